@@ -145,6 +145,19 @@ def test_named_options_are_there(page):
     assert missing <= ELSEWHERE
 
 
+def test_the_page_on_runs_names_every_option():
+    table = (ROOT / "docs" / "running.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE))
+    groups = {path.name for path in (ROOT / "configs").iterdir() if path.is_dir()} - {"model_engine"}
+    assert groups <= rows.keys()
+    missing = {}
+    for group in groups:
+        named = [re.sub(r"<\w+>", r"\\w+", name) for name in re.findall(r"`([\w<>]+)`", rows[group])]
+        options = [path.stem for path in (ROOT / "configs" / group).glob("[!_]*.yaml")]
+        missing[group] = [one for one in options if not any(re.fullmatch(name, one) for name in named)]
+    assert {group: names for group, names in missing.items() if names} == {}
+
+
 @page
 def test_named_metrics_stand_in_a_table(page):
     tables = [path.read_text().partition("| name | unit | meaning |\n")[2] for path in PAGES]

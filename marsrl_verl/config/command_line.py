@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,9 @@ METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.r
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
 
+_SEVERAL = "Several runs: one command each, with a name=… of its own (docs/running.md, Several runs)."
+
+
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """A parsed command line."""
@@ -48,6 +52,8 @@ class Arguments:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         fix = "Settings are written key=value without dashes; --help lists options and groups."
+        if re.search(r"(^| )(-m|--multirun)( |$)", message):
+            fix = _SEVERAL
         raise ConfigError([ConfigIssue("command line", f"{message[:1].upper()}{message[1:]}.", fix)])
 
 
@@ -151,9 +157,8 @@ def _check_override(override: Override, groups: dict[str, list[str]]) -> ConfigI
     key = override.key_or_group
     if override.is_sweep_override():
         what = "Several values for one key: one command is one run."
-        return ConfigIssue(
-            key, what, f"Give one value, or a list as '{key}=[a,b]'.", override.get_value_string()
-        )
+        fix = f"Give one value, or a list as '{key}=[a,b]'. {_SEVERAL}"
+        return ConfigIssue(key, what, fix, override.get_value_string())
     if key == "hydra" or key.startswith("hydra."):
         what = "Hydra's own settings have no effect: the launcher composes the configuration itself."
         fix = (
@@ -214,11 +219,13 @@ def _same_name_elsewhere(name: str) -> str | None:
 
 
 def _is_free_entry(override: Override) -> bool:
-    """Whether a plain `key=value` names a new entry of a free dictionary, or a setting of the method, which
-    its class knows."""
-    prefixed = override.is_add() or override.is_force_add() or override.is_delete()
+    """Whether a plain `key=value` names new entries of a free dictionary, one or several in braces, or a
+    setting of the method, which its class knows."""
+    if override.is_add() or override.is_force_add() or override.is_delete():
+        return False
     key = override.key_or_group
-    return not prefixed and (key.startswith(METHOD_NODES) or is_free_entry(key))
+    entry = f"{key}.entry" if isinstance(override.value(), dict) else key
+    return key.startswith(METHOD_NODES) or is_free_entry(entry)
 
 
 def help_text(groups: dict[str, list[str]]) -> str:

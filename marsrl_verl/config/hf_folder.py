@@ -46,6 +46,20 @@ def has_weights(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) is not None for pattern in _WEIGHT_PATTERNS)
 
 
+def tensor_names(folder: Path) -> list[str]:
+    """Names of the folder's weights; empty where they are not in safetensors' format.
+
+    Raises:
+        ValueError: a file can't be read.
+    """
+    names: list[str] = []
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        names += (name for name in header if name != "__metadata__")
+    return names
+
+
 def same_tokens(one: Path, other: Path) -> bool:
     """Whether the tokenizers of two folders give the same numbers to the same tokens. Where there is no
     `tokenizer.json` their vocabulary's files are compared as they are."""

@@ -145,7 +145,7 @@ class RoleSampling(Settings):
     """Whose tokens a role's are, and how they are drawn."""
 
     policy: str | None = None
-    """Name of its policy: one of `marsrl.policies`, or `policy`, the model's own; null: by
+    """Name of its policy: one of `marsrl.policies`, or `shared`, the model's own; null: by
     `marsrl.default_policy`."""
 
     max_prompt_tokens: int = limits(1024, ge=1, why="a prompt has a token")

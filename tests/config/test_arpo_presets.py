@@ -94,7 +94,7 @@ def test_half_of_a_group_are_roots():
 
 
 REFUSED = {
-    "no tool": ((), "marsrl.tools", "nothing can be called"),
+    "no tool": ((), "marsrl.tools", "Name one, e.g. marsrl.tools.python.target=python"),
     "a tool that is no tag": (
         ("+marsrl.tools.answer.target=python",),
         "marsrl.tools.answer",

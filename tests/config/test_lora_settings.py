@@ -6,6 +6,7 @@ import pytest
 from messages import assert_checks_refuse, assert_refused
 
 from marsrl_verl.config.adapters import adapters
+from marsrl_verl.demo.assets import model_path
 
 MODEL, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 VLLM, SAVED = f"{ROLLOUT}.engine_kwargs.vllm", "actor_rollout_ref.actor.checkpoint.save_contents"
@@ -63,6 +64,26 @@ REFUSED = {
     "the engine's own number": ({**RANK, f"{VLLM}.max_loras": 4}, "follows from the adapters"),
     "quantised weights": ({**RANK, "actor_rollout_ref.actor.fsdp_config.qat.enable": True}, "Quantised"),
 }
+
+
+@pytest.mark.parametrize(
+    ("named", "missing"),
+    [
+        (["q_proj", "q_projj"], "no layer q_projj"),
+        (["proj"], "no layer proj"),
+        (".*self_attn.q_projj", "no layer .*self_attn.q_projj"),
+        ("q_proj", "no layer q_proj"),  # a pattern of the whole name
+        (["q_proj", "mlp.up_proj"], None),
+        (".*self_attn.q_proj", None),
+        ("all-linear", None),
+    ],
+)
+def test_layers_that_get_adapters_are_there(checked, named, missing):
+    changes = {**RANK, f"{MODEL}.target_modules": named, f"{MODEL}.path": model_path()}
+    if missing is None:
+        checked(changes)
+    else:
+        assert_checks_refuse(checked, changes, f"{MODEL}.target_modules", f"The model has {missing}.")
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -112,6 +112,22 @@ def test_gradients_of_a_step_add_up_on_one_gpu(run):
     assert "main memory          59.9 GiB  of a node" in done.out
 
 
+CACHE = "VLLM_CPU_KVCACHE_SPACE"
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "nan", "-1"])
+def test_the_cache_on_the_processor_is_a_number(run, value):
+    done = run("cluster=cpu", f"ray_kwargs.ray_init.runtime_env.env_vars.{CACHE}={value}")
+    assert done.status == 2 and "A number of GiB above 0 is expected" in done.err
+
+
+def test_the_cache_is_not_said_twice(run, monkeypatch):
+    monkeypatch.setenv(CACHE, "3")
+    done = run("cluster=cpu")
+    assert done.status == 2 and f"{CACHE}=3" in done.err and "or unset the" in done.err
+    assert run("cluster=cpu", f"ray_kwargs.ray_init.runtime_env.env_vars.{CACHE}=3").status == 0
+
+
 @pytest.mark.parametrize(
     ("words", "key", "hint"),
     [

@@ -290,6 +290,17 @@ def test_ways_to_resume(checked, changes, key, hint):
     refused(checked, changes, key, hint)
 
 
+def test_a_plan_needs_the_checkpoint_too(checked):
+    changes = {MODE: "resume_path", PATH: "x/global_step_4"}
+    refused(checked, changes, f"{PATH} = x/global_step_4", "no such folder", dry_run=True)
+
+
+def test_a_run_that_continues_nothing_says_so(checked, old_run):
+    assert not any("begins anew" in one for one in checked(RESUME).warnings)
+    (told,) = [one for one in checked({**RESUME, "name": "new"}).warnings if "begins anew" in one]
+    assert "outputs/new" in told
+
+
 def test_checkpoint_of_another_run(checked, old_run):
     step = old_run / "checkpoints" / "global_step_4"
     sealed(step)

@@ -46,6 +46,8 @@ COMMANDS = {
     "no key=value": ("group_size 4", "group_size 4", "key=value"),
     "unknown option": ("--dry-run", "command line", "--dry-run"),
     "sweep": ("algo=marsrl,grpo", "algo", "one command is one run"),
+    "multirun": ("-m", "command line", "one command each, with a name=… of its own"),
+    "multirun in full": ("--multirun", "command line", "docs/running.md"),
     "hydra's own": ("hydra.run.dir=x", "hydra.run.dir", "marsrl.run.output_dir"),
     "wrong type": ("marsrl.algo.group_size=many", "marsrl.algo.group_size = many", "a whole number"),
     "impossible batch": ("data.train_batch_size=300", "data.train_batch_size = 300", "256"),
@@ -226,8 +228,32 @@ def test_rows_without_question(checked, tmp_path):
 def test_missing_column(checked, tmp_path):
     path = tmp_path / "columns.jsonl"
     path.write_text(json.dumps({"prompt": [], "data_source": "x", "answer": "2"}))
-    with pytest.raises(ConfigError, match=r"There is no column reward_model \(1 of 1 rows: 0 \(line 1\)"):
+    with pytest.raises(
+        ConfigError, match=r"There is no column reward_model \(1 of 1 rows: 0 \(line 1\)"
+    ) as told:
         checked({"data.train_files": str(path)})
+    assert_message(str(told.value), "data.train_files", "`python -m recipe.marsrl.prepare_data` makes it")
+
+
+def test_data_of_one_s_own_for_the_tiny_world_s_model(checked, tmp_path):
+    """A higher limit would be beyond that model."""
+    path = make_data(tmp_path / "long.jsonl", ["1"] * 64, question="many words " * 30)
+    changes = {"data.train_files": str(path), "data.train_batch_size": 8}
+    with pytest.raises(ConfigError) as told:
+        checked(changes)
+    assert_message(str(told.value), "marsrl.roles.solver.max_prompt_tokens", "model=custom")
+    assert "Raise it" not in str(told.value)
+
+
+@pytest.mark.parametrize("braces", [True, False])
+def test_keyword_arguments_need_no_plus(run, model, data, braces):
+    words = ["cluster=cpu", "model=custom", f"actor_rollout_ref.model.path={model}", "data=parquet"]
+    files = [f"data.{split}_files={data}" for split in ("train", "val")]
+    entry = "kwargs={solver_instruction: hello}" if braces else "kwargs.solver_instruction=hello"
+    limits = ("data.max_prompt_length=100", "data.max_response_length=50")
+    done = run(*words, *files, *limits, f"marsrl.prompts.{entry}")
+    assert done.status == 0, done.err
+    assert dict(done.launched.marsrl.prompts.kwargs) == {"solver_instruction": "hello"}
 
 
 def test_broken_parquet(checked, tmp_path):

@@ -28,9 +28,8 @@ def _tools(run: RunView, config: Config) -> list[ConfigIssue]:
     names = list(run.settings.tools)
     if not names:
         what = "There is no tool: nothing can be called, and no trajectory is forked."
-        return [
-            ConfigIssue(_TOOLS, what, "Name one, e.g. tools=python, or use algo=grpo (docs/tools.md).", {})
-        ]
+        fix = "Name one, e.g. marsrl.tools.python.target=python, or use algo=grpo (docs/tools.md)."
+        return [ConfigIssue(_TOOLS, what, fix, {})]
     if config.protocol is not ToolFormat.TAGS:
         return []
     what = f"The protocol calls a tool by a tag of its name: expected {TAG_NAMES}."

@@ -135,6 +135,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         engine.check_cpu,
         engine.check_reading,
         engine.check_ray_resources,
+        memory.check_cpu_cache,
         resume.check_resume_mode,
     ),
     (
@@ -143,6 +144,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         classes.check_rewards,
         model.check_model_folder,
         model.check_model_shape,
+        policies.check_target_modules,
         models.check_model_files,
         check_method_files,
         data.check_data,

@@ -20,6 +20,9 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 SPLITS = ("train", "val")
 _FORMAT = "verl's format: columns `prompt` (chat messages), `data_source`, `reward_model` with `ground_truth`"
+_MAKE = "`python -m recipe.marsrl.prepare_data` makes it of other columns (docs/data.md)"
+_OF_WORLDS = "marsrl_verl.demo."
+"""Prompts of the tiny worlds, in few words and for few tokens."""
 _FILTER = "data.filter_overlong_prompts"
 
 
@@ -95,6 +98,9 @@ def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
         if prompted == 0 and required:
             for role, most in longest.items():
                 fix = f"Raise it to {most} or more."
+                if ctx.settings.prompts.target.startswith(_OF_WORLDS):
+                    fix = "Name a model for this data, which the tiny world's isn't: "
+                    fix += "model=custom actor_rollout_ref.model.path=… (docs/own_model.md)."
                 yield ConfigIssue(keys[role], f"All {rows:,} {what}.", fix, limits[role])
             continue
         effect = "they are not evaluated."
@@ -178,7 +184,7 @@ def _check_file(
         report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths, check, texts)
     except DataError as error:
         what = error.what.removeprefix(f"{path}: ").removesuffix(".")
-        yield ConfigIssue(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}.", name)
+        yield ConfigIssue(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}. {_MAKE}.", name)
         return
     ctx.files.append(report)
     if report.faults:
@@ -187,6 +193,8 @@ def _check_file(
             for one, fault in report.faults.items()
         )
         fix = f"Repair these rows or remove them; {_FORMAT}."
+        if any(fault.count == report.rows for fault in report.faults.values()):
+            fix = f"Give {_FORMAT}. {_MAKE}."
         yield ConfigIssue(key, f"{what[0].upper()}{what[1:]}.", fix, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 
@@ -35,6 +36,22 @@ def _shape(path: str) -> ModelShape | None:
         return shape_from_config(hf_folder.read_config(folder))
     known = PUBLISHED.get(path)
     return shape_from_config(known) if known is not None else None
+
+
+def check_cpu_cache(ctx: Context) -> Iterator[ConfigIssue]:
+    """The engine's cache on the processor is said once, and is a number."""
+    if not ctx.on_cpu or (value := ctx.get(_CPU_CACHE)) is None:
+        return
+    try:
+        usable = 0 < float(value) < math.inf
+    except ValueError:
+        usable = False
+    if not usable:
+        yield ctx.issue(_CPU_CACHE, "A number of GiB above 0 is expected.", "Set it to 1, for example.")
+    around = os.environ.get(name := _CPU_CACHE.rpartition(".")[2], value)
+    if around != str(value) and not joins_cluster(ctx.config):
+        what = f"The environment says {name}={around}, and the workers get what the configuration says."
+        yield ctx.issue(_CPU_CACHE, what, f"Set {_CPU_CACHE}={around}, or unset the variable.")
 
 
 def check_memory(ctx: Context) -> Iterator[ConfigIssue]:

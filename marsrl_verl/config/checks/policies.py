@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.core.policy import SHARED, PolicyKind
 from marsrl_verl.settings.choices import DefaultPolicy
-from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.issues import ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import no_such_choice
 
 _NODE = "marsrl.policies"
@@ -55,15 +56,37 @@ def check_frozen(ctx: Context) -> Iterator[ConfigIssue]:
 
 _MODEL, _ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 _RANK = f"{_MODEL}.lora_rank"
+_ALL_LINEAR, _PROJECTION = "all-linear", "_proj"
 _SHAPES = {
     "lora_alpha": 16,
-    "target_modules": "all-linear",
+    "target_modules": _ALL_LINEAR,
     "exclude_modules": None,
     "target_parameters": None,
 }
 """verl's other settings of LoRA, with its defaults."""
 _ENGINE_KEYS = ("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank")
 _EMBEDDINGS = ("embed_tokens", "lm_head")
+
+
+def check_target_modules(ctx: Context) -> Iterator[ConfigIssue]:
+    """Layers that get adapters are there: PEFT passes over a name without one, unless no name has any."""
+    key, folder = f"{_MODEL}.target_modules", ctx.model_folder()
+    named = ctx.get(key)
+    if int(ctx.get(_RANK) or 0) <= 0 or folder is None or named in (None, _ALL_LINEAR):
+        return
+    try:
+        layers = [name.removesuffix(".weight") for name in hf_folder.tensor_names(folder)]
+    except (OSError, ValueError):
+        return  # what can't be read is reported where the model is looked at
+    patterns = {named: named}  # PEFT takes a text as a pattern of the whole name
+    if not isinstance(named, str):
+        patterns = {str(one): rf"(.*\.)?{re.escape(str(one))}" for one in named}
+    last = {layer.rpartition(".")[2] for layer in layers if layer.endswith(_PROJECTION)}
+    for one, pattern in patterns.items():
+        if layers and not any(re.fullmatch(pattern, layer) for layer in layers):
+            near = did_you_mean(one, last)
+            fix = f"Did you mean {near[0]}? " if near else ""
+            yield ctx.issue(key, f"The model has no layer {one}.", f"{fix}It has {', '.join(sorted(last))}.")
 
 
 def check_adapters(ctx: Context) -> Iterator[ConfigIssue]:

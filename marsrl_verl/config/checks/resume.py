@@ -56,7 +56,7 @@ def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
             yield ctx.issue(_PATH, f"{_MODE} = resume_path needs a checkpoint's folder.", example)
         elif not _STEP_FOLDER.fullmatch(folder.name):
             yield ctx.issue(_PATH, "A checkpoint's folder is named global_step_N.", example)
-        elif not folder.is_dir() and not ctx.dry_run:
+        elif not folder.is_dir():
             yield ctx.issue(_PATH, "There is no such folder.", example)
         elif run.existing is Existing.REPLACE and _inside(folder, Path(run.output_dir)):
             what = f"marsrl.run.existing = replace deletes {run.output_dir}, and this checkpoint with it."
@@ -67,6 +67,11 @@ def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
     elif mode == "disable" and resumes:
         what = "marsrl.run.existing = resume continues from the last checkpoint, which this setting forbids."
         yield ctx.issue(_MODE, what, "Leave it out, or set marsrl.run.existing=replace to start anew.")
+    elif resumes and not has_results(Path(run.output_dir)):
+        ctx.warnings.append(
+            f"marsrl.run.existing = resume finds nothing to continue in {run.output_dir}: the run begins "
+            "anew."
+        )
 
 
 def check_checkpoints(ctx: Context) -> Iterator[ConfigIssue]:
