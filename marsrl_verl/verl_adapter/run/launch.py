@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 import tempfile
 import warnings
 from contextlib import suppress
@@ -101,7 +102,7 @@ def keep_token_private() -> None:
     token = Path.home() / ".ray" / "auth_token"
     if token.exists():
         if token.stat().st_mode & 0o077:
-            warnings.warn(f"others can read Ray's token: chmod 600 {token}", stacklevel=2)
+            print(f"warning: others can read Ray's token: chmod 600 {token}", file=sys.stderr, flush=True)
         return
     token.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=token.parent) as made:  # mode 0600
