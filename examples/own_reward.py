@@ -2,9 +2,9 @@
 
 PYTHONPATH=examples python -m recipe.marsrl.main_marsrl \
     marsrl.reward.solver.target=own_reward:WithinTolerance \
-    '+marsrl.reward.solver.kwargs={tolerance: 0.01}' \
+    'marsrl.reward.solver.kwargs={tolerance: 0.01}' \
     marsrl.reward.corrector.target=own_reward:WithinTolerance \
-    '+marsrl.reward.corrector.kwargs={tolerance: 0.01}'
+    'marsrl.reward.corrector.kwargs={tolerance: 0.01}'
 """
 
 from fractions import Fraction
