@@ -349,7 +349,22 @@ ALLOW, KILL, REFUSED, ABSENT = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
         (False, 57, (), ALLOW),  # fork
         (True, 57, (), REFUSED),
         (False, 157, (1, 0), REFUSED),  # prctl(PR_SET_PDEATHSIG)
+        (False, 157, (4, 0), REFUSED),  # prctl(PR_SET_DUMPABLE)
         (False, 157, (15,), ALLOW),
+        (False, 9, (0, 4096, 3, 0x21), REFUSED),  # mmap(MAP_SHARED | MAP_ANONYMOUS)
+        (False, 9, (0, 4096, 3, 0x23), REFUSED),  # with MAP_SHARED_VALIDATE
+        (False, 9, (0, 4096, 3, 0x22), ALLOW),  # MAP_PRIVATE | MAP_ANONYMOUS
+        (False, 9, (0, 4096, 3, 0x01), ALLOW),  # of a file
+        (True, 9, (0, 4096, 3, 0x01), REFUSED),
+        (True, 9, (0, 4096, 3, 0x22), ALLOW),
+        (False, 54, (3, 1, 7), REFUSED),  # setsockopt(SO_SNDBUF)
+        (False, 54, (3, 1, 32), REFUSED),  # SO_SNDBUFFORCE
+        (False, 54, (3, 1, 8), ALLOW),
+        (False, 46, (), ALLOW),  # sendmsg
+        (True, 46, (), REFUSED),
+        (False, 72, (3, 1031), REFUSED),  # fcntl(F_SETPIPE_SZ)
+        (True, 72, (3, 1031), REFUSED),
+        (False, 72, (3, 8), ALLOW),  # F_SETOWN, in a process namespace
         (True, 2, (0, 0), ALLOW),  # open to read
         (True, 2, (0, os.O_CREAT | os.O_WRONLY), REFUSED),
         (False, 2, (0, os.O_CREAT | os.O_WRONLY), ALLOW),
@@ -383,6 +398,8 @@ def test_filter_on_x86(alone, number, arguments, wanted):
         (True, 129, (78, 9), REFUSED),
         (False, 220, (0x11,), ALLOW),  # clone as fork
         (False, 220, (0x20000011,), REFUSED),
+        (False, 222, (0, 4096, 3, 0x21), REFUSED),  # mmap
+        (False, 0, (), REFUSED),  # io_setup
     ],
 )
 def test_filter_on_arm(alone, number, arguments, wanted):

@@ -70,8 +70,9 @@ class PythonConfig(ToolConfig):
     places: int = limits(8, ge=1, le=100, why="a hundred sandboxes at most")
     """Most programs at a time in each rollout worker; further ones wait."""
     timeout_s: float = limits(10.0, gt=0.0, le=3600.0, why="seconds, an hour at most")
-    """Most seconds of a program by the clock. A call's attempt ends within a second more; on a server within
-    ten, in which it waits for a place there."""
+    """Most seconds of a program by the clock, and in sandboxes of processor time, all of its processes
+    together. A call's attempt ends within a second more; on a server within ten, in which it waits for a
+    place there."""
     backend: Backend = Backend.LOCAL
     """`local`: sandboxes on the rollout worker's node. `remote`: a server with SandboxFusion's API."""
     isolation: Isolation | None = limits(None, needs=_LOCAL)
@@ -80,7 +81,7 @@ class PythonConfig(ToolConfig):
     """The weakest that will do: a run on a machine that offers less is refused. `namespaces` and `bubblewrap`
     count as equal."""
     memory_mb: int = limits(512, ge=16, why="the interpreter itself takes some")
-    """MiB that the processes of a program may take beside the interpreter."""
+    """MiB that the processes of a program may take together beside the interpreter, which counts once."""
     disk_mb: int = limits(64, ge=1, why="a file system has a size", needs=_LOCAL)
     """Size of a program's own folder for files in MiB, which is in memory."""
     processes: int = limits(32, ge=0, why="0 is none", needs=_LOCAL)

@@ -125,6 +125,9 @@ def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str])
         f"{inside}/jail",
         "--dev",
         "/dev",
+        "--dev-bind",  # see `wall.DEVICES`
+        "/dev/null",
+        "/dev/zero",
         "--proc",
         "/proc",
     ]

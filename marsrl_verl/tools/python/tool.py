@@ -25,6 +25,7 @@ from marsrl_verl.tools.python.remote import RemoteRunner, read_remote_key
 _CODE = "code"
 _WHY = {
     "timeout": "the program was ended after {timeout:g} s",
+    "cpu": "the program was ended after {timeout:g} s of processor time",
     "memory": "the program was ended: it took more than {memory} MiB of memory",
     "output": "the program was ended: it printed more than {output} MiB",
     "killed": "the program was ended by the system",
@@ -129,7 +130,7 @@ class PythonTool(Tool):
         if why == "ended":
             outcome, note = _ending(answer["status"], info)
         else:
-            outcome = ToolOutcome.TIMEOUT if why == "timeout" else ToolOutcome.ERROR
+            outcome = ToolOutcome.TIMEOUT if why in ("timeout", "cpu") else ToolOutcome.ERROR
             note = _WHY[why].format(
                 timeout=settings.timeout_s, memory=settings.memory_mb, output=settings.output_mb
             )

@@ -62,6 +62,8 @@ def _become_program(rules: Rules, code: int, status: int, run_as: int | None, ad
             os.setresuid(run_as, run_as, run_as)
         kernel.drop_capabilities()
         kernel.end_with_parent()  # again: it does not outlast another user
+        if rules.processes and not rules.alone:
+            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # the supervisor sees what its processes share
         _limit(rules, address_space)
         os.chdir("/" if rules.alone else "/tmp")
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
@@ -109,10 +111,13 @@ def _limit(rules: Rules, address_space: int) -> None:
         (resource.RLIMIT_AS, address_space + rules.memory_mb * MIB),
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_FSIZE, 0 if rules.alone else rules.disk_mb * MIB),
-        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_NOFILE, 64 if rules.alone else 256),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, 1024),  # timers count as such
+        (resource.RLIMIT_NICE, 0),  # no way back from a low priority
+        (resource.RLIMIT_RTPRIO, 0),
         (resource.RLIMIT_NPROC, None),
     ):
         if most is None:

@@ -56,6 +56,8 @@ class Site:
     """Root behind the wall, without a user namespace."""
     first_user: int | None = None
     """As root: the first of the users that programs run as, one per slot."""
+    socket_bytes: int = 0
+    """The most memory that a Unix socket's buffers take."""
     address_space: int = 0
     """Bytes of address space that the interpreter has by itself."""
 

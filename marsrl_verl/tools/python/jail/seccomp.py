@@ -49,15 +49,16 @@ _NEVER: dict[str, tuple[int | None, int | None]] = {
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
     "shmctl": (31, 195), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
     "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
-    "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "mq_open": (240, 180), "mq_unlink": (241, 181), "io_setup": (206, 0), "inotify_init": (253, None),
+    "inotify_init1": (294, 26), "landlock_create_ruleset": (444, 444),
 }  # fmt: skip
 _ABSENT: dict[str, tuple[int | None, int | None]] = {"clone3": (435, 435), "openat2": (437, 437)}
 """Their arguments lie in memory, which a filter does not see: the C library then makes the older call."""
 _ALONE: dict[str, tuple[int | None, int | None]] = {
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
     "socket": (41, 198), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
-    "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setattr": (314, 274),
-    "sched_setparam": (142, 118),
+    "sendmsg": (46, 211), "sendmmsg": (307, 269), "setpriority": (141, 140),
+    "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "sched_setparam": (142, 118),
     # Changes of files.
     "creat": (85, None), "unlink": (87, None), "unlinkat": (263, 35), "rename": (82, None),
     "renameat": (264, 38), "renameat2": (316, 276), "mkdir": (83, None), "mkdirat": (258, 34),
@@ -73,11 +74,17 @@ _ALONE: dict[str, tuple[int | None, int | None]] = {
 _CLONE, _SOCKET, _PRCTL, _KILL = (56, 220), (41, 198), (157, 167), (62, 129)
 _TGKILL, _PRLIMIT, _AFFINITY = (234, 131), (302, 261), (203, 122)
 _OPEN, _OPENAT, _FCNTL, _IOCTL = (2, None), (257, 56), (72, 25), (16, 29)
+_MMAP, _SETSOCKOPT = (9, 222), (54, 208)
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000
 """Flags of `open` that change a file; the last one makes a nameless one."""
 _AF_UNIX = 1
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+_SEND_BUFFERS = (7, 32)
+"""SO_SNDBUF, SO_SNDBUFFORCE: all sockets' memory is counted as that of one with the usual size."""
+_PIPE_SIZE = 1031
+"""F_SETPIPE_SZ."""
 _OWNER_COMMANDS = (8, 10, 15)
 """F_SETOWN, F_SETSIG, F_SETOWN_EX: they would have the kernel send signals."""
 _OWNER_REQUESTS = (0x8901, 0x8902)
@@ -148,8 +155,14 @@ def build_filter(pid: int, *, alone: bool, processes: bool, machine: str = MACHI
         never(_ALONE["fork"])
         never(_ALONE["vfork"])
     look(_CLONE, 0, flags)
-    look(_PRCTL, 0, none_of(_PR_SET_PDEATHSIG))
+    look(_PRCTL, 0, none_of(_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE))
+    look(_SETSOCKOPT, 2, none_of(*_SEND_BUFFERS))
+    # What is shared and lies in no file stays in memory when all but a page of it is no longer mapped. Alone,
+    # there is nobody to share with.
+    nameless = [] if alone else [_step(_ANY_BIT, _MAP_ANONYMOUS, 0, 1)]
+    look(_MMAP, 3, [_step(_ANY_BIT, _MAP_SHARED, 0, len(nameless) + 1), *nameless, _step(_RETURN, _REFUSED)])
     if not alone:
+        look(_FCNTL, 1, none_of(_PIPE_SIZE))
         look(_SOCKET, 0, only(_AF_UNIX))
     else:
         for numbers in _ALONE.values():
@@ -161,7 +174,7 @@ def build_filter(pid: int, *, alone: bool, processes: bool, machine: str = MACHI
         look(_TGKILL, 0, only(pid))
         look(_PRLIMIT, 0, only(0, pid))
         look(_AFFINITY, 0, only(0, pid))
-        look(_FCNTL, 1, none_of(*_OWNER_COMMANDS))
+        look(_FCNTL, 1, none_of(*_OWNER_COMMANDS, _PIPE_SIZE))
         look(_IOCTL, 1, none_of(*_OWNER_REQUESTS))
     return b"".join([*code, _step(_RETURN, _ALLOW)])
 

@@ -65,6 +65,9 @@ def _ready(rules: Rules) -> tuple[Rules, Site]:
     else:
         proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC)
         site = Site(proc, False, None if rules.kind == COMMAND or not _open_to_all(rules) else first_user)
+    with socket.socket(socket.AF_UNIX) as one:  # of its own size: the filter lets no program change it
+        # As much again may lie in the message that reaches the limit.
+        site.socket_bytes = 2 * one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     if rules.alone:
         rules = replace(rules, processes=0)
     if rules.kind != COMMAND:

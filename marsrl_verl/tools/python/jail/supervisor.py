@@ -28,11 +28,17 @@ from .kernel import (
     CLONE_NEWUSER,
     CLONE_NEWUTS,
 )
-from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, content, receive, send
+from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, receive, send
+from .usage import Usage, lower_priority
 
 _SPACES = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
-_TICK_S = 0.05
-"""How often the memory of a sandbox is looked at."""
+_LOOK_S = 0.02
+"""How often it is looked at what a sandbox takes; less often where a look takes long, so that looking takes a
+fifth of a processor at most."""
+_AGAIN_S = 0.005
+"""A child that `vfork` has just made seems to hold what its parent does: a second look decides."""
+_FAIR_S = 1.0
+"""Processor time after which a program has only what nobody else wants."""
 _LONGEST_END_S = 0.2
 """For the processes of a sandbox to be gone before the answer is sent: less than the client's `GRACE_S`."""
 
@@ -49,8 +55,6 @@ class Supervisor:
         self._place, self._rules, self._site, self._slot = place, rules, site, slot
         self._keeper = 0
         """The process with which the sandbox ends: a fork of the supervisor, or the command."""
-        self._interpreter = 0
-        """The one of which the program is a fork."""
         self._nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._total, self._head, self._tail = 0, bytearray(), bytearray()
 
@@ -78,13 +82,14 @@ class Supervisor:
             self._end()
             send(self._place, {"failed": self._drained(output) or "the sandbox ended as it began"})
             return False
-        self._interpreter = self._parent_of_the_program()
+        sockets = 0 if self._rules.alone else self._site.socket_bytes
+        usage = Usage(self._site.proc, self._keeper, sockets)
         send(self._place, {"ready": True})
         request = receive(self._place)
         if request is None:
             self._end()
             return False
-        answer = self._supervise(json.dumps(request).encode(), code, output, status)
+        answer = self._supervise(json.dumps(request).encode(), code, output, status, usage)
         if answer is None:
             return False
         send(self._place, answer)
@@ -129,10 +134,13 @@ class Supervisor:
                 os._exit(70)
             keep(rules, code, status, run_as, self._site.address_space)
 
-    def _supervise(self, request: bytes, code: int, output: int, status: int) -> dict[str, Any] | None:
+    def _supervise(
+        self, request: bytes, code: int, output: int, status: int, usage: Usage
+    ) -> dict[str, Any] | None:
         """Hand the program over and wait until something has ended; None: nobody wants the answer."""
         began = time.monotonic()
         deadline, why = began + self._rules.timeout_s, ""
+        next_look = began + _LOOK_S
         waiting = memoryview(struct.pack("<I", len(request)) + request)
         poll = select.poll()
         for descriptor in (output, status, self._place.fileno()):
@@ -141,11 +149,11 @@ class Supervisor:
         poll.register(code, select.POLLOUT)
         ended = b""
         while not why:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            now = time.monotonic()
+            if now >= deadline:
                 why = "timeout"
                 break
-            for descriptor, _ in poll.poll(1000 * min(left, _TICK_S)):
+            for descriptor, _ in poll.poll(1000 * max(0.0, min(deadline, next_look) - now)):
                 if descriptor == code:
                     waiting = _written(code, waiting)
                     if not waiting:
@@ -161,8 +169,10 @@ class Supervisor:
                     why = "cancelled"
             if not why and self._total > self._rules.output_mb * MIB:
                 why = "output"
-            if not why and time.monotonic() - began > _TICK_S and self._memory() > self._rules.memory_mb:
-                why = "memory"
+            if not why and time.monotonic() >= next_look:
+                before = time.process_time()
+                why = self._look(usage)
+                next_look = time.monotonic() + max(_LOOK_S, 4 * (time.process_time() - before))
         seconds = time.monotonic() - began
         self._end()
         if why == "cancelled":
@@ -172,6 +182,19 @@ class Supervisor:
         if why == "ended":
             answer["status"] = struct.unpack("<i", ended)[0] if len(ended) == 4 else None
         return answer
+
+    def _look(self, usage: Usage) -> str:
+        """Why the program has to end, if it takes too much."""
+        processes = usage.processes()
+        if usage.exceeds(self._rules.memory_mb, processes):
+            time.sleep(_AGAIN_S)
+            processes = usage.processes()
+            if usage.exceeds(self._rules.memory_mb, processes):
+                return "memory"
+        seconds = usage.seconds(processes)
+        if seconds > _FAIR_S:
+            lower_priority(processes)
+        return "cpu" if seconds > self._rules.timeout_s else ""
 
     def _end(self) -> None:
         """End the keeper and with it, whatever it is doing, every process of the sandbox."""
@@ -216,44 +239,6 @@ class Supervisor:
             return {"head": bytes(self._head + self._tail).decode(errors="replace"), "tail": ""}
         head, tail = bytes(self._head), bytes(self._tail)
         return {"head": head.decode(errors="replace"), "tail": tail.decode(errors="replace")}
-
-    def _memory(self) -> float:
-        """MiB that the program's processes hold beside what they share with the interpreter, which is among
-        them where a command has started it."""
-        shared = self._held(self._interpreter)
-        return sum(max(0, self._held(pid) - shared) for pid in self._processes()) / 1024
-
-    def _processes(self) -> list[int]:
-        """Those that the keeper started, and theirs: it inherits whoever has lost its parent."""
-        found: list[int] = []
-        waiting = [self._keeper]
-        while waiting and len(found) < 4096:
-            below = self._children(waiting.pop())
-            found += below
-            waiting += below
-        return found
-
-    def _parent_of_the_program(self) -> int:
-        """The keeper itself, or the interpreter that a command has started below processes of its own. The
-        program is there and waits, so that it is the last one."""
-        parent, last = self._keeper, self._keeper
-        while below := self._children(last):
-            parent, last = last, below[-1]
-        return parent
-
-    def _children(self, pid: int) -> list[int]:
-        try:
-            return [int(one) for one in content(self._site.proc, f"{pid}/task/{pid}/children").split()]
-        except OSError:
-            return []  # it has ended
-
-    def _held(self, pid: int) -> int:
-        """KiB of memory of a process that lie in no file."""
-        try:
-            lines = content(self._site.proc, f"{pid}/status").splitlines()
-        except OSError:
-            return 0
-        return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
 def _written(descriptor: int, waiting: memoryview) -> memoryview:

@@ -23,7 +23,8 @@ from .kernel import (
 
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/libx32", "/bin", "/sbin")
 FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/localtime", "/etc/alternatives")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
+"""Not /dev/zero: a shared mapping of it is memory that no limit counts."""
 INNER_ID = 1000
 """The user of sandboxes in user namespaces."""
 _SCRATCH = "/tmp"
