@@ -15,7 +15,7 @@ import pytest
 
 from marsrl_verl.settings.reading import defaults, without_effect
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult, ToolUnavailableError
-from marsrl_verl.tools.python import isolation, tool
+from marsrl_verl.tools.python import isolation, pool, tool
 from marsrl_verl.tools.python.config import Backend, Isolation, PythonConfig
 from marsrl_verl.tools.python.isolation import IsolationError, layout_of, open_pool, rules_for
 from marsrl_verl.tools.python.jail import seccomp, wall
@@ -168,15 +168,30 @@ def test_a_cancelled_call_ends_its_program():
 
 def test_another_server_is_started_when_it_is_gone():
     async def killed(box: Toolbox, made: PythonTool) -> tuple[ToolResult, int]:
-        pool = made._closed.pool
+        served = made._closed.pool
         running = asyncio.ensure_future(box.call(program("import time; time.sleep(1); print('never')")))
         await asyncio.sleep(0.3)
-        os.kill(pool._server.pid, signal.SIGKILL)
-        return await running, pool.starts
+        os.kill(served._server.pid, signal.SIGKILL)
+        return await running, served.starts
 
     result, starts = using(killed)
     assert starts >= 2
     assert (result.text, result.outcome, result.attempts) == ("never", ToolOutcome.OK, 2)
+
+
+def test_a_server_that_hangs_is_replaced(monkeypatch):
+    monkeypatch.setattr(pool, "READY_S", 3.0)
+
+    async def stopped(box: Toolbox, made: PythonTool) -> tuple[list[ToolResult], int, list[int]]:
+        servers = [made._closed.pool._server]
+        servers[0].send_signal(signal.SIGSTOP)
+        results = await asyncio.gather(*[box.call(program("6 * 7")) for _ in range(3)])
+        servers.append(made._closed.pool._server)
+        return results, made._closed.pool.starts, [one.poll() for one in servers]
+
+    results, starts, ended = using(stopped, warm=0, places=3)
+    assert [(one.text, one.outcome) for one in results] == [("42", ToolOutcome.OK)] * 3
+    assert starts == 2 and ended == [-signal.SIGKILL, None]
 
 
 def test_it_says_what_isolates():

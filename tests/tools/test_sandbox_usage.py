@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from marsrl_verl.tools.python.isolation import layout_of, rules_for
 from marsrl_verl.tools.python.jail import supervisor
 from marsrl_verl.tools.python.jail.rules import Site
 from marsrl_verl.tools.python.jail.supervisor import Supervisor
-from marsrl_verl.tools.python.jail.usage import Process, Usage
+from marsrl_verl.tools.python.jail.usage import Process, Usage, lower_priority
 from marsrl_verl.tools.python.tool import PythonTool
 
 
@@ -124,6 +125,27 @@ if child:
 def test_a_busy_program_soon_has_what_nobody_else_wants():
     (result,) = run(BUSY, preload=[])
     assert (result.text, result.outcome) == ("lowered for good", ToolOutcome.OK)
+
+
+def test_a_session_of_its_own_gives_no_priority():
+    """Linux shares time out by sessions first where `sched_autogroup_enabled` is set."""
+    proc, (out, into) = os.open("/proc", os.O_PATH), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.write(into, b"x")
+        signal.pause()
+    try:
+        os.read(out, 1)
+        group = Path(f"/proc/{child}/autogroup")
+        if not group.exists():
+            pytest.skip("this kernel has no groups by sessions")
+        lower_priority(proc, [Process(child, (child,))])
+        assert os.sched_getscheduler(child) == os.SCHED_IDLE
+        assert group.read_text().split()[-1] == "19"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 class Used:

@@ -23,6 +23,8 @@ READY_S = 30.0
 """Most seconds until a sandbox is ready."""
 MOST = server.SLOTS // 2
 """Most sandboxes at a time: a number is not given again at once."""
+_ORDER_S = 2.0
+"""Most seconds until a server takes an order. Others wait in its socket for it."""
 GRACE_S = 0.4
 """After a program's time, until its supervisor is no longer waited for. It needs milliseconds."""
 _BOOT = "import sys; sys.path.insert(0, {folder!r}); from jail import {module}; {module}.main(*{arguments})"
@@ -37,6 +39,10 @@ _ENVIRONMENT = {
 
 class SandboxError(Exception):
     """There is no sandbox, or it is gone; the message says how."""
+
+
+class _SilentError(SandboxError):
+    """Nothing was said in time."""
 
 
 def boot_command(interpreter: str, folder: str, module: str, arguments: str = "[]") -> list[str]:
@@ -61,6 +67,8 @@ class _Sandbox:
 
     place: socket.socket
     slot: int
+    server: subprocess.Popen[bytes]
+    """Which was asked for it."""
 
 
 class SandboxPool:
@@ -159,10 +167,11 @@ class SandboxPool:
         if "failed" in answer:
             self._drop_server()
             raise SandboxError(str(answer["failed"]))
-        ours.setblocking(True)
+        ours.settimeout(_ORDER_S)
         self.facts = {name: value for name, value in answer.items() if name != "ready"}
 
-    def _drop_server(self) -> None:
+    def _drop_server(self, hangs: bool = False) -> None:
+        """End the server, and by the kernel all that it has started."""
         served, self._server = self._server, None
         if self._control is not None:
             self._control.close()  # it ends with this
@@ -170,6 +179,8 @@ class SandboxPool:
         self._idle.clear()
         self._slots.clear()
         if served is not None:
+            if hangs:
+                served.kill()
             try:
                 served.wait(timeout=2.0)
             except subprocess.TimeoutExpired:
@@ -195,7 +206,7 @@ class SandboxPool:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                if self._control is None:
+                if self._control is None or self._server is None:
                     raise OSError("there is no server")
                 socket.send_fds(self._control, [server.message(server.BEGIN, slot)], [theirs.fileno()])
             except OSError as error:
@@ -204,7 +215,7 @@ class SandboxPool:
         ours.setblocking(False)
         self._slots.add(slot)
         self._last_slot = slot
-        return _Sandbox(ours, slot)
+        return _Sandbox(ours, slot, self._server)
 
     async def _take(self) -> _Sandbox:
         """A sandbox that is ready; of two that are not, the second one's reason."""
@@ -226,8 +237,10 @@ class SandboxPool:
             answer = await _within(READY_S, _receive(one.place))
             if not answer.get("ready"):
                 raise SandboxError(str(answer.get("failed", answer)))
-        except BaseException:
+        except BaseException as error:
             self._give_up(one)
+            if isinstance(error, _SilentError) and one.server is self._server:  # none that was started since
+                self._drop_server(hangs=True)
             raise
         return one
 
@@ -243,6 +256,8 @@ class SandboxPool:
     def _give_up(self, one: _Sandbox) -> None:
         """End a sandbox, whatever it is doing. One that has ended is none the worse."""
         one.place.close()  # a supervisor that reads ends everything with this
+        if one.server is not self._server:
+            return  # it has ended with its server; its number is another one's
         try:
             if self._control is not None:
                 self._control.sendall(server.message(server.END, one.slot))
@@ -256,7 +271,7 @@ async def _within(seconds: float, work: Any) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = await asyncio.wait_for(work, seconds)
     except (asyncio.TimeoutError, TimeoutError):
-        raise SandboxError(f"its supervisor said nothing within {seconds:g} s") from None
+        raise _SilentError(f"its supervisor said nothing within {seconds:g} s") from None
     except OSError as error:
         raise SandboxError(f"its supervisor is gone: {error}") from error
     return answer

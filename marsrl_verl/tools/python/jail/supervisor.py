@@ -193,7 +193,7 @@ class Supervisor:
                 return "memory"
         seconds = usage.seconds(processes)
         if seconds > _FAIR_S:
-            lower_priority(processes)
+            lower_priority(self._site.proc, processes)
         return "cpu" if seconds > self._rules.timeout_s else ""
 
     def _end(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .rules import content
@@ -139,11 +140,19 @@ def _kib(proc: int, name: str, fields: tuple[str, ...]) -> int | None:
     return sum(found) if found else None
 
 
-def lower_priority(processes: Iterable[Process]) -> None:
-    """Leave processes, and what they start, the time that nobody else wants."""
+def lower_priority(proc: int, processes: Iterable[Process]) -> None:
+    """Leave processes, and what they start, the time that nobody else wants. What does not go is let be: they
+    have ended, or root here lacks CAP_SYS_NICE; what they take is bounded all the same.
+
+    Args:
+        proc: descriptor of `/proc`.
+    """
     for process in processes:
         for thread in process.threads:
-            try:
+            with suppress(ProcessLookupError, PermissionError):
                 os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
-            except (ProcessLookupError, PermissionError):
-                continue  # it has ended; or root has no CAP_SYS_NICE, and `cpu` still bounds what it takes
+        # Where the kernel shares time out by sessions first, a thread's priority counts within its session.
+        with suppress(OSError):
+            place = os.open(f"{process.pid}/autogroup", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+            with open(place, "wb", buffering=0) as file:
+                file.write(b"19")
