@@ -218,11 +218,12 @@ def _isolation(machine: Machine) -> Finding:
         )
     if machine.isolation.strength == Isolation.NAMESPACES.strength:
         return Finding(Level.OK, "isolation", f"the Python tool's programs have {machine.isolation}")
-    what = f"the Python tool's programs have {machine.isolation} ({reasons})"
+    what = f"the Python tool's programs have {machine.isolation} alone ({reasons})"
     least = Isolation.LANDLOCK
     if machine.isolation.strength >= least.strength:
-        return Finding(Level.OK, "isolation", what)
-    fix = f"min_isolation is {least} unless told otherwise: allow user namespaces, or use backend=remote."
+        fix = "Allow what is missing (docs/tools.md), for programs that start processes and write files too."
+    else:
+        fix = f"min_isolation is {least} unless told otherwise: allow user namespaces, or use backend=remote."
     return Finding(Level.WARNING, "isolation", what, fix)
 
 

@@ -130,7 +130,8 @@ class Tool(Protocol):
         """
 
     def about(self) -> Mapping[str, Plain]:
-        """What a started tool says of itself when a run begins and in its record, e.g. its isolation."""
+        """What a started tool says of itself when a run begins and in its record, e.g. its isolation; under
+        `warning`, where there is one, a sentence to warn with."""
         return {}
 
     async def call(self, call: ToolCall) -> ToolResult:

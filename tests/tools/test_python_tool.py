@@ -9,6 +9,7 @@ import tempfile
 import venv
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -200,7 +201,58 @@ def test_it_says_what_isolates():
 
     said = using(about)
     assert said["backend"] == "local" and said["isolation"] in {str(one) for one in Isolation}
-    assert said["passed_over"] == {} or said["isolation"] != "namespaces"
+    assert said.get("passed_over") == {} or said["isolation"] != "namespaces"
+
+
+def test_weaker_isolation_than_there_could_be_is_warned_of():
+    reasons = {"namespaces": "unshare: not permitted", "bubblewrap": "there is no command bwrap"}
+    made = PythonTool("python", settings(), seed=1)
+    for kind, over, warned in (
+        (Isolation.LANDLOCK, reasons, True),
+        (Isolation.LANDLOCK, {}, False),  # it was asked for
+        (Isolation.BUBBLEWRAP, {"namespaces": "unshare: not permitted"}, False),
+    ):
+        made._closed = isolation.Closed(SimpleNamespace(facts={}), kind, {}, over)
+        assert ("warning" in made.about()) is warned
+        if warned:
+            text = (
+                "weaker than namespaces (namespaces: unshare: not permitted; bubblewrap: there is no command"
+            )
+            assert text in made.about()["warning"]
+
+
+@pytest.mark.parametrize("home", ["/", "/tmp"])
+def test_any_home_folder_will_do(monkeypatch, home):
+    """Both are seen in a sandbox, and nothing of the machine's in them."""
+
+    async def opened() -> None:
+        (await open_pool(settings(isolation="namespaces"))).pool.close()
+
+    try:
+        asyncio.run(opened())
+    except IsolationError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("HOME", home)
+    asyncio.run(opened())
+    assert not list(Path(home).glob(".marsrl-secret-*"))
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "bubblewrap", "landlock"])
+def test_an_environment_that_is_a_link_is_seen(kind):
+    """A relative one too, by a way that is a link itself."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        os.chmod(folder, 0o755)
+        venv.create(f"{folder}/there/real", with_pip=False)
+        packages = next(Path(folder).glob("there/real/lib/python*/site-packages"))
+        (packages / "own_module.py").write_text("VALUE = 42\n")
+        Path(folder, "there/.venv").symlink_to("../there/real")
+        Path(folder, "way").symlink_to("there")
+
+        async def work(box: Toolbox, tool: PythonTool) -> ToolResult:
+            return await box.call(program("import own_module; own_module.VALUE"))
+
+        for link in ("there/.venv", "way/.venv"):
+            assert using(work, interpreter=f"{folder}/{link}/bin/python", isolation=kind).text == "42"
 
 
 @pytest.mark.parametrize("kind", Isolation, ids=str)

@@ -143,6 +143,23 @@ def test_every_worker_is_handed_the_key_in_a_call(monkeypatch):
         assert [worker.keys for worker in manager.agent_loop_workers] == [expected] * 2
 
 
+def test_a_worker_with_a_warning_speaks_for_all(monkeypatch):
+    def worker(**about):
+        async def said(_):
+            return {"python": about}
+
+        return SimpleNamespace(start_tools=SimpleNamespace(remote=said))
+
+    async def start(manager):
+        manager.agent_loop_workers = [worker(isolation="namespaces"), worker(warning="weaker"), worker()]
+
+    monkeypatch.setattr(rollout_manager.AgentLoopManager, "_init_agent_loop_workers", start)
+    manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
+    manager.config = composed("algo=arpo", "marsrl.tools.python.target=python")
+    asyncio.run(manager._init_agent_loop_workers())
+    assert manager.tools == {"python": {"warning": "weaker"}}
+
+
 def test_the_solver_alone_has_the_policy_of_the_source(tmp_path):
     answers = ("policies=solver_jsonl", f"marsrl.policies.solver.jsonl.path={tmp_path}")
     for words, kind in ((SERVED, PolicyKind.ENDPOINT), (answers, PolicyKind.JSONL)):

@@ -213,3 +213,11 @@ def test_rollouts_hold_what_the_method_adds(tmp_path):
     observer.close()
     first = (tmp_path / "run" / "rollouts" / "step_1.jsonl").read_text().splitlines()[0]
     assert json.loads(first)["answer"] == "2"
+
+
+def test_what_tools_warn_of_is_printed(tmp_path, capsys):
+    observer = start(tmp_path / "run")
+    observer.note_tools({"python": {"isolation": "landlock", "warning": "weaker than\nnamespaces"}})
+    told = capsys.readouterr().out
+    assert "tool python: isolation landlock\nwarning: tool python: weaker than namespaces\n" in told
+    assert json.loads((tmp_path / "run" / "tools.json").read_text())["python"]["isolation"] == "landlock"

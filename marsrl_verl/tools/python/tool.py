@@ -87,11 +87,12 @@ class PythonTool(Tool):
         """See `Tool`."""
         if self._closed is None:
             return {"backend": str(self._settings.backend), "urls": list(self._settings.remote.urls)}
+        warning = self._closed.warning
         return {
             "backend": str(self._settings.backend),
             "isolation": str(self._closed.isolation),
             **self._closed.facts,
-            "passed_over": dict(self._closed.passed_over),
+            **({"warning": warning} if warning else {"passed_over": dict(self._closed.passed_over)}),
         }
 
     async def call(self, call: ToolCall) -> ToolResult:

@@ -143,9 +143,14 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             secrets = dict(read_all_secrets(tools))
             starting = [worker.start_tools.remote(secrets) for worker in self.agent_loop_workers]
             try:
-                self.tools, *_ = await asyncio.gather(*starting)
+                started = await asyncio.gather(*starting)
             except RayTaskError as error:
                 raise without_tracebacks(error) from None
+            # Nodes differ: a worker with something to warn of speaks for all.
+            self.tools = {
+                name: next((one[name] for one in started if one[name].get("warning")), facts)
+                for name, facts in started[0].items()
+            }
 
     def measure_prefill(self, servers: Sequence[Any]) -> None:
         """From now on, tell of every started round what these servers read in it.

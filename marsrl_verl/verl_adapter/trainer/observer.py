@@ -83,9 +83,13 @@ class TrainingObserver:
             return
         for name, facts in tools.items():
             description = ", ".join(
-                f"{key} {value}" for key, value in facts.items() if value not in ({}, [], None)
+                f"{key} {value}"
+                for key, value in facts.items()
+                if key != "warning" and value not in ({}, [], None)
             )
             print(f"tool {name}: {one_line(description)}", file=terminal(), flush=True)
+            if facts.get("warning"):
+                print(f"warning: tool {name}: {one_line(facts['warning'])}", file=terminal(), flush=True)
         self.folder.write_tools(tools)
 
     def begin(self, step: int) -> None:

@@ -34,7 +34,7 @@ _KEPT = {os.ST_NOSUID: kernel.MS_NOSUID, os.ST_NODEV: kernel.MS_NODEV, os.ST_NOE
 
 
 def shown(prefixes: list[str]) -> list[str]:
-    """The folders and files that programs may read, those that exist.
+    """The folders and files that programs may read, those that exist; of a link to a folder both.
 
     Args:
         prefixes: where the interpreter and its packages are installed.
@@ -47,7 +47,8 @@ def shown(prefixes: list[str]) -> list[str]:
         if os.path.realpath(prefix) in homes:
             raise OSError(f"the interpreter is installed in {prefix}, and programs must not read all of that")
     found: list[str] = []
-    for path in (*SYSTEM, *prefixes, *FILES):
+    named = (*SYSTEM, *prefixes, *FILES)
+    for path in dict.fromkeys(path for one in named for path in (one, os.path.realpath(one))):
         inside = any(path == one or path.startswith(f"{one}/") for one in found if not os.path.islink(one))
         if os.path.lexists(path) and not inside:
             found.append(path)
@@ -128,8 +129,8 @@ class _Entry:
     def __init__(self, path: str, device: bool = False) -> None:
         self.path, self.device = path, device
         self.is_folder = os.path.isdir(path)
-        # /lib of merged systems is a link, whose target is shown too.
-        self.link = os.readlink(path) if self.is_folder and os.path.islink(path) else None
+        # /lib of merged systems is a link, as an environment may be. Its target is shown too.
+        self.link = os.path.realpath(path) if self.is_folder and os.path.islink(path) else None
         self.place = -1 if self.link else os.open(path, os.O_PATH | os.O_CLOEXEC)
 
     def show(self) -> None:
