@@ -49,6 +49,7 @@ class FakeTools:
     seed: int = 0
     answer: Callable[[ToolCall], ToolResult] | None = None
     called: list[ToolCall] = field(default_factory=list)
+    forked: list[tuple[str, str, int]] = field(default_factory=list)
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
@@ -64,6 +65,9 @@ class FakeTools:
         if self.answer is not None:
             return self.answer(call)
         return ToolResult(str(len(next(iter(call.arguments.values())))))
+
+    def fork(self, parent: str, child: str, calls: int) -> None:
+        self.forked.append((parent, child, calls))
 
 
 Says = Callable[[int, int], str]

@@ -56,6 +56,10 @@ class Calls(Protocol):
         """What came of a call; nothing is raised for what a model asks."""
         ...
 
+    def fork(self, parent: str, child: str, calls: int) -> None:
+        """Trajectory `child` goes on from where `parent` had made so many calls."""
+        ...
+
 
 class Step(Enum):
     """How writing ended."""
@@ -177,8 +181,10 @@ class Agent:
     def fork(self, k: int, at: ReadResult) -> Agent:
         """Trajectory `k`, which goes on from where this one had read a result."""
         events = [dict(one) for one in self.events[: at.events]]
+        chat = self.chat.fork(k, at=at.tokens)
+        self.tools.fork(self.chat.trajectory_id, chat.trajectory_id, at.calls)
         return Agent(
-            self.chat.fork(k, at=at.tokens), self.protocol, self.tools, self.limits,
+            chat, self.protocol, self.tools, self.limits,
             turn=at.turn, calls=at.calls, begins_at=at.tokens, told=at.told, events=events,
         )  # fmt: skip
 

@@ -382,3 +382,6 @@ class _RequestTools:
             return await self.box.call(
                 replace(call, tools_kwargs=tools_kwargs if isinstance(tools_kwargs, dict) else {})
             )
+
+    def fork(self, parent: str, child: str, calls: int) -> None:
+        self.box.fork(parent, child, calls)

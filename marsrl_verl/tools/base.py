@@ -94,6 +94,9 @@ class Tool(Protocol):
     """Most seconds that a call may take to begin, beside `timeout_s`."""
     starts_in_launcher: ClassVar[bool] = True
     """Whether the launcher starts it once, as a check, where the rollout workers are on its machine."""
+    keeps_state: ClassVar[bool] = False
+    """Whether what a call brings depends on earlier calls of its trajectory. The state is one worker's, so
+    that trajectories that pause are refused, and forks of them where the class does not define `fork`."""
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, *, seed: int, secrets: Mapping[str, str]) -> Tool:
@@ -138,6 +141,12 @@ class Tool(Protocol):
         """Do what is asked. Hostile arguments raise nothing; what is raised is a failure of the tool. Ends
         when it is cancelled, and leaves nothing running."""
         ...
+
+    def fork(self, parent: str, child: str, calls: int) -> None:
+        """Give trajectory `child` the state that `parent` had after its first `calls` calls (of all tools;
+        they have the numbers below, its own go on from there). `parent` may have made more since. Asked of
+        tools that keep state alone, before the child's first call; must not block."""
+        raise NotImplementedError(f"the tool {self.name} keeps state and can't fork")
 
     async def close(self) -> None:
         """Release what the tool holds (processes, connections)."""

@@ -62,6 +62,11 @@ def _load(target: str) -> type[Tool]:
     return cls
 
 
+def can_fork(cls: type[Tool]) -> bool:
+    """Whether forks of a trajectory read of a tool what their own calls have brought."""
+    return not cls.keeps_state or _function(cls, "fork") is not _function(Tool, "fork")
+
+
 def _function(cls: type, name: str) -> Any:
     found = getattr(cls, name, None)
     return getattr(found, "__func__", found)

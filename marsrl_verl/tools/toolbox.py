@@ -122,6 +122,12 @@ class Toolbox:
             result = await self._attempts(place, call)
             return replace(result, waited=result.waited + began - submitted)
 
+    def fork(self, parent: str, child: str, calls: int) -> None:
+        """Have trajectory `child` go on from where `parent` had made so many calls (`Tool.fork`)."""
+        for place in self._places.values():
+            if place.tool.keeps_state:
+                place.tool.fork(parent, child, calls)
+
     async def _attempts(self, place: _Place, call: ToolCall) -> ToolResult:
         """As many as it takes; the place is kept during pauses, so that a back end that is too busy is asked
         less."""

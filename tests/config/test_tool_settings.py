@@ -56,8 +56,17 @@ class Luck(Tool):
         return ToolResult("4")
 
 
+class Counter(Luck):
+    keeps_state = True
+
+
+class ForkedCounter(Counter):
+    def fork(self, parent, child, calls):
+        raise AssertionError("not run here")
+
+
 class Agent:
-    calls_tools = True
+    calls_tools = pauses = True
 
     async def run(self, request, context):
         raise AssertionError("not run here")
@@ -67,7 +76,18 @@ class Agents(MarsRL):
     rollouts = (*MarsRL.rollouts, f"{__name__}:Agent")
 
 
+class ForkingAgent(Agent):
+    @classmethod
+    def forks(cls, settings):
+        return settings.group_size > 2
+
+
+class ForkingAgents(MarsRL):
+    rollouts = (*MarsRL.rollouts, f"{__name__}:ForkingAgent")
+
+
 LUCK, METHOD = f"{__name__}:Luck", {"marsrl.algo.name": f"{__name__}:Agents"}
+FORKING = {"marsrl.algo.name": f"{__name__}:ForkingAgents"}
 DIE = "marsrl.tools.die"
 ROLLED = {**METHOD, f"{DIE}.target": LUCK}
 
@@ -92,6 +112,16 @@ REFUSED = {
     ),
     "no key": ({**ROLLED, f"{DIE}.key": True}, f"{DIE}.target", "LUCK_KEY is not set"),
     "it can't start": ({**ROLLED, f"{DIE}.broken": True}, f"{DIE}.target", "The die is lost."),
+    "state that forks do not have": (
+        {**FORKING, f"{DIE}.target": f"{__name__}:Counter"},
+        f"{DIE}.target",
+        "forks would read of other calls",
+    ),
+    "state that another worker does not have": (
+        {**METHOD, f"{DIE}.target": f"{__name__}:Counter", "marsrl.pipeline.max_segments": 2},
+        f"{DIE}.target",
+        "Set marsrl.pipeline.max_segments=1",
+    ),
     "without effect": (
         {**METHOD, "marsrl.tools.python.target": "python", "marsrl.tools.python.remote.urls": ["http://a"]},
         "marsrl.tools.python.backend = local",
@@ -106,6 +136,14 @@ def test_refused(checked, case):
 
 def test_a_tool_that_is_called_and_starts_is_accepted(checked):
     checked({**ROLLED, f"{DIE}.sides": 20})
+
+
+@pytest.mark.parametrize(
+    ("method", "counter"),
+    [(METHOD, "Counter"), (FORKING, "ForkedCounter"), ({**FORKING, "marsrl.algo.group_size": 2}, "Counter")],
+)
+def test_state_is_accepted_where_nothing_is_forked_or_the_tool_follows(checked, method, counter):
+    checked({**method, f"{DIE}.target": f"{__name__}:{counter}"})
 
 
 def plain(composed: Any, **tools: Any) -> dict[str, Any]:

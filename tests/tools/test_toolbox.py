@@ -52,6 +52,25 @@ class Scripted(Tool):
         self.closed = True
 
 
+class Remembering(Scripted):
+    """Is told of forks."""
+
+    keeps_state = True
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.forked: list[tuple[str, str, int]] = []
+
+    def fork(self, parent: str, child: str, calls: int) -> None:
+        self.forked.append((parent, child, calls))
+
+
+def test_tools_that_keep_state_are_told_of_forks():
+    remembering = Remembering(repeated, "remembers")
+    Toolbox([(Scripted(repeated), config()), (remembering, config())]).fork("g#0", "g#4", 2)
+    assert remembering.forked == [("g#0", "g#4", 2)]
+
+
 def config(**settings: Any) -> ToolConfig:
     return ToolConfig(target="tests:Scripted", **{"backoff_s": 0.0, "timeout_s": 5.0, **settings})
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.algos.arpo.branching import EntropyOf, token_entropies, turn_entropy
+from marsrl_verl.algos.arpo.branching import BranchLaw, EntropyOf, token_entropies, turn_entropy
 from marsrl_verl.algos.arpo.budget import Birth, Budget
 from marsrl_verl.algos.arpo.config import Config
 from marsrl_verl.algos.arpo.nodes import NODE, node_column
@@ -46,6 +46,11 @@ class ToolTree:
     def from_settings(cls, settings: Any) -> ToolTree:
         """The program of the `marsrl` node's method."""
         return cls(settings.algo)
+
+    @classmethod
+    def forks(cls, settings: Config) -> bool:
+        """See `Rollout`."""
+        return settings.branching.law is not BranchLaw.OFF
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
         """See `Rollout`."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.tools.base import ToolConfig, ToolUnavailableError
-from marsrl_verl.tools.registry import NODE, tool_class
+from marsrl_verl.tools.registry import NODE, can_fork, tool_class
 from marsrl_verl.tools.toolbox import LONGEST_PAUSE_S, Toolbox, read_all_secrets
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -36,6 +37,8 @@ def check_tools(ctx: Context) -> Iterator[ConfigIssue]:
                 f"Lower it or {NODE}.{name}.retries, or set marsrl.run.progress_timeout_s above {longest:g}."
             )
             yield ctx.issue(f"{NODE}.{name}.timeout_s", what, fix)
+        if tool_class(name, one.target).keeps_state:
+            yield from _state(ctx, name, one)
     if tools and not _calls_tools(ctx):
         what = f"The rollouts of {ctx.settings.algo.name} call no tools, so it has no effect."
         for name, one in tools.items():
@@ -58,16 +61,35 @@ def longest_s(name: str, one: ToolConfig) -> float:
     return (one.timeout_s + begins) * (one.retries + 1) + pauses
 
 
+def _state(ctx: Context, name: str, one: ToolConfig) -> Iterator[ConfigIssue]:
+    """What a tool with state meets: calls of a trajectory in another worker, and forks."""
+    what = "The tool keeps state from call to call of a trajectory, in one worker"
+    if ctx.settings.pipeline.max_segments > 1:
+        found = f"{what}; a trajectory that pauses goes on in any."
+        yield ConfigIssue(f"{NODE}.{name}.target", found, "Set marsrl.pipeline.max_segments=1.", one.target)
+    forking = [
+        cls for cls in _programs(ctx) if cls and hasattr(cls, "forks") and cls.forks(ctx.settings.algo)
+    ]
+    if forking and not can_fork(tool_class(name, one.target)):
+        found = (
+            f"{what}; rollouts of {ctx.settings.algo.name} are forked, and forks would read of other calls."
+        )
+        fix = "Define `fork` in its class (docs/tools.md), or train without forks."
+        yield ConfigIssue(f"{NODE}.{name}.target", found, fix, one.target)
+
+
 def _calls_tools(ctx: Context) -> bool:
-    """Whether one of the method's rollout programs says so."""
-    method = ctx.method
-    for program in dict.fromkeys((*method.rollouts, method.rollout)):
+    """Whether one of the method's rollout programs says so. Of one that is not there another check tells."""
+    return any(cls is None or getattr(cls, "calls_tools", False) for cls in _programs(ctx))
+
+
+def _programs(ctx: Context) -> Iterator[Any]:
+    """The classes of the method's rollout programs; None for one that is not there."""
+    for program in dict.fromkeys((*ctx.method.rollouts, ctx.method.rollout)):
         try:
-            if getattr(find_program(program), "calls_tools", False):
-                return True
+            yield find_program(program)
         except ValueError:
-            return True  # another check says that it is not there
-    return False
+            yield None
 
 
 def check_start(ctx: Context) -> Iterator[ConfigIssue]:

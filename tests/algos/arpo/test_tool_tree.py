@@ -94,6 +94,33 @@ def test_forks_share_the_result_and_nothing_after_it():
         ]
 
 
+class Counting(FakeTools):
+    """Says how many calls a trajectory has made, and keeps that by the trajectory's id."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed=seed, answer=self._count)
+        self.counts: dict[str, int] = {}
+
+    def _count(self, call):
+        trajectory = call.call_id.rpartition("/")[0]
+        self.counts[trajectory] = self.counts.get(trajectory, 0) + 1
+        return ToolResult(str(self.counts[trajectory]))
+
+    def fork(self, parent, child, calls):
+        assert calls <= self.counts[parent] and child not in self.counts
+        self.counts[child] = calls
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tool_with_state_tells_a_fork_of_its_own_calls(seed):
+    """Also where the trajectory that it leaves has made further calls by then."""
+    members = tree(tools=Counting(seed), client=AgentClient(says=says, seed=seed)).trajectories
+    assert any(one.fork for one in members)
+    for one in members:
+        read = [part.partition("</result>")[0].strip() for part in one.text.split("<result>")[1:]]
+        assert read == [str(number + 1) for number in range(len(read))], one.text
+
+
 def test_ids_are_what_was_sampled_or_inserted():
     for one in tree().trajectories:
         sequence = one.sequence
