@@ -25,8 +25,9 @@ OWN_KEYS = (
 )
 """What the comparison sets itself: other values would take the runs out of its sight or off the budget."""
 
-_PLACE = frozenset(("name", "marsrl.run.output_root"))
-"""Overrides that say where a run lies, and nothing of what it does."""
+_WATCH = "marsrl.watch.nothing_trained"
+_PLACE = frozenset(("name", "marsrl.run.output_root", _WATCH))
+"""Overrides that say where a run lies and that it goes on, and nothing of what it does."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -106,6 +107,7 @@ def _overrides(suite: Suite, method: str, seed: int, root: Path, extra: tuple[st
         "trainer.save_freq=-1",
         "marsrl.run.log_rollouts=false",
         "marsrl.run.progress=false",
+        f"{_WATCH}=warn",  # a run that learns nothing more has a result too
         *extra,
     )
 

@@ -26,6 +26,7 @@ from marsrl_verl.settings.declaration import (
     limits,
 )
 from marsrl_verl.settings.evaluation import EvaluationConfig
+from marsrl_verl.settings.watch import WatchConfig
 from marsrl_verl.tools.base import ToolConfig
 
 _SILENT = "shorter than that, a working engine may be silent"
@@ -200,6 +201,8 @@ class MarsRLConfig(Settings):
     """Which probabilities the loss compares the current ones with."""
     evaluation: SerializeAsAny[EvaluationConfig] = Field(default_factory=EvaluationConfig)
     """When and how what is trained is measured."""
+    watch: WatchConfig = Field(default_factory=WatchConfig)
+    """What a run looks out for, and whether it then ends."""
 
     def policy_of(self, role: str) -> str:
         """The name of a role's policy."""

@@ -365,6 +365,13 @@ class Method(ABC):
         None: how many answers are right (`evaluation.single_role.answer_metrics`)."""
         return None
 
+    @classmethod
+    def outcome(cls, request: RolloutRequest, trajectory: Trajectory) -> tuple[str, str | None] | None:
+        """What a scored trajectory decided, and which decision was right as far as that is known, where its
+        role has few to decide between: a verdict, an action. A run warns of a role that always decides alike
+        (`marsrl.watch.one_outcome`). None: it decides nothing."""
+        return None
+
     # --- requests ------------------------------------------------------------------------------
 
     def admits(self, problem: Problem) -> bool:

@@ -31,7 +31,7 @@ def training_metrics(groups: Iterable[Group], method: type[Method]) -> dict[str,
     """
     by_name: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
-        for one in _by_role(group):
+        for one in by_role(group):
             by_name.setdefault(("role", one.request.role), []).append(one)
         by_name.setdefault(("stage", group.request.stage), []).append(group)
     return {
@@ -41,7 +41,7 @@ def training_metrics(groups: Iterable[Group], method: type[Method]) -> dict[str,
     }
 
 
-def _by_role(group: Group) -> list[Group]:
+def by_role(group: Group) -> list[Group]:
     """Where trajectories have several sequences, the group as each role sees it: with its own sequences and
     their rewards alone."""
     group_role = group.request.role

@@ -79,6 +79,9 @@ def report_markdown(
     record = after or before
     heading = f"# {markdown(facts.method)}: {markdown(facts.name)}"
     sections = [heading, _result(rows, record), f"![Learning curve]({picture})"]
+    if facts.warnings:
+        lines = "\n".join(f"- {markdown(one)}" for one in facts.warnings)
+        sections += ["## Warnings", lines]
     if record is not None and record.sources:
         sections += [f"## By data source, {record.tag}", source_markdown(record)]
     if example is not None:

@@ -40,6 +40,8 @@ class RunFacts:
     """Package → version."""
     extra: dict[str, str | int | float | None] = field(default_factory=dict)
     """Anything else worth a line, by a readable label: model, parameters, device, ranks."""
+    warnings: list[str] = field(default_factory=list)
+    """What the run warned of (`marsrl.watch`), a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.prompts import NO_PROBLEM, Prompts
 from marsrl_verl.core.request import Message, Sampling, segment_length
 from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.frozen.plan import workers_part
@@ -99,6 +100,14 @@ def role_policies(settings: MarsRLConfig, adapted: Sequence[str] = ()) -> Policy
     kinds |= dict.fromkeys(adapted, PolicyKind.LORA)
     policies = [Policy(name, kinds.get(name, PolicyKind.MODEL)) for name in dict.fromkeys(roles.values())]
     return PolicySet(policies, roles)
+
+
+def build_watch(settings: MarsRLConfig) -> Watch:
+    """What looks at every step; groups of frozen roles, and of those that the method leaves out, may be
+    equal."""
+    plans = method_class(settings.algo.name).plan(settings.algo)
+    left_out = {one.role for one in plans} - {one.role for one in plans if one.trained}
+    return Watch(settings.watch, frozenset(left_out | settings.frozen_roles.keys()))
 
 
 def answer_sources(

@@ -30,9 +30,11 @@ from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.training_metrics import training_metrics
+from marsrl_verl.settings.watch import Action
 from marsrl_verl.verl_adapter.components import (
     build_method,
     build_scheduler,
+    build_watch,
     role_policies,
     sampling_settings,
 )
@@ -173,11 +175,16 @@ class GoldenTrainer(RayMarsRLTrainer):
         self.skipped = SimpleNamespace(look=lambda result: None)
         self.workers = GoldenWorkers(self.policies.version)
         self.observer = SimpleNamespace(
-            rollouts=self._note, describe=lambda result: {}, record=lambda step, metrics, timing: None
+            rollouts=self._note,
+            describe=lambda result: {},
+            record=lambda step, metrics, timing: None,
+            say=lambda lines: None,
         )
         self.overlaps = self.settings.pipeline.overlap == "one_step"
         self.use_reference_policy = False
         self.total_training_steps = STEPS
+        self.settings.watch.nothing_trained = Action.WARN  # a trace has its steps, whatever they train
+        self.watch, self.changed_in = build_watch(self.settings), {}
         self.global_steps, self.generated_tokens, self.tool_calls, self.samples = 0, 0, 0, 0
         self.engine_versions = {}
         self.metrics, self.timing = {}, {}

@@ -27,6 +27,7 @@ from marsrl_verl.config.node import read_settings
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.components import build_scheduler
@@ -306,12 +307,16 @@ class ScriptedTrainer(RayMarsRLTrainer):
             rollouts=lambda step, result, trained, record: self.recorded.update({step: trained}),
             describe=lambda result: {},
             record=lambda step, metrics, timing: None,
-            finish=lambda steps, extra: None,
+            finish=lambda steps, extra, warnings: self.finished.append((steps, extra, warnings)),
+            say=lambda lines: self.said.extend(lines),
             finish_evaluation=lambda step: self.evaluated.append(("finished", step)),
         )
         self.generation = Generation(self.scheduler, self.async_rollout_manager, self.sampling)
         self.global_steps, self.generated_tokens, self.engine_versions = 0, 0, {}
         self.samples = self.tool_calls = 0
+        self.watch, self.changed_in = Watch(self.settings.watch), {}
+        self.said: list[str] = []
+        self.finished: list[tuple] = []
         self.recorded: dict[int, dict] = {}
         """What the observer was told that a step trained."""
         self.metrics, self.timing = {}, {}

@@ -179,6 +179,14 @@ class MarsRL(BaseMethod):
         """The role's accuracies and rates."""
         return role_figures(groups)
 
+    @classmethod
+    def outcome(cls, request: RolloutRequest, trajectory: Trajectory) -> tuple[str, str] | None:
+        """The Verifier's verdict, and the right one."""
+        if request.role != VERIFIER:
+            return None
+        right = Verdict.CORRECT if is_correct(request.inputs["solution_reward"]) else Verdict.WRONG
+        return str(trajectory.scored.info.get("verdict", Verdict.INVALID.value)), right.value
+
     # --- requests ------------------------------------------------------------------------------
 
     def next_requests(

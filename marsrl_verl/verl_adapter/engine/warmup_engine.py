@@ -1,12 +1,21 @@
-"""verl's FSDP engine with a warm-up whose first update trains, and the learning rate as it was used."""
+"""verl's FSDP engine with a warm-up whose first update trains, the learning rate as it was used, and the
+largest weight after an update."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import torch
+from tensordict import TensorDict
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from verl.utils.metric.utils import AggregationType, Metric
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+WEIGHTS_MAX = "weights_max"
+"""Metric: the largest absolute value of the weights that are trained; NaN where one of them is."""
 
 
 class WarmupFSDPEngine(FSDPEngineWithLMHead):
@@ -21,6 +30,27 @@ class WarmupFSDPEngine(FSDPEngineWithLMHead):
         used = float(self.optimizer.param_groups[0]["lr"])
         super().lr_scheduler_step()
         return used
+
+    def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
+        """As upstream, with `WEIGHTS_MAX` after the update.
+
+        Upstream behaviour: nobody looks at weights, and an optimizer can spoil them with finite gradients.
+        """
+        outputs = super().train_batch(data, loss_function)
+        if self.is_mp_src_rank_with_outputs():
+            largest = largest_value(one for one in self.module.parameters() if one.requires_grad)
+            outputs["metrics"][WEIGHTS_MAX] = Metric(AggregationType.MAX, largest)
+        return outputs
+
+
+def largest_value(parameters: Iterable[torch.Tensor]) -> float:
+    """The largest absolute value of this rank's parts of parameters; NaN where one of them is, 0 of none."""
+    parts = [one.to_local() if isinstance(one, DTensor) else one for one in parameters]
+    parts = [one.detach() for one in parts if one.numel()]
+    if not parts:
+        return 0.0
+    norms = torch._foreach_norm(parts, ord=float("inf"))
+    return float(torch.stack([one.float() for one in norms]).max())
 
 
 def from_the_first_step(scheduler: LambdaLR) -> LambdaLR:

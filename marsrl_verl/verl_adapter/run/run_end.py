@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from marsrl_verl.evaluation.watch import CollapsedError
 from marsrl_verl.reporting.record import resume_command
 from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
 from marsrl_verl.settings.issues import ConfigError
@@ -19,6 +20,7 @@ from marsrl_verl.verl_adapter.rollout_server.engine_watch import origin, reason
 from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import chatter_log, terminal
+from marsrl_verl.verl_adapter.trainer.finite import NotFiniteError
 from marsrl_verl.verl_adapter.trainer.problem_stream import NothingToTrainError
 
 ERROR_LOG = "error.log"
@@ -26,7 +28,7 @@ ERROR_LOG = "error.log"
 FAILED = 1
 _SENTENCES = (
     *SAVABLE_ERRORS, NothingToTrainError, CheckpointError, ConfigError, OutputFolderError,
-    ToolUnavailableError,
+    ToolUnavailableError, CollapsedError, NotFiniteError,
 )  # fmt: skip
 """Errors whose message says everything to a user."""
 

@@ -14,6 +14,7 @@ import ray
 from marsrl_verl.config.pools import SHARED_SYNC
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.policy import PolicyKind, PolicySet
+from marsrl_verl.evaluation.watch import CollapsedError
 from marsrl_verl.verl_adapter.checkpoint.sealed_trainer import SealedCheckpointTrainer
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
     EngineGuard,
@@ -150,7 +151,7 @@ class EngineTrainer(SealedCheckpointTrainer):
         if state is None or state["step"] == self.sealed_step or self.config.trainer.save_freq <= 0:
             return
         try:
-            self._silence_engines(stopped=isinstance(end, StopRequested))
+            self._silence_engines(stopped=isinstance(end, (StopRequested, CollapsedError)))
             self.global_steps = state["step"]
             self._save_checkpoint(state)
         except Exception as error:  # the run ends anyway, and for the reason that it has

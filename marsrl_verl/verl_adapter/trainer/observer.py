@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -22,6 +22,7 @@ from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.single_role import method_evaluation
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
+from marsrl_verl.evaluation.watch import Warned
 from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.reporting.background import BackgroundWriter
 from marsrl_verl.reporting.example import example_text
@@ -91,6 +92,11 @@ class TrainingObserver:
             if facts.get("warning"):
                 print(f"warning: tool {name}: {one_line(facts['warning'])}", file=terminal(), flush=True)
         self.folder.write_tools(tools)
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Show lines that stay visible."""
+        for line in lines:
+            self._progress.message(line)
 
     def begin(self, step: int) -> None:
         """Training goes on after step `step` (0: from scratch); later lines of the folder are set aside."""
@@ -234,17 +240,24 @@ class TrainingObserver:
                 "how tools are called, and does the model write calls as the protocol has them?"
             )
 
-    def finish(self, steps: int, extra: dict[str, Any]) -> RunResult:
-        """Write summary, picture and report."""
+    def finish(self, steps: int, extra: dict[str, Any], warnings: Sequence[Warned] = ()) -> RunResult:
+        """Write summary, picture and report.
+
+        Args:
+            steps: training steps that are done.
+            extra: facts of the run, by a readable label.
+            warnings: all of the run's.
+        """
         self.flush()
         last = self._last_evaluation
         after = last if last is not None and last.record.tag == AFTER else None
-        result = finish_run(self.folder, self._facts(steps, extra), after, self._method.roles)
+        facts = self._facts(steps, extra, [one.line for one in warnings])
+        result = finish_run(self.folder, facts, after, self._method.roles)
         self._progress.close()
         self._show(result)
         return result
 
-    def _facts(self, steps: int, extra: dict[str, Any]) -> RunFacts:
+    def _facts(self, steps: int, extra: dict[str, Any], warnings: Sequence[str] = ()) -> RunFacts:
         return RunFacts(
             name=self._settings.run.name,
             method=self._settings.algo.name,
@@ -255,6 +268,7 @@ class TrainingObserver:
             training_tokens=self._tokens,
             versions=versions_of(_PACKAGES),
             extra={"machine": platform.platform(), **self._frozen_policies(), **extra},
+            warnings=list(warnings),
         )
 
     def _frozen_policies(self) -> dict[str, str]:

@@ -29,6 +29,7 @@ from marsrl_verl.core.rows import (
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TURN
 from marsrl_verl.settings.choices import OffPolicyMode
+from marsrl_verl.settings.watch import Action
 from marsrl_verl.verl_adapter.engine.batch import BatchLayout, PolicyBatch, StepBatch, arrange
 from marsrl_verl.verl_adapter.engine.policy_loss import (
     COLUMN,
@@ -39,6 +40,7 @@ from marsrl_verl.verl_adapter.engine.policy_loss import (
 )
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SHARE_KEY, computed_tokens
 from marsrl_verl.verl_adapter.trainer.engine_trainer import EngineTrainer
+from marsrl_verl.verl_adapter.trainer.finite import WEIGHTS, NotFiniteError, check_columns, not_finite
 from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
 from marsrl_verl.verl_adapter.trainer.probes import rows_to_probe, run_probe
 from marsrl_verl.verl_adapter.trainer.recorded_rows import fill_log_probs
@@ -57,6 +59,10 @@ class PolicyTrainer(EngineTrainer):
     """Of the current step."""
     reward_kl: RewardKL | None = None
     """What rewards lose for KL; None: nothing."""
+    changed_in: dict[str, int]
+    """By policy, the last step with an update of it."""
+    skipped_updates: str | None = None
+    """What was not finite in the step, where the run goes on all the same."""
 
     def init_workers(self) -> None:
         """As the engine trainer's, once the method's policy loss is found."""
@@ -219,8 +225,14 @@ class PolicyTrainer(EngineTrainer):
 
     def _fit_compute_advantages(self, batch: StepBatch) -> None:
         """What rewards lose for KL, advantages, masks, and what the loss compares the current probabilities
-        with."""
+        with.
+
+        Raises:
+            NotFiniteError: log-probabilities or entropies are not finite.
+        """
         rows = batch.rows
+        for part in batch.parts:
+            check_columns(part)
         if self.reward_kl is not None:
             self.metrics.update(self.reward_kl.penalize(rows))
         self.metrics.update(entropy_metrics(rows))
@@ -230,17 +242,36 @@ class PolicyTrainer(EngineTrainer):
         self.metrics.update(correct_off_policy(rows, self.settings.off_policy, numbers, batch.computed))
 
     def _fit_update_actor(self, batch: StepBatch) -> None:
+        """Update the policies.
+
+        Raises:
+            NotFiniteError: a loss, a gradient norm or weights are not finite.
+        """
+        self.skipped_updates = None
         with self._timed("update_actor"):
             for part in batch.parts:
                 # With several policies each has figures of its own.
                 whose = "" if len(self.policies.trained) == 1 else f"{part.policy}/"
                 metrics = self._update_policy(part)
+                self._refuse_not_finite(part.policy, metrics)
+                self.changed_in[part.policy] = self.global_steps
                 if part.plan.share_prefixes:
                     computed = computed_tokens(metrics, part.updates)
                     self.metrics["batch/computed_tokens"] = computed + self.metrics.get(
                         "batch/computed_tokens", 0
                     )
                 self.metrics.update({f"{whose}{name}": value for name, value in metrics.items()})
+
+    def _refuse_not_finite(self, policy: str, metrics: dict[str, Any]) -> None:
+        actor = self.config.actor_rollout_ref.actor
+        found = not_finite(metrics, scaled=trains_in_fp16(actor))
+        if not found:
+            return
+        values = ", ".join(f"{name} = {metrics[name]}" for name in found)
+        what = f"{values} in the update of policy {policy} (learning rate {metrics.get('actor/lr', '?')})"
+        if WEIGHTS in found or self.settings.watch.not_finite is Action.END:
+            raise NotFiniteError(policy, what, before=False)
+        self.skipped_updates = what
 
     def _update_policy(self, part: PolicyBatch) -> dict[str, Any]:
         """verl's update of the rows that the policy's workers hold, with the mini-batches given as a count.
@@ -270,6 +301,12 @@ class PolicyTrainer(EngineTrainer):
         metrics = rename_dict(divided_shares(output), "actor/")
         metrics["perf/mfu/actor"] = metrics.pop("actor/mfu")
         return reduce_metrics(metrics)
+
+
+def trains_in_fp16(actor: Any) -> bool:
+    """Whether verl trains with a gradient scaler: where parameters are computed with as fp16."""
+    precision = actor.get("fsdp_config", {}).get("mixed_precision") or {}
+    return str(precision.get("param_dtype", "bf16")) in ("fp16", "float16", "16")
 
 
 def _update_columns(rows: Rows, loss_columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:

@@ -17,6 +17,7 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.evaluation.watch import NOT_FINITE, CollapsedError, Watch, step_facts
 from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
@@ -24,6 +25,7 @@ from marsrl_verl.verl_adapter.components import (
     build_method,
     build_prompts,
     build_scheduler,
+    build_watch,
     chat_tokenizer,
     opening_limits,
     policy_set,
@@ -33,6 +35,7 @@ from marsrl_verl.verl_adapter.engine.batch import StepBatch
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation
 from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
+from marsrl_verl.verl_adapter.trainer.finite import NotFiniteError, check_samples, keep_sound
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 from marsrl_verl.verl_adapter.trainer.problem_stream import (
@@ -71,6 +74,8 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed
         self.overlaps = self.settings.pipeline.overlap is Overlap.ONE_STEP
+        self.watch = build_watch(self.settings)
+        self.changed_in: dict[str, int] = {}
         self.global_steps = 0
         self.engine_versions: dict[str, int] = {}
         self.generated_tokens = 0
@@ -93,15 +98,23 @@ class RayMarsRLTrainer(PolicyTrainer):
         Raises:
             StopRequested: the run was told to end.
             SAVABLE_ERRORS: the engines are gone, or a round does not go on.
+            CollapsedError: nothing more is learnt (`marsrl.watch`).
+            NotFiniteError: the weights, or what they give, are no numbers.
 
-        Before any of them comes out, the state at the end of the last step is saved.
+        Before any of them comes out but the last one, the state at the end of the last step is saved.
         """
         with stop_signals.deferred():
             try:
                 self._fit_steps()
-            except (StopRequested, *SAVABLE_ERRORS) as end:
+            except (StopRequested, CollapsedError, *SAVABLE_ERRORS) as end:
                 self._fit_save_last_state(end)
+                if isinstance(end, CollapsedError):
+                    self._fit_report_end(end)
                 raise
+            except NotFiniteError as found:
+                end = self._fit_keep_sound(found)
+                self._fit_report_end(end)
+                raise end from found
 
     def _fit_steps(self) -> None:
         self._fit_begin()
@@ -131,6 +144,7 @@ class RayMarsRLTrainer(PolicyTrainer):
             pass_over = self._drains and not self.problems.has_more(self.method.admits)
             result = self.scheduler.finish_step(last=self._is_last_step(), pass_over=pass_over)
             self.skipped.look(result)
+            check_samples(result.completed)
             pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
                 self._fit_start_next_round()
@@ -146,6 +160,7 @@ class RayMarsRLTrainer(PolicyTrainer):
             trained = {} if batch is None else token_advantages(batch.rows, batch.rows.columns[ADVANTAGES])
             self.observer.rollouts(self.global_steps, result, trained, self.method.record)
             self._fit_describe(result, batch)
+            self._fit_watch(result, due=bool(due), updated=batch is not None)
             self.last_state = {**pools, **self._step_state()}
             self._fit_save_checkpoint()
             stop_signals.check()
@@ -153,6 +168,7 @@ class RayMarsRLTrainer(PolicyTrainer):
                 self._fit_update_weights()
             self._fit_validate()
         self._fit_record()
+        self.watch.check()
 
     def _fit_begin(self) -> None:
         self.generation = Generation(
@@ -186,7 +202,8 @@ class RayMarsRLTrainer(PolicyTrainer):
         dropped = self.scheduler.drop_waiting()
         if self.settings.evaluation.after:
             self._evaluate(AFTER)
-        self.observer.finish(self.global_steps, {"waiting requests dropped at the end": len(dropped)})
+        extra = {"waiting requests dropped at the end": len(dropped)}
+        self.observer.finish(self.global_steps, extra, self.watch.warnings)
 
     # --- hooks of a step ----------------------------------------------------------------------
 
@@ -293,6 +310,15 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.metrics["training/updated"] = float(batch is not None)
         self.metrics.update(self.observer.describe(result))
 
+    def _fit_watch(self, result: StepResult, *, due: bool, updated: bool) -> None:
+        """Look whether training is still of use, and say where it is not."""
+        facts = step_facts(result, type(self.method), self.watch.untrained, due=due, updated=updated)
+        skipped = self.skipped_updates and f"verl skipped an update: {self.skipped_updates}"
+        said = self.watch.note(NOT_FINITE, self.global_steps, skipped if updated else None)
+        said += self.watch.look(self.global_steps, facts)
+        self.metrics.update(self.watch.metrics())
+        self.observer.say(said)
+
     def _fit_record(self) -> None:
         """Write the step's metrics down."""
         self.observer.record(self.global_steps, self.metrics, self.timing)
@@ -347,6 +373,8 @@ class RayMarsRLTrainer(PolicyTrainer):
             "samples": self.samples,
             "method": self.method.state_dict(),
             "policies": self.policies.state_dict(),
+            "changed_in": dict(self.changed_in),
+            "watch": self.watch.state_dict(),
             "reward_kl": {} if self.reward_kl is None else self.reward_kl.state_dict(),
             "metrics": dict(self.metrics),
             "timing": dict(self.timing),
@@ -366,6 +394,23 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.metrics, self.timing = state["metrics"], state["timing"]
         self.generated_tokens, self.samples = state["generated_tokens"], state["samples"]
         self.tool_calls = state.get("tool_calls", 0)
+        # Older checkpoints have neither.
+        self.changed_in = dict(state.get("changed_in", {}))
+        self.watch.load_state_dict(state.get("watch", Watch(self.settings.watch).state_dict()))
+
+    # --- the end of a run that is of no use any more -------------------------------------------
+
+    def _fit_keep_sound(self, found: NotFiniteError) -> NotFiniteError:
+        """Have a resume begin with sound weights; the error with what a user has to know."""
+        root = Path(self.config.trainer.default_local_dir)
+        # Without an update since the run was resumed, its checkpoint has these weights.
+        since = self.changed_in.get(found.policy, self.sealed_step or 0)
+        return keep_sound(found, self.global_steps, since if found.before else self.global_steps, root)
+
+    def _fit_report_end(self, end: Exception) -> None:
+        """Leave a report that says why the run has ended."""
+        step = self.last_state["step"] if self.last_state is not None else 0
+        self.observer.finish(step, {"ended early": str(end)}, self.watch.warnings)
 
     # --- small things -------------------------------------------------------------------------
 

@@ -198,6 +198,12 @@ class ReMASingleTurn(BaseMethod):
         """Correct solutions; plans that leak, that nobody could follow, and their actions."""
         return role_figures(groups)
 
+    @classmethod
+    def outcome(cls, request: RolloutRequest, trajectory: Trajectory) -> tuple[str, None] | None:
+        """The action of a JSON plan."""
+        action = trajectory.scored.info.get("action")
+        return None if action is None else (str(action), None)
+
     # --- passes --------------------------------------------------------------------------------
 
     def admits(self, problem: Problem) -> bool:

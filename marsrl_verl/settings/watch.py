@@ -1,0 +1,38 @@
+"""`marsrl.watch`: what a run looks out for, and whether it then ends."""
+
+from __future__ import annotations
+
+from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import Settings, limits
+
+
+class Action(Choice):
+    """What a run does about something that it looks out for."""
+
+    END = "end"
+    """It says why and ends; unless the weights are spoiled, they are saved first."""
+    WARN = "warn"
+    """It says so once, when it begins and when it is over, and goes on."""
+
+
+class WatchConfig(Settings):
+    """What a run looks out for ([when a run ends early](failures.md#collapse)): for each, `end` the run, or
+    `warn` once when it begins and once when it is over."""
+
+    steps: int = limits(5, ge=1, why="a step decides at the earliest")
+    """So many steps in a row decide, but for what a single step shows: numbers that are not finite, failed
+    requests. Steps in which a role has no group are passed over, and so are those that can't train."""
+    not_finite: Action = Action.END
+    """A loss or gradient norm is NaN or infinite, in the step itself. With `warn` verl skips such an update
+    and the run goes on. Where log-probabilities or weights are not finite it ends in any case."""
+    nothing_trained: Action = Action.END
+    """No group was trained: in all of them the rewards were equal."""
+    equal_groups: Action = Action.WARN
+    """At least 85 % of a role's groups have equal rewards."""
+    one_outcome: Action = Action.WARN
+    """A role decides alike in at least 98 % of cases, such as a Verifier with one verdict, although another
+    decision was right in some."""
+    truncated: Action = Action.WARN
+    """At least 95 % of a role's responses reach the token limit."""
+    failed_requests: Action = Action.WARN
+    """At least 10 % of a role's responses in one step failed or were refused: engine, endpoint, program."""

@@ -1,0 +1,108 @@
+"""Numbers that are not finite: which show spoiled weights, and since when.
+
+Upstream behaviour: verl skips an update whose gradient norm is not finite, with a line in a worker's log, and
+goes on. With a gradient scaler (fp16) such updates are the scaler's way to find its scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from marsrl_verl.core.group import Group
+from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, RESPONSE_MASK
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.engine.batch import PADDING, PolicyBatch
+
+LOSSES = ("actor/loss", "actor/pg_loss")
+GRADIENT, WEIGHTS = "actor/grad_norm", "actor/weights_max"
+
+
+class NotFiniteError(RuntimeError):
+    """Training has come to numbers that are not finite.
+
+    Args:
+        policy: whose.
+        what: what was found.
+        before: whether the weights from before the step gave them; else the step's update did.
+    """
+
+    def __init__(self, policy: str, what: str, *, before: bool) -> None:
+        super().__init__(what)
+        self.policy, self.before = policy, before
+
+
+def check_samples(groups: Iterable[Group]) -> None:
+    """Raise NotFiniteError if the engine's log-probabilities of sampled tokens are NaN."""
+    counted: dict[str, int] = {}
+    total = 0
+    for sequence in (one for group in groups for each in group.trajectories for one in each.sequences):
+        total += 1
+        # One pass over the tokens: a sum is NaN where one of them is.
+        if np.isnan(sequence.rollout_log_probs.sum()):
+            counted[sequence.policy] = counted.get(sequence.policy, 0) + 1
+    for policy, count in counted.items():
+        what = f"the engine's log-probabilities are NaN in {count} of {total} responses of policy {policy}"
+        raise NotFiniteError(policy, what, before=True)
+
+
+def check_columns(part: PolicyBatch) -> None:
+    """Raise NotFiniteError if what the trainer computed of a policy's tokens before its update is not
+    finite."""
+    columns = part.rows.columns
+    for name, what in ((OLD_LOG_PROBS, "log-probabilities"), (ENTROPIES, "entropies"), (REF_LOG_PROBS, "")):
+        if name not in columns:
+            continue
+        bad = 0
+        for row in part.slots[part.slots != PADDING].tolist():
+            place = part.rows.slice(row)
+            bad += int((~np.isfinite(columns[name][place]) & (columns[RESPONSE_MASK][place] > 0)).sum())
+        if not bad:
+            continue
+        if name == REF_LOG_PROBS:
+            raise NotFiniteError(
+                part.policy, f"{bad} log-probabilities of the reference model are not finite", before=False
+            )
+        raise NotFiniteError(
+            part.policy,
+            f"{bad} {what} of policy {part.policy} are not finite, before the step's update",
+            before=True,
+        )
+
+
+def not_finite(metrics: Mapping[str, float], *, scaled: bool) -> tuple[str, ...]:
+    """Names of what an update reports and is not finite: losses, gradient norm, weights.
+
+    Args:
+        metrics: of one policy's update, with verl's names.
+        scaled: whether a gradient scaler looks after the gradient norm.
+    """
+    names = (*LOSSES, *(() if scaled else (GRADIENT,)), WEIGHTS)
+    return tuple(name for name in names if not np.isfinite(metrics.get(name, 0.0)))
+
+
+def keep_sound(found: NotFiniteError, step: int, since: int, root: Path) -> NotFiniteError:
+    """Have a resume begin with weights that were sound: checkpoints of spoiled ones go to `replaced/`.
+
+    Args:
+        step: in which it was found.
+        since: the first step whose checkpoint would have the spoiled weights; 0: they were so from the start.
+        root: the folder of checkpoints.
+
+    Returns:
+        The error with what a user has to know.
+    """
+    moved = checkpoint.set_aside_after(root, since - 1) if since > 0 and root.is_dir() else []
+    good = checkpoint.newest_sealed(root) if root.is_dir() else None
+    where = "There is no checkpoint from before"
+    if good is not None:
+        where = f"The last good checkpoint is {root / f'global_step_{good}'}"
+    if moved:
+        where += f"; those with spoiled weights are now in {root / checkpoint.SET_ASIDE}"
+    advice = "Lower the learning rate (actor_rollout_ref.actor.optim.lr) before you go on"
+    if found.before and since == 0:
+        advice = "The model gives them before any training: look at its files and its number format"
+    what = f"step {step}: {found}. Nothing of this step is kept. {where}. {advice}"
+    return NotFiniteError(found.policy, what, before=found.before)
