@@ -7,6 +7,7 @@ makes obsolete, and a line that a killed run left half-written, move to `metrics
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,11 @@ class MetricsLog:
         self._file.write(to_json({"step": step, "metrics": metrics, "timings": timings}) + "\n")
         self._file.flush()
         self._last_step = step
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the file that is written to has no name any more."""
+        return self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0
 
     def drop_after(self, step: int | None) -> int:
         """Move the lines of later steps, and a half-written last line, to `metrics.replaced.jsonl`.

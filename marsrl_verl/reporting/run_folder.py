@@ -19,6 +19,7 @@ learning_curve.png, report.md
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import os
 import re
@@ -30,7 +31,13 @@ from pathlib import Path
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
-from marsrl_verl.reporting.files import free_name, to_json, write_atomic, write_json_atomic
+from marsrl_verl.reporting.files import (
+    free_name,
+    to_json,
+    write_atomic,
+    write_bytes_atomic,
+    write_json_atomic,
+)
 from marsrl_verl.reporting.metrics_log import (
     METRICS_FILE,
     REPLACED_FILE,
@@ -47,6 +54,7 @@ from marsrl_verl.reporting.rollout_log import (
     write_lines,
 )
 from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire
+from marsrl_verl.reporting.storage import FolderLostError
 from marsrl_verl.settings.choices import Choice
 
 MARKER = "run.json"
@@ -154,6 +162,8 @@ class RunFolder:
 
     def __init__(self, path: Path, resumed: bool) -> None:
         self.path = path
+        self._mark = (path / MARKER).read_bytes()
+        self._config: str | None = None
         self.resumed = resumed
         """Whether the folder already held a run that is being continued."""
         self.metrics = MetricsLog(path)
@@ -199,6 +209,44 @@ class RunFolder:
             )
         return cls(Path(path).resolve(), resumed)
 
+    def require(self) -> None:
+        """Return if the folder is there and this run's.
+
+        Raises:
+            FolderLostError: it, or the file of its metrics, was deleted, moved or replaced.
+        """
+        mark = self._found_mark()
+        if mark == self._mark and not self.metrics.deleted:
+            return
+        what = self.path if mark != self._mark else self.metrics.path
+        if mark not in (None, self._mark):
+            raise FolderLostError(
+                f"{what} was deleted or moved while the run wrote into it, and another run has taken its "
+                "place: nothing more is written, and what it held is gone",
+                taken=True,
+            )
+        raise FolderLostError(
+            f"{what} was deleted or moved while the run wrote into it: what it held of the steps so far is "
+            "gone, unless you have it elsewhere",
+            taken=False,
+        )
+
+    def restore(self) -> None:
+        """Make the folder anew where it was deleted, so that a checkpoint in it can be continued."""
+        self.metrics.close()
+        if self._found_mark() is None:
+            write_bytes_atomic(self.path / MARKER, self._mark)
+        if self._config is not None and not self.config_path.exists():
+            write_atomic(self.config_path, self._config)
+
+    def _found_mark(self) -> bytes | None:
+        try:
+            return (self.path / MARKER).read_bytes()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+                return None
+            raise
+
     @property
     def config_path(self) -> Path:
         """The resolved configuration."""
@@ -224,6 +272,7 @@ class RunFolder:
 
         There is a `config.yaml` at every moment: a resume compares its settings with it.
         """
+        self._config = yaml
         if self.config_path.exists():
             earlier = self.config_path.read_text(encoding="utf-8")
             if earlier == yaml:

@@ -309,6 +309,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
             record=lambda step, metrics, timing: None,
             finish=lambda steps, extra, warnings: self.finished.append((steps, extra, warnings)),
             say=lambda lines: self.said.extend(lines),
+            folder=SimpleNamespace(path=folder, restore=lambda: None),
             finish_evaluation=lambda step: self.evaluated.append(("finished", step)),
         )
         self.generation = Generation(self.scheduler, self.async_rollout_manager, self.sampling)

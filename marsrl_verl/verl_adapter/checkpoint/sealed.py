@@ -12,7 +12,6 @@ again is unsealed before.
 
 from __future__ import annotations
 
-import errno
 import io
 import logging
 import os
@@ -29,6 +28,7 @@ from marsrl_verl.core.sequence import PLAIN_SCALARS
 from marsrl_verl.reporting import seal as seals
 from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_atomic, write_json_atomic
 from marsrl_verl.reporting.seal import SEAL_NAME, STATE_NAME, CheckpointError, Facts, newest_sealed
+from marsrl_verl.reporting.storage import free_space, is_full, size_text
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
 STATE_VERSION = 6
@@ -36,8 +36,6 @@ STATE_VERSION = 6
 SET_ASIDE = "replaced"
 """Folder beside the checkpoints; `auto` never looks into it."""
 _THREADS = 8
-_NO_SPACE = ("unexpected pos", "PytorchStreamWriter", "No space left")
-"""What torch says of a file that could not be written to its end; the system's error number is lost."""
 _PLAIN_TYPES = (*PLAIN_SCALARS, torch.Tensor)
 
 _ARRAY = "numpy.ndarray"
@@ -188,24 +186,22 @@ def check_seal(folder: Path, shards: Shards | None = None) -> None:
 def give_up(folder: Path, error: Exception) -> CheckpointError:
     """Delete a checkpoint that could not be written, and say why."""
     root = folder.parent
-    place = next(path for path in (root, *root.parents) if path.is_dir())
-    free = shutil.disk_usage(place).free
+    free = free_space(root)
     left = _removed(folder)
     try:
         needed = seals.sealed_bytes(root)
     except CheckpointError:  # the resume that reads it says so
         needed = None
-    free_space = f"{place} has {_size(free)} free"
     if needed is not None:
-        free_space += f", and the checkpoint before it takes {_size(needed)}"
-    if _is_full(error):
+        free += f", and the checkpoint before it takes {size_text(needed)}"
+    if is_full(error):
         cause = "there is no space left"
         fix = "Make room (trainer.max_actor_ckpt_to_keep=N keeps the N newest), then continue"
     else:
         cause = f"{type(error).__name__}: {str(error).strip()[-300:]}"
         fix = "Remove the cause, then continue"
     return CheckpointError(
-        f"{folder} can't be written: {cause}. {free_space}.{left} {fix} with marsrl.run.existing=resume"
+        f"{folder} can't be written: {cause}. {free}.{left} {fix} with marsrl.run.existing=resume"
     )
 
 
@@ -217,16 +213,6 @@ def _removed(folder: Path) -> str:
         return f" Its seal can't be removed either ({error}): remove {folder}."
     shutil.rmtree(folder, ignore_errors=True)
     return " What was written of it can't be deleted as a whole." if folder.exists() else ""
-
-
-def _is_full(error: BaseException) -> bool:
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return any(text in str(error) for text in _NO_SPACE)
-
-
-def _size(number: int) -> str:
-    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"
 
 
 def point_tracker_at_newest(root: Path, shards: Shards | None = None) -> int | None:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from marsrl_verl.evaluation.watch import CollapsedError
 from marsrl_verl.reporting.record import resume_command
 from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
+from marsrl_verl.reporting.storage import StorageError, storage_error
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.verl_adapter.checkpoint.sealed import CheckpointError, newest_sealed
@@ -28,7 +29,7 @@ ERROR_LOG = "error.log"
 FAILED = 1
 _SENTENCES = (
     *SAVABLE_ERRORS, NothingToTrainError, CheckpointError, ConfigError, OutputFolderError,
-    ToolUnavailableError, CollapsedError, NotFiniteError,
+    ToolUnavailableError, CollapsedError, NotFiniteError, StorageError,
 )  # fmt: skip
 """Errors whose message says everything to a user."""
 
@@ -43,30 +44,41 @@ def report_end(config: DictConfig, error: BaseException) -> int:
     if isinstance(error, StopRequested):
         lines.append(f"The run was ended by {signal.Signals(error.number).name}.")
     else:
-        lines.append(f"The run ended: {_sentence(error)}")
-        lines.append(f"Traceback: {_write_traceback(Path(config.marsrl.run.output_dir), error)}")
+        folder = Path(config.marsrl.run.output_dir)
+        lines.append(f"The run ended: {_sentence(error, folder)}")
+        lines.append(f"Traceback: {_write_traceback(folder, error)}")
     if not isinstance(error, (ConfigError, OutputFolderError)):
         lines += _how_to_go_on(config)
     print("\n".join(lines), file=terminal(), flush=True)
     return error.status if isinstance(error, StopRequested) else FAILED
 
 
-def _sentence(error: BaseException) -> str:
+def _sentence(error: BaseException, folder: Path) -> str:
     cause = origin(error)
+    if not isinstance(cause, _SENTENCES):
+        cause = storage_error(error, folder) or cause
     return str(cause) if isinstance(cause, _SENTENCES) else reason(cause)
 
 
 def _write_traceback(folder: Path, error: BaseException) -> Path | str:
     """Where it is: the run's folder, or where this process's output goes, if the run did not get that far."""
     text = "".join(traceback.format_exception(error))
-    if not (folder / MARKER).is_file():
-        print(text, file=sys.stderr)
-        return chatter_log() or "above"
     path = folder / ERROR_LOG
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
-        log.write(f"{now}\n{text}\n")
-    return path
+    if (folder / MARKER).is_file() and _append(path, f"{now}\n{text}\n"):
+        return path
+    print(text, file=sys.stderr)
+    return chatter_log() or "above"
+
+
+def _append(path: Path, text: str) -> bool:
+    """Whether there was room for a text at the end of a file; what fits of it stays."""
+    try:
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
+            log.write(text)
+    except OSError:
+        return False
+    return True
 
 
 def _how_to_go_on(config: DictConfig) -> list[str]:

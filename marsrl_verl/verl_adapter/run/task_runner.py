@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import ray
@@ -24,6 +25,8 @@ from marsrl_verl.verl_adapter.rollout_server.server import register_replica
 from marsrl_verl.verl_adapter.run.worker_group import MarsRLWorkerGroup
 from marsrl_verl.verl_adapter.trainer.overlong_prompts import filter_overlong_prompts
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
+
+_log = logging.getLogger(__name__)
 
 
 class MarsRLTaskRunner(BaseTaskRunner):
@@ -54,9 +57,12 @@ class MarsRLTaskRunner(BaseTaskRunner):
             # Some may wait for ever, and threads of this process for them. The others end with this process:
             # a Ray of our own does, and one that was joined ends what a driver that is gone had started.
             trainer.kill_workers()
+            try:
+                trainer.close()
+            except Exception:  # the run ends for the reason that it has
+                _log.exception("the run's files could not be closed")
             raise
-        finally:
-            trainer.close()
+        trainer.close()
 
     def build_trainer(self, config: DictConfig) -> RayMarsRLTrainer:
         """Everything up to the trainer object; starts no worker."""

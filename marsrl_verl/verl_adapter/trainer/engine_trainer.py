@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -15,6 +16,8 @@ from marsrl_verl.config.pools import SHARED_SYNC
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.policy import PolicyKind, PolicySet
 from marsrl_verl.evaluation.watch import CollapsedError
+from marsrl_verl.reporting.seal import newest_sealed
+from marsrl_verl.reporting.storage import StorageError
 from marsrl_verl.verl_adapter.checkpoint.sealed_trainer import SealedCheckpointTrainer
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
     EngineGuard,
@@ -32,6 +35,8 @@ from marsrl_verl.verl_adapter.terminal import terminal
 SILENCE_SECONDS = 10.0
 """For the engines to drop their round: a run that was told to end has little time."""
 
+_WELL = (StopRequested, CollapsedError, StorageError)
+"""Ends that are no engine's fault."""
 _log = logging.getLogger(__name__)
 
 
@@ -148,10 +153,12 @@ class EngineTrainer(SealedCheckpointTrainer):
             end: why the run ends.
         """
         state = self.last_state
-        if state is None or state["step"] == self.sealed_step or self.config.trainer.save_freq <= 0:
+        if state is None or self.config.trainer.save_freq <= 0:
+            return
+        if state["step"] == self.sealed_step == newest_sealed(Path(self.config.trainer.default_local_dir)):
             return
         try:
-            self._silence_engines(stopped=isinstance(end, (StopRequested, CollapsedError)))
+            self._silence_engines(stopped=isinstance(end, _WELL))
             self.global_steps = state["step"]
             self._save_checkpoint(state)
         except Exception as error:  # the run ends anyway, and for the reason that it has

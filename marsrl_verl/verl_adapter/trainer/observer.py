@@ -129,8 +129,10 @@ class TrainingObserver:
 
         Raises:
             OSError: something could not be written.
+            FolderLostError: the folder is gone.
         """
         self._writer.flush()
+        self.folder.require()
 
     def describe(self, result: StepResult) -> dict[str, float]:
         """The role and stage metrics of a step. Warns of grades that failed."""
@@ -144,7 +146,12 @@ class TrainingObserver:
         return any(line.step == step for line in self.folder.read_metrics())
 
     def record(self, step: int, metrics: dict[str, float], timings: dict[str, float]) -> None:
-        """Record one training step and show it."""
+        """Record one training step and show it.
+
+        Raises:
+            FolderLostError: the folder is gone.
+        """
+        self.folder.require()
         self._tokens += int(metrics["rollout/generated_tokens"])
         self.folder.append_metrics(step, metrics, timings)
         self._warn_of_unused_tools(step, metrics)
@@ -301,5 +308,7 @@ class TrainingObserver:
             OSError: something could not be written.
         """
         self._progress.close()
-        self.folder.metrics.close()
-        self._writer.close()
+        try:
+            self.folder.metrics.close()
+        finally:
+            self._writer.close()

@@ -17,7 +17,7 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
-from marsrl_verl.evaluation.watch import NOT_FINITE, CollapsedError, Watch, step_facts
+from marsrl_verl.evaluation.watch import NOT_FINITE, Watch, step_facts
 from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
@@ -33,11 +33,9 @@ from marsrl_verl.verl_adapter.components import (
 )
 from marsrl_verl.verl_adapter.engine.batch import StepBatch
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation
-from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS
-from marsrl_verl.verl_adapter.stop_signals import StopRequested
-from marsrl_verl.verl_adapter.trainer.finite import NotFiniteError, check_samples, keep_sound
+from marsrl_verl.verl_adapter.trainer.ending import EndingTrainer
+from marsrl_verl.verl_adapter.trainer.finite import check_samples
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
-from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 from marsrl_verl.verl_adapter.trainer.problem_stream import (
     NothingToTrainError,
     ProblemStream,
@@ -51,7 +49,7 @@ MOST_EMPTY_PASSES = 100
 """Passes over the data in a row of which a method admits nothing; phases may be empty, all of them not."""
 
 
-class RayMarsRLTrainer(PolicyTrainer):
+class RayMarsRLTrainer(EndingTrainer):
     """Trains the stages of `marsrl.algo` on verl's workers.
 
     The constructor's arguments are `RayPPOTrainer`'s.
@@ -99,22 +97,13 @@ class RayMarsRLTrainer(PolicyTrainer):
             StopRequested: the run was told to end.
             SAVABLE_ERRORS: the engines are gone, or a round does not go on.
             CollapsedError: nothing more is learnt (`marsrl.watch`).
+            StorageError: the disk is full, or the run's folder is gone.
             NotFiniteError: the weights, or what they give, are no numbers.
 
         Before any of them comes out but the last one, the state at the end of the last step is saved.
         """
-        with stop_signals.deferred():
-            try:
-                self._fit_steps()
-            except (StopRequested, CollapsedError, *SAVABLE_ERRORS) as end:
-                self._fit_save_last_state(end)
-                if isinstance(end, CollapsedError):
-                    self._fit_report_end(end)
-                raise
-            except NotFiniteError as found:
-                end = self._fit_keep_sound(found)
-                self._fit_report_end(end)
-                raise end from found
+        with self._ends_in_order():
+            self._fit_steps()
 
     def _fit_steps(self) -> None:
         self._fit_begin()
@@ -297,11 +286,6 @@ class RayMarsRLTrainer(PolicyTrainer):
             with self._timed("save_checkpoint"):
                 self._save_checkpoint()
 
-    def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """As the sealed trainer's, when the run's folder has the steps before."""
-        self.observer.flush()
-        super()._save_checkpoint(state)
-
     def _fit_describe(self, result: StepResult, batch: StepBatch | None) -> None:
         """The step's metrics; they go into its checkpoint, so that a resumed run can record them."""
         self.metrics["training/step"] = self.global_steps
@@ -397,20 +381,6 @@ class RayMarsRLTrainer(PolicyTrainer):
         # Older checkpoints have neither.
         self.changed_in = dict(state.get("changed_in", {}))
         self.watch.load_state_dict(state.get("watch", Watch(self.settings.watch).state_dict()))
-
-    # --- the end of a run that is of no use any more -------------------------------------------
-
-    def _fit_keep_sound(self, found: NotFiniteError) -> NotFiniteError:
-        """Have a resume begin with sound weights; the error with what a user has to know."""
-        root = Path(self.config.trainer.default_local_dir)
-        # Without an update since the run was resumed, its checkpoint has these weights.
-        since = self.changed_in.get(found.policy, self.sealed_step or 0)
-        return keep_sound(found, self.global_steps, since if found.before else self.global_steps, root)
-
-    def _fit_report_end(self, end: Exception) -> None:
-        """Leave a report that says why the run has ended."""
-        step = self.last_state["step"] if self.last_state is not None else 0
-        self.observer.finish(step, {"ended early": str(end)}, self.watch.warnings)
 
     # --- small things -------------------------------------------------------------------------
 
