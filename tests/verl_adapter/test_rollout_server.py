@@ -20,6 +20,7 @@ from vllm_answers import DECODING, PROMPT, answer
 
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
+from marsrl_verl.verl_adapter.rollout_server import server as server_module
 from marsrl_verl.verl_adapter.rollout_server.client import packed, unpacked
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import sampling_params
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
@@ -196,6 +197,19 @@ def test_a_pulse_of_a_dead_engine_is_an_error():
     engine.dead = True
     with pytest.raises(EngineUnavailableError, match="has ended"):
         asyncio.run(Server(engine).pulse(False))
+
+
+def test_a_core_that_dies_while_it_is_asked_is_noticed_at_once(monkeypatch):
+    monkeypatch.setattr(server_module, "_LOOK_S", 0.01)
+    engine = Engine([])
+
+    async def never_answered():
+        engine.dead = True  # which vLLM notices later than the question is asked
+        await asyncio.Event().wait()
+
+    engine.is_sleeping = never_answered
+    with pytest.raises(EngineUnavailableError, match="has ended"):
+        asyncio.run(asyncio.wait_for(Server(engine).pulse(True), 5.0))
 
 
 # --- adapters -------------------------------------------------------------------------------------

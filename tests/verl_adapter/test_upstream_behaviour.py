@@ -132,6 +132,31 @@ def test_a_warm_up_begins_at_rate_zero_and_the_next_rate_is_reported():
     assert "lr = self.engine.lr_scheduler_step()" in reported and 'output["metrics"]["lr"] = lr' in reported
 
 
+def test_an_update_that_is_not_finite_is_skipped_and_the_run_goes_on():
+    """What `trainer.finite` answers; with fp16 a gradient scaler does the same on purpose."""
+    step = source("verl.workers.engine.fsdp.transformer_impl:FSDPEngine.optimizer_step")
+    assert "if not torch.isfinite(grad_norm):" in step and "self.optimizer.zero_grad()" in step
+    assert "scaler.step(self.optimizer)" in step
+    built = source("verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_fsdp_module")
+    assert 'mixed_precision_config.get("param_dtype", "bf16")' in built
+    assert "if param_dtype == torch.float16:" in built
+
+
+def test_the_largest_of_the_ranks_values_is_reported():
+    """`warmup_engine`: of what each rank has of the weights; NaN where one rank's is."""
+    import math
+
+    from verl.utils.metric import AggregationType, Metric
+
+    def of_ranks(*values: float) -> float:
+        return Metric.aggregate_dp([Metric(AggregationType.MAX, one) for one in values])
+
+    assert of_ranks(1.0, 3.0) == 3.0
+    assert math.isnan(of_ranks(1.0, math.nan))
+    outputs = source("verl.workers.engine.base:BaseEngine.train_batch")
+    assert outputs.index("self.optimizer_step()") < outputs.index('outputs["metrics"]["grad_norm"]')
+
+
 def test_a_sum_is_averaged_over_ranks():
     from verl.utils.metric import AggregationType, Metric
 
@@ -232,6 +257,10 @@ def test_an_engine_whose_core_has_died_knows_it():
     assert "engine_dead" in inspect.getsource(uses.resolve("vllm.v1.engine.async_llm:AsyncLLM.errored").fget)
     assert "self.errored" in source("vllm.v1.engine.async_llm:AsyncLLM.check_health")
     assert "call_utility_async" in source("vllm.v1.engine.core_client:AsyncMPClient.is_sleeping_async")
+    # It cleans up before it marks the engine, and a question in between is never answered.
+    watch = source("vllm.v1.engine.core_client:MPClient.start_engine_core_monitor")
+    assert watch.index("monitor_engine_liveness()") < watch.index("resources.engine_dead = True")
+    assert "self.shutdown()" in source("vllm.v1.engine.utils:CoreEngineProcManager.monitor_engine_liveness")
 
 
 def test_a_request_gets_as_many_entries_as_it_asked_for_and_the_sampled_token_first():

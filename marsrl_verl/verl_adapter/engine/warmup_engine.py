@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from verl.utils.metric.utils import AggregationType, Metric
+from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 WEIGHTS_MAX = "weights_max"

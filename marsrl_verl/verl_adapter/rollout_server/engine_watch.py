@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
+from marsrl_verl.verl_adapter.rollout_server.dead_process import dead_process
 
 T = TypeVar("T")
 
@@ -194,8 +195,10 @@ def origin(error: BaseException) -> BaseException:
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """What an error says, in one line; of a process that has died, which one and where its log is."""
     cause = origin(error)
+    if isinstance(cause, RayActorError):
+        return dead_process(cause)
     lines = str(cause).strip().splitlines() or [""]
     if isinstance(cause, EngineUnavailableError):
         return lines[0]

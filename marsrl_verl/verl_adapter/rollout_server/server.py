@@ -8,6 +8,7 @@ one request with `n=G` and only the final output saves G-1 round trips and every
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +47,10 @@ from marsrl_verl.verl_adapter.rollout_server.weight_sockets import (
 _METRICS_PATHS = ("/metrics", "/health")
 _FIRST_ADAPTER = VLLM_LORA_INT_ID + 1
 """vLLM tells adapters by their numbers, of which verl's own weight sync uses one."""
+
+
+_LOOK_S = 1.0
+"""Seconds between two looks whether the core that is asked lives."""
 
 
 @contextmanager
@@ -233,7 +238,8 @@ class MarsRLvLLMServer(vLLMHttpServer):
         """A sign of life of the engine.
 
         Upstream behaviour: `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs
-        shows by a question that it leaves open; it answers one between two of its steps.
+        shows by a question that it leaves open; it answers one between two of its steps. A question to a core
+        that has just died is left open too, while vLLM cleans up and has not marked the engine yet.
 
         Args:
             through_core: ask the core too.
@@ -248,9 +254,20 @@ class MarsRLvLLMServer(vLLMHttpServer):
         with _dead_engine_named():
             await self.engine.check_health()
             if through_core:
-                await self.engine.is_sleeping()
+                await self._ask_core()
         states = list(self.engine.output_processor.request_states.values())
         return len(states), sum(state.detokenizer.num_output_tokens() for state in states)
+
+    async def _ask_core(self) -> None:
+        """Return when the engine's core has answered; raises EngineDeadError if it dies meanwhile."""
+        asked = asyncio.ensure_future(self.engine.is_sleeping())
+        try:
+            while not asked.done():
+                await asyncio.wait([asked], timeout=_LOOK_S)
+                await self.engine.check_health()
+            await asked
+        finally:
+            asked.cancel()
 
     async def prefill_counters(self) -> PrefillCounters | None:
         """vLLM's count of the prompts read so far; None where the engine keeps no statistics.

@@ -1,0 +1,76 @@
+"""A process of the run that has died, in words: whose it was, why as far as Ray knows, where its log is.
+
+Upstream behaviour: the first line of Ray's error is the same for all processes; the others name the actor's
+class and process, and guess at causes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ray.exceptions import RayActorError
+
+from marsrl_verl.core.inert_text import one_line
+
+_ROLES = {
+    "MarsRLvLLMServer": "a vLLM server",
+    "RolloutWorker": "a rollout worker",
+    "RewardLoopWorker": "a reward worker",
+    "WorkerDict": "a rank of the trainer",
+    "MarsRLActorRolloutRefWorker": "a rank of the trainer",
+}
+"""By the class of an actor."""
+_CAUSES = (
+    (r"out of memory|\bOOM(?! killer)|memory (?:usage|pressure).*threshold", "the node's memory was used up"),
+    (r"node.{0,40}(?:died|dead|terminated|preempt)|NODE_DIED", "its node is gone"),
+    (r"ray\.kill|INTENDED|user.*request", "it was ended on purpose"),
+    (r"creation task|__init__", "it could not start"),
+    (
+        r"connection error|SYSTEM_ERROR|End of file",
+        "it crashed or was killed, often by the system for want of memory",
+    ),
+)
+"""What Ray says, in its order of certainty, and what it means."""
+_SHOWN_CHARACTERS = 300
+
+
+def dead_process(error: RayActorError) -> str:
+    """One sentence about an actor that has died."""
+    text = str(error)
+    found = dict(re.findall(r"^\s*(class_name|pid|ip): (\S+)", text, re.MULTILINE))
+    kind, pid = found.get("class_name", ""), found.get("pid")
+    whose = next((role for name, role in _ROLES.items() if name in kind), "a process of the run")
+    place = ", ".join(
+        part
+        for part in (
+            kind,
+            f"process {pid}" if pid else "",
+            f"on {found['ip']}" if "ip" in found else "",
+        )
+        if part
+    )
+    causes = (why for pattern, why in _CAUSES if re.search(pattern, text, re.IGNORECASE | re.DOTALL))
+    why = next(causes, one_line(text)[:_SHOWN_CHARACTERS])
+    return f"{whose}{f' ({place})' * bool(place)} has died: {why}{_log_of(pid)}"
+
+
+def _log_of(pid: str | None) -> str:
+    """Where its log is, if it ran on this node, with the last line."""
+    folder = logs_folder()
+    if folder is None or pid is None:
+        return ""
+    files = sorted(folder.glob(f"worker-*-{pid}.err"))
+    if not files:
+        return f"; its log is on its node, in {folder}"
+    lines = files[-1].read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    last = f", which ends: {one_line(lines[-1])[:_SHOWN_CHARACTERS]}" if lines else ""
+    return f"; its log is {files[-1]}{last}"
+
+
+def logs_folder() -> Path | None:
+    """Where Ray's processes of this node log; None where this process is not connected."""
+    from ray._private import worker
+
+    node = worker._global_node
+    return None if node is None else Path(node.get_session_dir_path()) / "logs"

@@ -1,0 +1,76 @@
+"""What is said of a process that has died."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray's errors")
+
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.exceptions import ActorDiedError, RayTaskError
+
+from marsrl_verl.verl_adapter.rollout_server import dead_process
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import reason
+
+KILLED = (
+    "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit "
+    "detail: Worker unexpectedly exits with a connection error code 2. End of file. Some common causes "
+    "include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop --force "
+    "is called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error."
+)
+
+
+def died(class_name: str, message: str = KILLED, pid: int = 123) -> ActorDiedError:
+    context = ActorDiedErrorContext(
+        class_name=class_name, actor_id=b"0" * 16, pid=pid, node_ip_address="10.0.0.1", error_message=message
+    )
+    return ActorDiedError(context)
+
+
+@pytest.mark.parametrize(
+    ("kind", "whose"),
+    [
+        ("WorkerDict", "a rank of the trainer"),
+        ("create_colocated_worker_cls.<locals>.WorkerDict", "a rank of the trainer"),
+        ("MarsRLvLLMServer", "a vLLM server"),
+        ("RewardLoopWorker", "a reward worker"),
+        ("Other", "a process of the run"),
+    ],
+)
+def test_a_dead_process_is_named_with_its_log(tmp_path, monkeypatch, kind, whose):
+    log = tmp_path / "worker-abc-01000000-123.err"
+    log.write_text("loading\nCUDA error: device-side assert\n")
+    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
+    assert reason(died(kind)) == (
+        f"{whose} ({kind}, process 123, on 10.0.0.1) has died: it crashed or was killed, often by the system "
+        f"for want of memory; its log is {log}, which ends: CUDA error: device-side assert"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (
+            "Task was killed due to the node running low on memory: memory usage above the threshold",
+            "memory was",
+        ),
+        ("The actor died because its node has died. Node Id: 12", "its node is gone"),
+        ("The actor is dead because it was killed by `ray.kill`.", "ended on purpose"),
+        ("something new", "something new"),
+    ],
+)
+def test_the_cause_is_told_as_far_as_ray_knows_it(tmp_path, monkeypatch, message, why):
+    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
+    said = reason(died("WorkerDict", message))
+    assert why in said and f"its log is on its node, in {tmp_path}" in said
+
+
+def test_one_that_nothing_is_known_of(monkeypatch):
+    monkeypatch.setattr(dead_process, "logs_folder", lambda: None)
+    assert reason(ActorDiedError()).startswith("a process of the run has died: The actor died unexpectedly")
+
+
+def test_one_that_could_not_start(monkeypatch):
+    monkeypatch.setattr(dead_process, "logs_folder", lambda: None)
+    task = RayTaskError("__init__", "Traceback\nValueError: no model", ValueError("no model"))
+    assert "it could not start" in reason(ActorDiedError(task))
