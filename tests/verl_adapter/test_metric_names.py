@@ -85,7 +85,7 @@ SETTINGS = (
 )
 OF_VERL = {
     "pg_loss": [0.1], "pg_clipfrac": [0.0], "ppo_kl": [0.0], "loss": [0.1], "grad_norm": [1.0],
-    "perf/max_memory_allocated_gb": [0.0], "mfu": [0.1],
+    "perf/max_memory_allocated_gb": [0.0], "mfu": [0.1], "weights_max": [2.0],
 }  # fmt: skip
 
 
@@ -269,7 +269,8 @@ def pattern(name: str) -> re.Pattern[str]:
 
 
 def is_verls(name: str) -> bool:
-    return name == "perf/mfu/actor" or name.removeprefix("actor/") in OF_VERL
+    ours = name == "actor/weights_max"
+    return name == "perf/mfu/actor" or (name.removeprefix("actor/") in OF_VERL and not ours)
 
 
 def rows_for(name: str) -> list[str]:

@@ -1,0 +1,116 @@
+"""Real runs with a learning rate that spoils the weights, a folder that is deleted, a disk that is full: Ray,
+FSDP2 and vLLM on CPU with the tiny model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from test_faults import RESUME, SETTINGS, interrupt
+from training_runs import REPOSITORY, STEPS, TrainingRun, checkpoint_weights, command, train
+
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500), pytest.mark.slow]
+
+DISK_MB = 64
+SOON = 12
+"""Steps in which useless training has to be noticed."""
+
+
+def ended(output: str) -> str:
+    """The sentence that a run says about its end; no traceback may stand beside it."""
+    assert "Traceback (most recent" not in output, output[-6000:]
+    (line,) = [one for one in output.splitlines() if one.startswith("The run ended: ")]
+    return line.removeprefix("The run ended: ")
+
+
+def test_a_rate_that_spoils_the_weights_ends_the_run(tmp_path):
+    settings = ("actor_rollout_ref.actor.optim.lr=1e6", "trainer.total_training_steps=40")
+    done = subprocess.run(
+        command(tmp_path, "spoiled", *settings),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 1, (done.stdout + done.stderr)[-6000:]
+    sentence = ended(done.stdout + done.stderr)
+    run = TrainingRun(tmp_path / "spoiled", done.stdout)
+    assert "no group was trained" in sentence or "nan" in sentence.lower() or "not finite" in sentence
+    assert max(run.metrics()) <= SOON
+    assert sentence in (run.folder / "report.md").read_text().replace("\\", "")
+    saved = checkpoint.newest_sealed(run.folder / "checkpoints")
+    if saved is not None:
+        weights = checkpoint_weights(run.folder, saved)
+        assert all(bool(torch.isfinite(one).all()) for one in weights.values())
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(place)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def delete(folder: Path) -> None:
+    """All at once, as it looks to the run."""
+    gone = folder.with_name("gone")
+    folder.rename(gone)
+    shutil.rmtree(gone)
+
+
+def fill(disk: Path) -> None:
+    with (disk / "filler").open("wb", buffering=0) as filler:
+        with pytest.raises(OSError, match="No space left"):
+            while True:
+                filler.write(os.urandom(2**16))
+        with pytest.raises(OSError, match="No space left"):
+            while True:  # to the last byte
+                filler.write(b"x")
+
+
+def test_a_deleted_folder_and_a_full_disk_end_the_run_and_lose_no_weights(small_disk):
+    folder = small_disk / "lost"
+    checkpoints = folder / "checkpoints"
+
+    def deletes(_: psutil.Process) -> None:
+        delete(folder)
+
+    status, output, _ = interrupt(small_disk, "lost", 2, deletes)
+    assert status == 1
+    assert f"{folder} was deleted or moved while the run wrote into it" in ended(output)
+    first = checkpoint.newest_sealed(checkpoints)
+    assert first is not None and 3 <= first <= 4, "it is noticed within a step"
+    assert f"Saved: {checkpoints}/global_step_{first}" in output and "To go on from step" in output
+    checkpoint.check_seal(checkpoints / f"global_step_{first}")
+
+    def fills(_: psutil.Process) -> None:
+        fill(small_disk)
+
+    status, output, _ = interrupt(small_disk, "lost", first + 1, fills, RESUME)
+    assert status == 1
+    sentence = ended(output)
+    assert "can't be written: there is no space left" in sentence and f"{small_disk}" in sentence
+    assert f"Saved: {checkpoints}/global_step_{first}" in output
+    checkpoint.check_seal(checkpoints / f"global_step_{first}")
+
+    (small_disk / "filler").unlink()
+    resumed = train(small_disk, "lost", *SETTINGS, RESUME)
+    assert sorted(resumed.metrics()) == list(range(first, STEPS + 1))
+    assert checkpoint.newest_sealed(checkpoints) == STEPS
