@@ -293,7 +293,7 @@ class Watch:
         return [f"warning: {text}"]
 
     def _nothing_trained(self) -> str:
-        steps = [one for role in self._roles.keys() - self.untrained for _, one in self._roles[role]]
+        steps = [one for role in sorted(self._roles.keys() - self.untrained) for _, one in self._roles[role]]
         found = RoleStep.total(steps)
         equal = f" {found.right + found.wrong} of {found.groups} groups have equal rewards ({_which(found)})"
         cut = f", {found.truncated} of {found.samples} responses reach the token limit" * bool(

@@ -138,6 +138,30 @@ def test_a_run_without_a_trained_group_ends_and_keeps_its_state(tmp_path):
     assert resumed.global_steps == 8
 
 
+def test_a_run_that_ends_anyway_is_not_ended(tmp_path):
+    trainer = ScriptedTrainer(tmp_path, 5, script=lambda item, k: Reply("\\boxed{0.5}"))
+    trainer.fit()
+    assert trainer.metrics["warning/nothing_trained"] == 1
+
+
+def test_an_engine_with_spoiled_weights_ends_the_run_before_they_train(tmp_path):
+    trainer = ScriptedTrainer(tmp_path, 8, save_freq=1)
+    engine = trainer.async_rollout_manager
+    answer = engine._answer
+
+    def spoiled(requests, sampling):
+        outputs = answer(requests, sampling)
+        if trainer.global_steps == 4:
+            outputs[0].trajectories[0].sequence.rollout_log_probs[0] = np.nan
+        return outputs
+
+    engine._answer = spoiled
+    with pytest.raises(NotFiniteError, match="step 4: the engine's log-probabilities are NaN in 1 of"):
+        trainer.fit()
+    assert newest_sealed(tmp_path / "checkpoints") == 2, "step 3 has the weights that gave them"
+    assert trainer.weights.steps == [1, 2, 3]
+
+
 def test_the_largest_weight_is_nan_where_one_is():
     parameters = [torch.tensor([1.0, -3.0]), torch.tensor([[2.0]]), torch.zeros(0)]
     assert largest_value(parameters) == 3.0

@@ -13,8 +13,9 @@ import numpy as np
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, RESPONSE_MASK
+from marsrl_verl.core.sequence import TRAINER_LOG_PROBS
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
-from marsrl_verl.verl_adapter.engine.batch import PADDING, PolicyBatch
+from marsrl_verl.verl_adapter.engine.batch import PolicyBatch
 
 LOSSES = ("actor/loss", "actor/pg_loss")
 GRADIENT, WEIGHTS = "actor/grad_norm", "actor/weights_max"
@@ -48,6 +49,19 @@ def check_samples(groups: Iterable[Group]) -> None:
         raise NotFiniteError(policy, what, before=True)
 
 
+def check_probed(part: PolicyBatch) -> None:
+    """Raise NotFiniteError if a probe's pass gave log-probabilities of sampled tokens that are not finite."""
+    sequences = [part.rows.sequence(row) for row in part.members.tolist()]
+    bad = sum(
+        int((~np.isfinite(one.annotations[TRAINER_LOG_PROBS]) & (one.response_mask > 0)).sum())
+        for one in sequences
+        if TRAINER_LOG_PROBS in one.annotations
+    )
+    if bad:
+        what = f"{bad} log-probabilities of policy {part.policy} are not finite when it is looked at"
+        raise NotFiniteError(part.policy, what, before=True)
+
+
 def check_columns(part: PolicyBatch) -> None:
     """Raise NotFiniteError if what the trainer computed of a policy's tokens before its update is not
     finite."""
@@ -56,7 +70,7 @@ def check_columns(part: PolicyBatch) -> None:
         if name not in columns:
             continue
         bad = 0
-        for row in part.slots[part.slots != PADDING].tolist():
+        for row in part.members.tolist():
             place = part.rows.slice(row)
             bad += int((~np.isfinite(columns[name][place]) & (columns[RESPONSE_MASK][place] > 0)).sum())
         if not bad:

@@ -40,7 +40,14 @@ from marsrl_verl.verl_adapter.engine.policy_loss import (
 )
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SHARE_KEY, computed_tokens
 from marsrl_verl.verl_adapter.trainer.engine_trainer import EngineTrainer
-from marsrl_verl.verl_adapter.trainer.finite import WEIGHTS, NotFiniteError, check_columns, not_finite
+from marsrl_verl.verl_adapter.trainer.finite import (
+    WEIGHTS,
+    NotFiniteError,
+    check_columns,
+    check_probed,
+    check_samples,
+    not_finite,
+)
 from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
 from marsrl_verl.verl_adapter.trainer.probes import rows_to_probe, run_probe
 from marsrl_verl.verl_adapter.trainer.recorded_rows import fill_log_probs
@@ -71,8 +78,13 @@ class PolicyTrainer(EngineTrainer):
         super().init_workers()
 
     def _fit_run_probes(self) -> None:
-        """Find out what the method wants to know of sequences at the end of their stage."""
+        """Find out what the method wants to know of sequences at the end of their stage.
+
+        Raises:
+            NotFiniteError: log-probabilities of the engine or of the pass are not finite.
+        """
         groups = self.scheduler.completed_stages()
+        check_samples(groups)
         for stage in self.method.stages:
             for probe in self.method.probes(stage.name):
                 if refs := rows_to_probe(groups, stage.name, probe):
@@ -93,6 +105,7 @@ class PolicyTrainer(EngineTrainer):
             temperature=self._temperature,
             version=self.policies.version(part.policy),
         )
+        check_probed(part)
 
     def _due_policies(self) -> frozenset[str]:
         """The policies whose turn this step is."""

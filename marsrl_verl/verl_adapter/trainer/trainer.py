@@ -34,7 +34,6 @@ from marsrl_verl.verl_adapter.components import (
 from marsrl_verl.verl_adapter.engine.batch import StepBatch
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation
 from marsrl_verl.verl_adapter.trainer.ending import EndingTrainer
-from marsrl_verl.verl_adapter.trainer.finite import check_samples
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 from marsrl_verl.verl_adapter.trainer.problem_stream import (
     NothingToTrainError,
@@ -133,7 +132,6 @@ class RayMarsRLTrainer(EndingTrainer):
             pass_over = self._drains and not self.problems.has_more(self.method.admits)
             result = self.scheduler.finish_step(last=self._is_last_step(), pass_over=pass_over)
             self.skipped.look(result)
-            check_samples(result.completed)
             pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
                 self._fit_start_next_round()
@@ -157,7 +155,8 @@ class RayMarsRLTrainer(EndingTrainer):
                 self._fit_update_weights()
             self._fit_validate()
         self._fit_record()
-        self.watch.check()
+        if not self._is_last_step():
+            self.watch.check()
 
     def _fit_begin(self) -> None:
         self.generation = Generation(
