@@ -25,7 +25,7 @@ LEAST_GROUPS, LEAST_OUTCOMES, LEAST_OTHERS, LEAST_FAILED = 8, 32, 8, 4
 OTHERS_SHARE = 0.05
 """Where another decision was right less often, always deciding alike is nearly right."""
 _SHOWN_CHARACTERS = 300
-_FAILED = (FinishReason.ERROR, FinishReason.ABORTED, FinishReason.REFUSED)
+_REGULAR = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.LIMIT)
 
 
 class CollapsedError(RuntimeError):
@@ -65,7 +65,7 @@ class RoleStep:
             for one in group.trajectories:
                 found.samples += 1
                 found.truncated += one.finish is FinishReason.LENGTH
-                if one.finish in _FAILED:
+                if one.finish not in _REGULAR:
                     found.failed += 1
                     found.first_failure = found.first_failure or one_line(one.detail or one.finish.value)
                 elif one.reward is not None and (decided := method.outcome(group.request, one)) is not None:
@@ -161,8 +161,8 @@ def _failed_requests(role: str, found: RoleStep, standing: bool) -> str | None:
         return None
     share = found.failed / found.samples
     return (
-        f"{share:.0%} of the responses of the {role} failed ({found.failed} of {found.samples}), these are "
-        f"not trained; the first: {found.first_failure}"
+        f"{share:.0%} of the responses of the {role} failed ({found.failed} of {found.samples}); the first: "
+        f"{found.first_failure}"
     )
 
 
@@ -286,8 +286,8 @@ class Watch:
             return [f"step {steps[-1]}: the warning of step {standing.begun} is over ({what})"]
         if text is None or standing is not None:
             return []
-        text = f"in {_where(steps)} {text}"
         self.warnings.append(Warned(rule, role, text, steps[-1]))
+        text = f"{_where(steps)}: {text}"
         if getattr(self._config, rule) is Action.END and self.ending is None:
             self.ending = f"{text} (marsrl.watch.{rule} = end; with warn it goes on)"
         return [f"warning: {text}"]

@@ -35,4 +35,5 @@ class WatchConfig(Settings):
     truncated: Action = Action.WARN
     """At least 95 % of a role's responses reach the token limit."""
     failed_requests: Action = Action.WARN
-    """At least 10 % of a role's responses in one step failed or were refused: engine, endpoint, program."""
+    """At least 10 % of a role's responses in one step have no regular end: an engine, endpoint or program
+    failed, or a prompt was too long."""

@@ -71,9 +71,7 @@ def test_steps_without_a_trained_group_end_a_run():
     assert said == {}
     watch.check()
     *_, line = watch.look(5, idle)
-    assert line.startswith(
-        "warning: in steps 2 to 5 no group was trained: 30 of 30 groups have equal rewards"
-    )
+    assert line.startswith("warning: steps 2 to 5: no group was trained: 30 of 30 groups have equal rewards")
     assert "30 all alike and not right" in line and "21 of 120 responses reach the token limit" in line
     assert "too high a learning rate" in line
     assert watch.metrics()["warning/nothing_trained"] == 1
@@ -138,7 +136,7 @@ def test_a_role_with_equal_groups_is_warned_of_with_what_they_are():
     said = looked(watch, *[facts(solver=mixed(32, right=28), verifier=mixed(32, right=5))] * 3)
     assert list(said) == [2]
     assert said[2][0].startswith(
-        "warning: in steps 1 to 2 56 of 64 groups of the solver have equal rewards (56 all right)"
+        "warning: steps 1 to 2: 56 of 64 groups of the solver have equal rewards (56 all right)"
     )
     assert watch.metrics()["warning/equal_groups"] == 1
     # A little less is no end of it.
@@ -191,8 +189,8 @@ def test_failed_requests_are_warned_of_in_their_step_and_once():
     said = looked(watch, failing, failing, facts(solver=mixed()))
     assert list(said) == [1, 3]
     assert said[1] == [
-        "warning: in step 1 62% of the responses of the solver failed (25 of 40), these are not trained; the "
-        "first: HTTP 503 from http://x/v1"
+        "warning: step 1: 62% of the responses of the solver failed (25 of 40); the first: HTTP 503 from "
+        "http://x/v1"
     ]
     assert watch.metrics()["warning/failed_requests"] == 0
 
@@ -212,4 +210,4 @@ def test_what_was_found_elsewhere_is_said_once():
         watch.note("not_finite", step, text)
         for step, text in ((1, None), (2, "x = nan"), (3, "x = nan"), (4, None))
     ]
-    assert said[0] == said[2] == [] and said[1] == ["warning: in step 2 x = nan"] and "over" in said[3][0]
+    assert said[0] == said[2] == [] and said[1] == ["warning: step 2: x = nan"] and "over" in said[3][0]

@@ -80,7 +80,7 @@ def test_a_skipped_update_can_be_warned_of_instead(tmp_path):
     trainer.fit()
     assert trainer.global_steps == 8
     (said,) = [one for one in trainer.said if "grad_norm" in one]
-    assert said.startswith("warning: in step 3 verl skipped an update: actor/grad_norm = nan")
+    assert said.startswith("warning: step 3: verl skipped an update: actor/grad_norm = nan")
     assert trainer.metrics["warning/not_finite"] == 1
 
 
@@ -125,7 +125,7 @@ def test_the_engines_own_numbers_tell_it_too():
 def test_a_run_without_a_trained_group_ends_and_keeps_its_state(tmp_path):
     always_wrong = lambda item, k: Reply("\\boxed{0.5}")  # noqa: E731
     trainer = ScriptedTrainer(tmp_path, 30, save_freq=100, script=always_wrong)
-    with pytest.raises(CollapsedError, match="in steps 1 to 5 no group was trained"):
+    with pytest.raises(CollapsedError, match="steps 1 to 5: no group was trained"):
         trainer.fit()
     assert trainer.saved == [5]
     assert trainer.metrics["warning/nothing_trained"] == 1
