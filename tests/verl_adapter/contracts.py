@@ -132,6 +132,15 @@ SIGNATURES: dict[str, list[str]] = {
     ],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.get_data_parallel_size": ["self"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_lr_scheduler": ["self", "optimizer"],
+    # Fused kernels.
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_fsdp_module": ["self", "module"],
+    "verl.utils.fsdp_utils:_select_fsdp2_wrap_targets": ["model", "fsdp_transformer_layer_cls_to_wrap"],
+    "verl.utils.experimental.torch_functional:FusedLinearForPPOFunction.backward": [
+        "ctx", "dlog_probs", "dentropy",
+    ],
+    "verl.utils.experimental.torch_functional:_fused_linear_for_ppo_bwd": [
+        "dlog_probs", "dentropy", "hidden_states", "vocab_weights", "input_ids", "temperature",
+    ],
     # Adapters.
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.initialize": ["self"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_lora_module": ["self", "module"],
@@ -444,6 +453,22 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_fsdp_module": (
         "070ba014533cea3a",
         "cpu.ranks replaces the name CPUOffloadPolicy",
+    ),
+    "verl.utils.fsdp_utils:apply_fsdp2": (
+        "ecab175bda57b717",
+        "fused_head._head_in_the_root_unit replaces the name _select_fsdp2_wrap_targets while it runs",
+    ),
+    "verl.models.transformers.dense_common:forward_with_torch_backend": (
+        "1416c148b01e98e3",
+        "fused_head.FusedHeadFSDPEngine: it reads lm_head.weight in the model's own call",
+    ),
+    "verl.utils.experimental.torch_functional:FusedLinearForPPO.forward": (
+        "148699c84474e10e",
+        "fused_head.FusedHeadFSDPEngine replaces the name FusedLinearForPPOFunction",
+    ),
+    "verl.utils.experimental.torch_functional:FusedLinearForPPOFunction": (
+        "c8c2c26c2a95c712",
+        "fused_head.FusedLinear has its forward pass, and in the backward pass another sum",
     ),
     "verl.utils.seqlen_balancing:karmarkar_karp": ("6dad8391d9d13fba", "micro_batches replaces it"),
     "verl.utils.tensordict_utils:index_select_tensor_dict": (

@@ -236,8 +236,8 @@ class Bench:
         self.worker.actor.engine.optimizer.register_step_pre_hook(lambda *_: self._keep_gradients())
 
     def run(self, case: Case) -> dict[str, Any]:
-        """One training step from the same weights: the gradient of each update, the weights after the
-        last, and the metrics."""
+        """One training step from the same weights: the gradient of each update, the
+        log-probabilities before them, the weights after the last, and the metrics."""
         with torch.no_grad():
             for name, parameter in self.module.named_parameters():
                 parameter.copy_(self.start[name])
@@ -255,6 +255,7 @@ class Bench:
         trainer._fit_update_actor(batch)
         return {
             "gradients": self.gradients,
+            "log_probs": torch.from_numpy(batch.rows.columns["old_log_probs"].copy()),
             "weights": {name: whole(one) for name, one in self.module.named_parameters()},
             "metrics": dict(trainer.metrics),
         }

@@ -12,13 +12,14 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from verl.utils.metric import AggregationType, Metric
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+from marsrl_verl.verl_adapter.engine.fused_head import FusedHeadFSDPEngine
 
 WEIGHTS_MAX = "weights_max"
 """Metric: the largest absolute value of the weights that are trained; NaN where one of them is."""
 
 
-class WarmupFSDPEngine(FSDPEngineWithLMHead):
+class WarmupFSDPEngine(FusedHeadFSDPEngine):
     """Upstream behaviour: a warm-up of n steps has the rates 0, 1/n, 2/n, …, so that the first step trains
     nothing, and the rate that is reported for a step is that of the next one."""
 
