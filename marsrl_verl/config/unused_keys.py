@@ -65,6 +65,10 @@ _INERT: dict[str, dict[str, tuple[str, str] | tuple[str, str, tuple[str, ...]]]]
             "Leave it true; for engines on GPUs of their own set pipeline=overlapped_two_pools.",
         ),
         "ref.profiler": (_NO_PROFILE, _NO_PROFILE_FIX),
+        "ref.ulysses_sequence_parallel_size": (
+            "verl has another place for it.",
+            "Set actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size.",
+        ),
     },
     "actor_rollout_ref.actor.": {
         "shuffle": (

@@ -9,19 +9,18 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.settings.issues import ConfigIssue
 
-_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+_ACTOR, _REF, _ROLLOUT = (f"actor_rollout_ref.{one}" for one in ("actor", "ref", "rollout"))
 _TENSOR, _LAYERS = f"{_ROLLOUT}.tensor_model_parallel_size", f"{_ROLLOUT}.pipeline_model_parallel_size"
-_ULYSSES = f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size"
+_MODEL, _ULYSSES = "actor_rollout_ref.model", "fsdp_config.ulysses_sequence_parallel_size"
+_ATTENTION, _FLASH = f"{_MODEL}.override_config.attn_implementation", "flash_attention_2"
 
 
 def check_parallelism(ctx: Context) -> Iterator[ConfigIssue]:
     """Ulysses and the engine's parallelism must divide the GPUs."""
-    gpus, ulysses, rollout = world_size(ctx.config), ctx.get(_ULYSSES), ctx.config.actor_rollout_ref.rollout
-    if ulysses < 1 or gpus % ulysses:
-        yield ctx.issue(_ULYSSES, f"It must divide the {gpus} GPUs of the run.", "Set it to a divisor.")
-    elif ulysses > 1 and not ctx.config.actor_rollout_ref.model.use_remove_padding:
-        what = "Sequences can only be spread over GPUs when padding is removed."
-        yield ctx.issue(_ULYSSES, what, "Set it to 1, or actor_rollout_ref.model.use_remove_padding=true.")
+    gpus, rollout = world_size(ctx.config), ctx.config.actor_rollout_ref.rollout
+    yield from _check_ulysses(ctx, f"{_ACTOR}.{_ULYSSES}")
+    if ctx.get(f"{_REF}.{_ULYSSES}") != ctx.get(f"{_ACTOR}.{_ULYSSES}"):  # unless it follows the actor's
+        yield from _check_ulysses(ctx, f"{_REF}.{_ULYSSES}")
     ranks = rollout.tensor_model_parallel_size * rollout.data_parallel_size
     engine, apart = ranks * rollout.pipeline_model_parallel_size, own_pool_gpus(rollout)
     if engine < 1 or (apart or gpus) % engine:
@@ -37,6 +36,21 @@ def check_parallelism(ctx: Context) -> Iterator[ConfigIssue]:
     if experts < 1 or (experts > 1 and experts != ranks):
         what = f"Experts are spread over all ranks of an engine: tensor x data parallel = {ranks}."
         yield ctx.issue(f"{_ROLLOUT}.expert_parallel_size", what, f"Set it to 1 or {ranks}.")
+
+
+def _check_ulysses(ctx: Context, key: str) -> Iterator[ConfigIssue]:
+    gpus, ulysses, attention = world_size(ctx.config), ctx.get(key), ctx.get(_ATTENTION) or _FLASH
+    if ulysses < 1 or gpus % ulysses:
+        yield ctx.issue(key, f"It must divide the {gpus} GPUs of the run.", "Set it to a divisor.")
+    elif ulysses > 1 and not ctx.get(f"{_MODEL}.use_remove_padding"):
+        what = "Sequences can only be spread over GPUs when padding is removed."
+        yield ctx.issue(key, what, f"Set it to 1, or {_MODEL}.use_remove_padding=true.")
+    elif ulysses > 1 and "flash" not in attention:
+        what = (
+            f"verl exchanges heads between GPUs inside flash attention alone: with {attention} a token would "
+            "see only the part of its sequence that lies on its own GPU."
+        )
+        yield ctx.issue(key, what, f"Set it to 1, or {_ATTENTION}={_FLASH}.")
 
 
 def check_updates(ctx: Context) -> Iterator[ConfigIssue]:
