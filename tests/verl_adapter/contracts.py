@@ -99,6 +99,7 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.utils.config:omega_conf_to_dataclass": ["config", "dataclass_type"],
     "verl.utils.config:validate_config": ["config", "use_reference_policy", "use_critic"],
     "verl.utils.dataset.rl_dataset:collate_fn": ["data_list"],
+    "verl.trainer.constants_ppo:get_ppo_ray_runtime_env": ["config"],
     # Workers and engines.
     "verl.workers.engine_workers:TrainingWorker.__init__": ["self", "config"],
     "verl.workers.engine_workers:TrainingWorker.load_checkpoint": [
@@ -387,6 +388,10 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     f"{RUNNER}.add_actor_rollout_worker": (
         "4c13767c6b97adeb",
         "task_runner.MarsRLTaskRunner.add_actor_rollout_worker",
+    ),
+    "verl.trainer.main_ppo:run_ppo": (
+        "88a4e389fd67364e",
+        "environment.over_verls_variables: what it says to Ray's workers",
     ),
     "verl.trainer.main_ppo_v0:TaskRunner.run": (
         "a553b5d259a9a754",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import sys
 from pathlib import Path
 
@@ -14,7 +15,13 @@ from omegaconf import OmegaConf
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.verl_adapter.environment import DISTRIBUTION_FOLDER, REGISTER_MODULE, prepare_environment
+from marsrl_verl.verl_adapter.environment import (
+    DISTRIBUTION_FOLDER,
+    REGISTER_MODULE,
+    over_verls_variables,
+    prepare_environment,
+)
+from marsrl_verl.verl_adapter.run import launch
 from marsrl_verl.verl_adapter.run.launch import keep_token_private, ray_settings
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -205,6 +212,72 @@ def test_a_jobs_variables_and_ours_become_one_environment():
     assert merged["env_vars"]["HF_HUB_OFFLINE"] == "0", "the user's word, not our default"
     assert merged["env_vars"]["VERL_PLATFORM"] == "cpu"
     assert merged["env_vars"]["PYTHONPATH"].split(os.pathsep)[-2:] == [os.getcwd(), "/theirs"]
+
+
+class RayIsAskedError(Exception):
+    """Ends a start where Ray would begin."""
+
+
+@pytest.fixture
+def asked_of_ray(monkeypatch) -> dict:
+    """The keyword arguments of `ray.init`."""
+    ray = pytest.importorskip("ray")
+    asked: dict = {}
+
+    def init(**settings) -> None:
+        asked.update(settings)
+        raise RayIsAskedError
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    for name in ("NCCL_DEBUG", "VLLM_LOGGING_LEVEL", "VLLM_DISABLE_COMPILE_CACHE", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.delenv(name, raising=False)
+    return asked
+
+
+def test_ray_is_started_with_verls_variables_below_those_of_configuration_and_shell(asked_of_ray):
+    pytest.importorskip("verl")
+    os.environ.update(RAY_ADDRESS="10.0.0.1:6379", VLLM_LOGGING_LEVEL="DEBUG")
+    config = composed("cluster=8xgpu", "+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG=INFO")
+    with pytest.raises(RayIsAskedError):
+        launch._start(config, "", prepare_environment(config))
+    env_vars = asked_of_ray["runtime_env"]["env_vars"]
+    # Engines that share vLLM's compile cache corrupt it (vllm-project/vllm#31199).
+    assert env_vars["VLLM_DISABLE_COMPILE_CACHE"] == "1" == os.environ["VLLM_DISABLE_COMPILE_CACHE"]
+    assert env_vars["TOKENIZERS_PARALLELISM"] == "true"
+    assert env_vars["NCCL_DEBUG"] == "INFO"
+    assert "VLLM_LOGGING_LEVEL" not in env_vars, "the shell's word reaches the workers by itself"
+    assert env_vars["VERL_USE_EXTERNAL_MODULES"] == REGISTER_MODULE
+    assert env_vars["VERL_FULL_DETERMINISM"] == "0"
+
+
+def test_so_is_the_driver_that_is_a_fork_of_the_template(asked_of_ray):
+    template_run = pytest.importorskip("marsrl_verl.verl_adapter.run.template_run")
+    config = composed("cluster=cpu")
+    connection = {
+        "address": "here",
+        "runtime_env": {"env_vars": {"NCCL_DEBUG": "INFO"}, "py_executable": "p"},
+    }
+    payload = os.memfd_create("payload")
+    with os.fdopen(os.dup(payload), "wb") as stream:
+        pickle.dump((config, connection, "", {}), stream)
+    os.lseek(payload, 0, os.SEEK_SET)
+    with pytest.raises(RayIsAskedError):
+        template_run.drive(payload)
+    assert asked_of_ray["runtime_env"]["py_executable"] == "p"
+    assert asked_of_ray["runtime_env"]["env_vars"]["VLLM_DISABLE_COMPILE_CACHE"] == "1"
+    assert asked_of_ray["runtime_env"]["env_vars"]["NCCL_DEBUG"] == "INFO"
+
+
+def test_what_the_configuration_says_to_every_worker():
+    pytest.importorskip("verl")
+    words = ("actor_rollout_ref.rollout.full_determinism=true", "trainer.logger=[console,rl_insight]")
+    config = composed("cluster=8xgpu", *words)
+    env_vars = over_verls_variables(config, {})["env_vars"]
+    seed = str(config.actor_rollout_ref.rollout.seed)
+    expected = {"VERL_FULL_DETERMINISM": "1", "VLLM_BATCH_INVARIANT": "1", "PYTHONHASHSEED": seed}
+    expected["VERL_RL_INSIGHT_ENABLE"] = "1"
+    assert {name: env_vars[name] for name in expected} == expected
 
 
 def test_the_name_of_the_jobs_variable_is_rays():

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.ray_cluster import LOCAL, joins_cluster
 from marsrl_verl.verl_adapter import stop_signals
-from marsrl_verl.verl_adapter.environment import prepare_environment
+from marsrl_verl.verl_adapter.environment import over_verls_variables, prepare_environment
 from marsrl_verl.verl_adapter.loopback import stay_on_loopback
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import socket_folder
@@ -63,6 +63,7 @@ def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
         require_resources(config)
         do(work, config)
     else:
+        settings["runtime_env"] = over_verls_variables(config, settings["runtime_env"])
         with stop_signals.while_ray_starts():
             context = ray.init(**settings)
             require_resources(config)

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from marsrl_verl.reporting import run_lock
 from marsrl_verl.verl_adapter.cpu.template.client import end_like
 from marsrl_verl.verl_adapter.cpu.template.process import STAND_IN, TemplateProcess
+from marsrl_verl.verl_adapter.environment import over_verls_variables
 from marsrl_verl.verl_adapter.run.driver import do, report_end
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals, while_ray_starts
 
@@ -110,6 +111,7 @@ def drive(payload: int) -> None:
     run_lock.adopt(locks)
     with stop_on_signals():
         try:
+            connection["runtime_env"] = over_verls_variables(config, connection["runtime_env"])
             with while_ray_starts():
                 context = ray.init(**connection)
             do(work, config, Path(context.address_info["session_dir"]))
