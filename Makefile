@@ -8,11 +8,13 @@ STAMP := $(VENV)/.installed
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 
-.PHONY: help install demo compare test unit e2e test-without lint check-gpu-extra clean
+.PHONY: help install demo smollm2 compare test unit e2e test-without lint check-gpu-extra clean
 
 help:
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 5 minutes);"
 	@echo "            again: make demo ARGS=marsrl.run.existing=replace"
+	@echo "make smollm2"
+	@echo "            train a real language model of 135 million parameters on word problems (CPU, 20 minutes)"
 	@echo "make compare SUITE=marsrl SEEDS=3"
 	@echo "            train a suite's methods on equal generated tokens, one run after another (it says how"
 	@echo "            many hours), and write outputs/compare/<suite>; again: goes on where it stopped"
@@ -37,6 +39,10 @@ install: $(STAMP)
 
 demo: $(STAMP)
 	$(PY) -m recipe.marsrl.main_marsrl name=demo cluster=cpu $(ARGS)
+
+smollm2: $(STAMP)
+	$(PY) -m marsrl_verl.demo.smollm2.model
+	$(PY) -m recipe.marsrl.main_marsrl name=smollm2 algo=grpo model=smollm2 data=word_problems cluster=cpu $(ARGS)
 
 SUITE ?= marsrl
 SEEDS ?= 3

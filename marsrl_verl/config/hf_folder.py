@@ -41,9 +41,14 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _TOKENIZER_FILES)
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files with weights in a folder."""
+    return [path for pattern in _WEIGHT_PATTERNS for path in folder.glob(pattern)]
+
+
 def has_weights(folder: Path) -> bool:
     """Whether the folder holds weights."""
-    return any(next(folder.glob(pattern), None) is not None for pattern in _WEIGHT_PATTERNS)
+    return bool(weight_files(folder))
 
 
 def tensor_names(folder: Path) -> list[str]:

@@ -79,6 +79,17 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
     )
 
 
+def largest_weight(config: Mapping[str, Any]) -> int:
+    """Elements of the largest weight by the content of a `config.json`: the embedding, a layer's experts in
+    one
+    where there are some, or a feed-forward matrix; 0 where it does not say."""
+    hidden = int(config.get("hidden_size") or 0)
+    experts = int(config.get("num_experts") or 0) * 2 * int(config.get("moe_intermediate_size") or 0)
+    return hidden * max(
+        int(config.get("vocab_size") or 0), experts, int(config.get("intermediate_size") or 0)
+    )
+
+
 def _attention(config: Mapping[str, Any], hidden: int, heads: int, kv_heads: int, head_size: int) -> int:
     queries, keys = heads * head_size, kv_heads * head_size
     count = hidden * (queries + 2 * keys) + queries * hidden

@@ -13,6 +13,7 @@ from hydra.utils import get_method
 from omegaconf import OmegaConf
 
 from marsrl_verl.algos.registry import method_class
+from marsrl_verl.config import cpu_defaults
 from marsrl_verl.config.adapters import named_adapters
 from marsrl_verl.config.models import named_models
 from marsrl_verl.config.node import chosen_method
@@ -102,6 +103,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     # What Ray hands out on a machine without GPUs: one for each rank of trainer and engine pool.
     "logical_gpus": lambda trainer, rollout_nodes, rollout: int(trainer) + int(rollout_nodes) * int(rollout),
     "file": _file,
+    "is_real": cpu_defaults.is_real,
+    "cpu_dtype": cpu_defaults.dtype,
+    "cpu_param_dtype": cpu_defaults.param_dtype,
+    "cpu_threads": cpu_defaults.threads,
+    "weight_bucket": cpu_defaults.weight_bucket,
+    "choose": lambda condition, yes, no: yes if condition else no,
 }
 
 

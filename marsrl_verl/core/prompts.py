@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from marsrl_verl.core.request import Message, Problem
 
@@ -39,18 +41,73 @@ class Prompts(ABC):
         return {}
 
 
+Chat = tuple[Message, ...]
+Example = Mapping[str, str]
+"""A worked example: `question`, by name what else a prompt shows (`solution`, `report`, …), and `answer`,
+what is to be written then."""
+
+
+class WorkedExamples:
+    """Worked examples as earlier turns of a chat, worded as the chat itself.
+
+    Args:
+        wordings: how each kind of chat is worded without examples, by its name: a function of the problem
+            and of what else it shows.
+        examples: by the same names.
+
+    Raises:
+        ValueError: an example of a chat that there is not, or one without what the chat shows.
+    """
+
+    def __init__(
+        self, wordings: Mapping[str, Callable[..., Chat]], examples: Mapping[str, Sequence[Example]] | None
+    ) -> None:
+        self._wordings, self._turns = wordings, dict[str, list[Message]]()
+        for name, found in (examples or {}).items():
+            if name not in wordings:
+                raise ValueError(f"examples of {name!r}: expected those of {', '.join(wordings)}")
+            self._turns[name] = [
+                message for k, one in enumerate(found) for message in self._example(f"{name}[{k}]", name, one)
+            ]
+
+    def _example(self, where: str, name: str, example: Example) -> list[Message]:
+        wording = self._wordings[name]
+        shown = list(inspect.signature(wording).parameters)[1:]
+        expected = ["question", *shown, "answer"]
+        if sorted(example) != sorted(expected):
+            raise ValueError(f"examples.{where} has {list(example)}, expected {expected}")
+        texts = {key: str(example[key]) for key in expected}
+        chat = wording(Problem("", texts["question"], ""), **{key: texts[key] for key in shown})
+        asked = [message for message in chat if message["role"] != "system"]
+        return [*asked, {"role": "assistant", "content": texts["answer"]}]
+
+    def chat(self, name: str, problem: Problem, **shown: Any) -> Chat:
+        """The chat of a kind: its leading system messages, the examples, then what is asked."""
+        asked = self._wordings[name](problem, **shown)
+        begins = next((k for k, one in enumerate(asked) if one["role"] != "system"), len(asked))
+        turns = (dict(message) for message in self._turns.get(name, ()))
+        return (*asked[:begins], *turns, *asked[begins:])
+
+
 class ProblemPrompts(Prompts):
     """Problems as the data words them.
 
     Args:
         solver_instruction: appended to the problem, that is to the last user message of the dataset's chat.
+        examples: worked examples of `problem` (`question`, `answer`), shown as earlier turns.
     """
 
-    def __init__(self, solver_instruction: str = "") -> None:
+    def __init__(
+        self, solver_instruction: str = "", examples: Mapping[str, Sequence[Example]] | None = None
+    ) -> None:
         self.solver_instruction = solver_instruction
+        self._examples = WorkedExamples({"problem": self._problem}, examples)
 
     def problem(self, problem: Problem) -> tuple[Message, ...]:
         """The dataset's own chat, or the problem text as one user message."""
+        return self._examples.chat("problem", problem)
+
+    def _problem(self, problem: Problem) -> tuple[Message, ...]:
         return problem_chat(problem, self.solver_instruction)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from marsrl_verl.core.prompts import ProblemPrompts
+from collections.abc import Mapping, Sequence
+
+from marsrl_verl.core.prompts import Example, ProblemPrompts
 from marsrl_verl.core.request import Message, Problem
 
 _TAGS = (
@@ -32,22 +34,26 @@ class AgentPrompts(ProblemPrompts):
         tools: names of the tools to be explained, where calls are tags; none where the model's chat template
             shows them itself.
         system: another system message; empty: none.
-        solver_instruction: see `ProblemPrompts`.
+        solver_instruction, examples: see `ProblemPrompts`. An example's calls and results stand in its
+            answer, in tags as the model is to write them.
     """
 
     def __init__(
-        self, tools: tuple[str, ...] = (), system: str | None = None, solver_instruction: str = ""
+        self,
+        tools: tuple[str, ...] = (),
+        system: str | None = None,
+        solver_instruction: str = "",
+        examples: Mapping[str, Sequence[Example]] | None = None,
     ) -> None:
-        super().__init__(solver_instruction)
         self.explained = None if system is not None else frozenset(tools)
         """The tools that the system message explains; None: it is another one."""
         known = "".join(_TOOL.get(name, _OTHER.format(name=name)) for name in tools)
         own = _TAGS.format(tools=known) if tools else _CHAT
         self.system = own if system is None else system
+        super().__init__(solver_instruction, examples)
 
-    def problem(self, problem: Problem) -> tuple[Message, ...]:
-        """The system message, then the problem."""
-        chat = super().problem(problem)
+    def _problem(self, problem: Problem) -> tuple[Message, ...]:
+        chat = super()._problem(problem)
         if not self.system or any(message["role"] == "system" for message in chat):
             return chat
         return ({"role": "system", "content": self.system}, *chat)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 
-from marsrl_verl.core.prompts import Prompts, problem_chat
+from marsrl_verl.core.prompts import Example, Prompts, WorkedExamples, problem_chat
 from marsrl_verl.core.request import Message, Problem
 
 SOLVER = "solver"
@@ -122,25 +123,40 @@ class MathPrompts(RolePrompts):
     Args:
         solver_instruction: appended to the problem, that is to the last user message of the dataset's
             chat, for Solver and Corrector; the published setting appends nothing.
+        examples: by role, worked examples that are shown as earlier turns: the Solver's have `question` and
+            `answer`, the Verifier's `solution` too, the Corrector's `solution` and `report`.
     """
 
-    def __init__(self, solver_instruction: str = "") -> None:
+    def __init__(
+        self, solver_instruction: str = "", examples: Mapping[str, Sequence[Example]] | None = None
+    ) -> None:
         self.solver_instruction = solver_instruction
+        wordings = {SOLVER: self._solver, VERIFIER: self._verifier, CORRECTOR: self._corrector}
+        self._examples = WorkedExamples(wordings, examples)
 
     def solver(self, problem: Problem) -> tuple[Message, ...]:
         """The dataset's own chat, or the problem text as one user message."""
-        return problem_chat(problem, self.solver_instruction)
+        return self._examples.chat(SOLVER, problem)
 
     def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
         """Grading rules as system prompt; problem, solution and a reminder as user message."""
-        user = VERIFIER_USER.format(question=quoted(problem.question), solution=quoted(solution))
-        return ({"role": "system", "content": VERIFIER_SYSTEM}, {"role": "user", "content": user})
+        return self._examples.chat(VERIFIER, problem, solution=solution)
 
     def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
         """What the Solver was asked, system message and instruction included, the solution as the answer to
         it, then the request with the report."""
+        return self._examples.chat(CORRECTOR, problem, solution=solution, report=report)
+
+    def _solver(self, problem: Problem) -> tuple[Message, ...]:
+        return problem_chat(problem, self.solver_instruction)
+
+    def _verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
+        user = VERIFIER_USER.format(question=quoted(problem.question), solution=quoted(solution))
+        return ({"role": "system", "content": VERIFIER_SYSTEM}, {"role": "user", "content": user})
+
+    def _corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
         return (
-            *self.solver(problem),
+            *self._solver(problem),
             {"role": "assistant", "content": solution},
             {"role": "user", "content": CORRECTOR_REQUEST.format(report=report)},
         )

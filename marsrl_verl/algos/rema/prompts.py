@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 
-from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.prompts import Example, Prompts, WorkedExamples
 from marsrl_verl.core.request import Message, Problem
 
 META_THINKING = "meta_thinking"
@@ -76,19 +77,32 @@ class MathDialogue(DialoguePrompts):
     Args:
         meta_thinking_system, reasoning_system: the system prompts; those of supervised data must be the same
             (`marsrl_verl.algos.rema.sft`).
+        examples: by role, worked examples of the first message, shown as earlier turns: `question` and
+            `answer`, those of the reasoning agent with `instruction`.
     """
 
     def __init__(
-        self, meta_thinking_system: str = META_THINKING_SYSTEM, reasoning_system: str = REASONING_SYSTEM
+        self,
+        meta_thinking_system: str = META_THINKING_SYSTEM,
+        reasoning_system: str = REASONING_SYSTEM,
+        examples: Mapping[str, Sequence[Example]] | None = None,
     ) -> None:
         self.meta_thinking_system, self.reasoning_system = meta_thinking_system, reasoning_system
+        wordings = {META_THINKING: self._meta_thinking, REASONING: self._reasoning}
+        self._examples = WorkedExamples(wordings, examples)
 
     def meta_thinking(self, problem: Problem) -> tuple[Message, ...]:
         """The system prompt, and the question as user message."""
-        return _chat(self.meta_thinking_system, problem.question)
+        return self._examples.chat(META_THINKING, problem)
 
     def reasoning(self, problem: Problem, instruction: str) -> tuple[Message, ...]:
         """The system prompt, and question and first instruction as user message."""
+        return self._examples.chat(REASONING, problem, instruction=instruction)
+
+    def _meta_thinking(self, problem: Problem) -> tuple[Message, ...]:
+        return _chat(self.meta_thinking_system, problem.question)
+
+    def _reasoning(self, problem: Problem, instruction: str) -> tuple[Message, ...]:
         user = REASONING_USER.format(question=quoted(problem.question), instruction=instruction)
         return _chat(self.reasoning_system, user)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.model_shapes import largest_weight
 from marsrl_verl.settings.issues import ConfigIssue
 
 _MODEL, _ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
@@ -16,6 +18,8 @@ _SPLIT = (
     f"{_ROLLOUT}.tensor_model_parallel_size",
     "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
 )
+_BUCKET = f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
+_TRAINED_DTYPE = "actor_rollout_ref.actor.fsdp_config.dtype"
 _SMALLEST_CPU_HEAD = 32
 _TINY_PROMPTS = "marsrl_verl.demo.prompts:TinyPrompts"
 _LARGEST_TINY_VOCABULARY = 1000
@@ -99,6 +103,7 @@ def check_model_shape(ctx: Context) -> Iterator[ConfigIssue]:
     if isinstance(longest, int) and isinstance(ctx.get(key), int) and ctx.get(key) > longest:
         what = f"The model takes at most {longest} tokens (max_position_embeddings)."
         yield ctx.issue(key, what, "Lower the roles' max_prompt_tokens and max_new_tokens (marsrl.roles).")
+    yield from _check_bucket(ctx, shape)
     heads, hidden = shape.get("num_attention_heads"), shape.get("hidden_size")
     if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
         return
@@ -110,3 +115,12 @@ def check_model_shape(ctx: Context) -> Iterator[ConfigIssue]:
     if ctx.on_cpu and head < _SMALLEST_CPU_HEAD:
         what = f"Its attention heads have size {head}; vLLM on the CPU needs {_SMALLEST_CPU_HEAD} or more."
         yield ctx.issue(_KEY, what, "Use a model with larger heads, or a GPU.")
+
+
+def _check_bucket(ctx: Context, shape: Mapping[str, Any]) -> Iterator[ConfigIssue]:
+    """verl sends each weight to the engine whole; it finds out after the model has been loaded."""
+    size = 4 if str(ctx.get(_TRAINED_DTYPE)) in ("float32", "fp32") else 2
+    needed = -(-size * largest_weight(shape) // (1 << 20))
+    if ctx.get(_BUCKET) < needed:
+        what = f"The model's largest weight has {needed} MiB, and each must fit into the bucket."
+        yield ctx.issue(_BUCKET, what, f"Leave it out, or set it to {needed} or more.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 
-from marsrl_verl.core.prompts import Prompts, problem_chat
+from marsrl_verl.core.prompts import Example, Prompts, WorkedExamples, problem_chat
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.rewards.extraction import boxes
 
@@ -113,32 +114,55 @@ class MathPlanPrompts(PlanPrompts):
 
     Args:
         solver_instruction: appended to the problem for whoever answers it.
+        examples: by prompt (`plan`, `action`, `solution`, `direct`, `planned`), worked examples that are
+            shown as
+            earlier turns: `question` and `answer`, those of `solution` with `plan`.
     """
 
-    def __init__(self, solver_instruction: str = "") -> None:
+    def __init__(
+        self, solver_instruction: str = "", examples: Mapping[str, Sequence[Example]] | None = None
+    ) -> None:
         self.solver_instruction = solver_instruction
+        wordings = {
+            "plan": self._plan, "action": self._action, "solution": self._solution, "direct": self._direct,
+            "planned": self._planned,
+        }  # fmt: skip
+        self._examples = WorkedExamples(wordings, examples)
 
     def plan(self, problem: Problem) -> tuple[Message, ...]:
         """A teacher who may not give the answer away."""
-        return _chat(PLAN_SYSTEM, QUESTION_USER.format(question=problem.question))
+        return self._examples.chat("plan", problem)
 
     def action(self, problem: Problem) -> tuple[Message, ...]:
         """One of the three actions as JSON."""
-        return _chat(ACTION_SYSTEM, QUESTION_USER.format(question=problem.question))
+        return self._examples.chat("action", problem)
 
     def solution(self, problem: Problem, plan: str) -> tuple[Message, ...]:
         """Question and instruction between tags; without an instruction as `direct`."""
-        if not plan.strip():
-            return self.direct(problem)
-        user = SOLUTION_USER.format(question=quoted(self._question(problem)), plan=quoted(plan))
-        return _chat(SOLUTION_SYSTEM, user)
+        return self._examples.chat("solution", problem, plan=plan) if plan.strip() else self.direct(problem)
 
     def direct(self, problem: Problem) -> tuple[Message, ...]:
         """Step by step."""
-        return _chat(DIRECT_SYSTEM, self._question(problem))
+        return self._examples.chat("direct", problem)
 
     def planned(self, problem: Problem) -> tuple[Message, ...]:
         """Plan, then follow it."""
+        return self._examples.chat("planned", problem)
+
+    def _plan(self, problem: Problem) -> tuple[Message, ...]:
+        return _chat(PLAN_SYSTEM, QUESTION_USER.format(question=problem.question))
+
+    def _action(self, problem: Problem) -> tuple[Message, ...]:
+        return _chat(ACTION_SYSTEM, QUESTION_USER.format(question=problem.question))
+
+    def _solution(self, problem: Problem, plan: str) -> tuple[Message, ...]:
+        user = SOLUTION_USER.format(question=quoted(self._question(problem)), plan=quoted(plan))
+        return _chat(SOLUTION_SYSTEM, user)
+
+    def _direct(self, problem: Problem) -> tuple[Message, ...]:
+        return _chat(DIRECT_SYSTEM, self._question(problem))
+
+    def _planned(self, problem: Problem) -> tuple[Message, ...]:
         return _chat(PLANNED_SYSTEM, self._question(problem))
 
     def has_answer(self, text: str) -> bool:

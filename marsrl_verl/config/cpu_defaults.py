@@ -1,0 +1,79 @@
+"""What `cluster=cpu` takes from the model and the processor.
+
+Models of up to `SMALL_MODEL_BYTES`, the tiny worlds', compute in float32 on one thread, every row for
+itself. For a real model that is several times too slow.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.config import hf_folder
+from marsrl_verl.config.model_shapes import largest_weight
+
+SMALL_MODEL_BYTES = 40 << 20
+"""Weights on disk of a model that counts as tiny, at most."""
+_SMALLEST_BUCKET_MIB = 64
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""What `/proc/cpuinfo` calls instructions that multiply bfloat16, on x86 and on ARM. Without them it is
+emulated: slower than float32, and less exact."""
+
+
+def is_real(model: Any) -> bool:
+    """Whether a model is larger than the tiny worlds'; one that is not here yet counts as real."""
+    if model is None:
+        return False
+    folder = hf_folder.local_folder(str(model))
+    if folder is None:
+        return hf_folder.is_hub_id(str(model))
+    return sum(path.stat().st_size for path in hf_folder.weight_files(folder)) > SMALL_MODEL_BYTES
+
+
+def dtype(model: Any) -> str:
+    """Number format in which engine and trainer compute; the trained weights are float32 either way."""
+    return "bfloat16" if is_real(model) and has_bf16(_processor_flags()) else "float32"
+
+
+def param_dtype(model: Any) -> str:
+    """The same by FSDP's name."""
+    return {"bfloat16": "bf16", "float32": "fp32"}[dtype(model)]
+
+
+def threads(model: Any, ranks: Any) -> str:
+    """OMP_NUM_THREADS of every process: a rank's part of the processors for a real model, since engine and
+    trainer take turns. Where the variable is set already it stays."""
+    own = os.environ.get("OMP_NUM_THREADS")
+    if own:
+        return own
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return str(max(1, cores // max(1, int(ranks)))) if is_real(model) else "1"
+
+
+def weight_bucket(model: Any) -> int:
+    """MiB of the buffer in which weights travel to an engine: verl's wants each of them whole, in float32
+    here."""
+    folder = None if model is None else hf_folder.local_folder(str(model))
+    if folder is None or not (folder / "config.json").is_file():
+        return _SMALLEST_BUCKET_MIB
+    return max(_SMALLEST_BUCKET_MIB, -(-4 * largest_weight(hf_folder.read_config(folder)) // (1 << 20)))
+
+
+def has_bf16(flags: frozenset[str]) -> bool:
+    """Whether a processor with these flags multiplies bfloat16."""
+    return bool(_BF16_FLAGS & flags)
+
+
+@lru_cache(maxsize=1)
+def _processor_flags() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    lines = (line.partition(":") for line in text.splitlines())
+    return next(
+        (frozenset(value.split()) for key, _, value in lines if key.strip().lower() in ("flags", "features")),
+        frozenset(),
+    )

@@ -1,0 +1,139 @@
+"""Word problems: a number of things, and one, two or three things that happen to it.
+
+    Tom has 4 bags with 6 marbles each. He gives 5 marbles to Anna. How many marbles does he have now?
+
+Each event is one step of arithmetic, and the number of steps is the problem's level. Splits share no
+arithmetic: a problem's split is a hash of its numbers and signs, whatever the story is about.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marsrl_verl.demo.problems import Split, hashed_split, verl_row
+
+DATA_SOURCE = "word_problems"
+LEVELS = (1, 2, 3)
+"""Steps of arithmetic; a level's problems are equally many as another's."""
+LARGEST_TOTAL = 99
+_SHARES = ((Split.TRAIN, 75), (Split.HELD_OUT, 25))
+_NAMES = ("Tom", "Ben", "Sam", "Max", "Leo", "Paul"), ("Anna", "Mia", "Lucy", "Emma", "Sara", "Nina")
+_THINGS = ("apples", "marbles", "stickers", "coins", "pencils", "cards", "shells", "cookies")
+_HOLDERS = ("bags", "boxes", "jars", "packs")
+_GAINS = (
+    "{name} buys {n} more {things}.",
+    "{other} gives {name} {n} {things}.",
+    "{name} finds {n} {things}.",
+    "Then {name} gets {n} more {things}.",
+)
+_LOSSES = (
+    "{name} gives {n} {things} to {other}.",
+    "{name} loses {n} {things}.",
+    "{name} sells {n} of the {things}.",
+    "{other} takes {n} of the {things}.",
+)
+_TIMES = (
+    "Then {name} has {n} times as many {things}.",
+    "{other} multiplies the number of {things} by {n}.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of the arithmetic: `left sign right = result`."""
+
+    left: int
+    sign: str
+    right: int
+
+    @property
+    def result(self) -> int:
+        """What it comes to."""
+        if self.sign == "+":
+            return self.left + self.right
+        return self.left - self.right if self.sign == "-" else self.left * self.right
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.sign} {self.right} = {self.result}"
+
+
+@dataclass(frozen=True, slots=True)
+class WordProblem:
+    """A story and its arithmetic."""
+
+    question: str
+    steps: tuple[Step, ...]
+
+    @property
+    def answer(self) -> int:
+        """The result of the last step."""
+        return self.steps[-1].result
+
+    @property
+    def split(self) -> Split:
+        """A function of the arithmetic alone."""
+        return hashed_split(arithmetic(self.steps), _SHARES)
+
+
+def arithmetic(steps: Sequence[Step]) -> str:
+    """The steps' numbers and signs, such as `4*6-5`; the smaller factor or summand of the first step
+    first."""
+    first = steps[0]
+    pair = (first.left, first.right) if first.sign == "-" else sorted((first.left, first.right))
+    return f"{pair[0]}{first.sign}{pair[1]}" + "".join(f"{one.sign}{one.right}" for one in steps[1:])
+
+
+def solution(steps: Sequence[Step]) -> str:
+    """A worked solution: the steps, then the answer in a box."""
+    return "\n".join([*map(str, steps), rf"\boxed{{{steps[-1].result}}}"])
+
+
+def draw(rng: random.Random, level: int) -> WordProblem:
+    """A random problem of a level, of any split."""
+    names = [rng.choice(_NAMES[0]), rng.choice(_NAMES[1])]
+    rng.shuffle(names)
+    words = {"name": names[0], "other": names[1], "things": rng.choice(_THINGS)}
+    holders = rng.choice(_HOLDERS)
+    while True:
+        steps: list[Step] = []
+        if rng.random() < 0.4:
+            steps.append(Step(rng.randint(2, 6), "*", rng.randint(2, 6)))
+            begins = f"{{name}} has {steps[0].left} {holders} with {steps[0].right} {{things}} each."
+            total = steps[0].result
+        else:
+            total = rng.randint(3, 20)
+            begins = f"{{name}} has {total} {{things}}."
+        story = [begins]
+        while len(steps) < level:
+            sign = rng.choices("+-*", (4, 4, 1))[0]
+            n = rng.randint(2, 3) if sign == "*" else rng.randint(2, 12)
+            steps.append(Step(total, sign, n))
+            total = steps[-1].result
+            wordings = {"+": _GAINS, "-": _LOSSES, "*": _TIMES}[sign]
+            story.append(rng.choice(wordings).replace("{n}", str(n)))
+        if all(0 < one.result <= LARGEST_TOTAL for one in steps):
+            break
+    ask = "How many {things} does {name} have now?"
+    return WordProblem(" ".join([*story, ask]).format(**words), tuple(steps))
+
+
+def generate(split: Split, count: int, seed: int, levels: Sequence[int] = LEVELS) -> list[WordProblem]:
+    """`count` distinct problems of a split, the levels in turn; a function of the arguments alone."""
+    rng = random.Random(f"{split.value}:{seed}")
+    found: dict[str, WordProblem] = {}
+    while len(found) < count:
+        one = draw(rng, levels[len(found) % len(levels)])
+        if one.split is split:
+            found.setdefault(one.question, one)
+    return list(found.values())
+
+
+def rows(split: Split, count: int, seed: int, levels: Sequence[int] = LEVELS) -> list[dict[str, Any]]:
+    """`count` problems of a split as rows in the format of verl's RL dataset."""
+    return [
+        verl_row(DATA_SOURCE, one.question, one.answer, index=index, split=split.value, level=len(one.steps))
+        for index, one in enumerate(generate(split, count, seed, levels))
+    ]

@@ -1,0 +1,110 @@
+"""What SmolLM2 is asked: few words, and worked examples as earlier turns, without which so small a model
+answers in no form that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, RolePrompts
+from marsrl_verl.core.prompts import Chat, Example, WorkedExamples
+from marsrl_verl.core.request import Problem
+
+SOLVER_SYSTEM = "Solve the problem step by step, one calculation on a line. Put the answer in \\boxed{}."
+VERIFIER_SYSTEM = (
+    "Check the solution of a problem. Work every step out anew, then write Correctness: Correct or "
+    "Correctness: Wrong."
+)
+
+_BUS = "A bus has 14 seats free. At a stop 5 people get on. How many seats are free now?"
+_EGGS = "Kim has 3 nests with 4 eggs each. Then she gives away 7 eggs. How many eggs does she have now?"
+_BOOKS = (
+    "Rob has 9 books. He buys 8 more books. Then he sells 6 of the books. How many books does he have now?"
+)
+
+_BUS_SOLUTION = "14 - 5 = 9\n\\boxed{9}"
+_EGGS_SOLUTION = "3 * 4 = 12\n12 - 7 = 5\n\\boxed{5}"
+_BOOKS_SOLUTION = "9 + 8 = 17\n17 - 6 = 11\n\\boxed{11}"
+_BOOKS_SLIP = "9 + 8 = 16\n16 - 6 = 10\n\\boxed{10}"
+_BUS_MISREAD = "14 + 5 = 19\n\\boxed{19}"
+_BOOKS_REPORT = "9 + 8 = 17, not 16.\n17 - 6 = 11, not 10."
+_BUS_REPORT = "14 - 5 = 9, not 19."
+
+EXAMPLES: dict[str, Sequence[Example]] = {
+    SOLVER: [
+        {"question": _BUS, "answer": _BUS_SOLUTION},
+        {"question": _EGGS, "answer": _EGGS_SOLUTION},
+        {"question": _BOOKS, "answer": _BOOKS_SOLUTION},
+    ],
+    VERIFIER: [
+        {
+            "question": _BUS,
+            "solution": _BUS_MISREAD,
+            "answer": f"{_BUS_REPORT}\nCorrectness: Wrong",
+        },
+        {
+            "question": _EGGS,
+            "solution": _EGGS_SOLUTION,
+            "answer": "3 * 4 = 12, yes.\n12 - 7 = 5, yes.\nCorrectness: Correct",
+        },
+        {
+            "question": _BOOKS,
+            "solution": _BOOKS_SLIP,
+            "answer": f"{_BOOKS_REPORT}\nCorrectness: Wrong",
+        },
+        {
+            "question": _BUS,
+            "solution": _BUS_SOLUTION,
+            "answer": "14 - 5 = 9, yes.\nCorrectness: Correct",
+        },
+    ],
+    CORRECTOR: [
+        {"question": _BUS, "solution": _BUS_MISREAD, "report": _BUS_REPORT, "answer": _BUS_SOLUTION},
+        {"question": _BOOKS, "solution": _BOOKS_SLIP, "report": _BOOKS_REPORT, "answer": _BOOKS_SOLUTION},
+    ],
+}
+
+
+class WordProblemPrompts(RolePrompts):
+    """MarsRL's roles, and GRPO's one, with worked examples of three problems.
+
+    Args:
+        examples: others by role, in place of these.
+    """
+
+    # A line for each of up to three steps, then the answer.
+    step_distance = 1
+    most_steps = 4
+
+    def __init__(self, examples: dict[str, Sequence[Example]] | None = None) -> None:
+        wordings = {SOLVER: self._solver, VERIFIER: self._verifier, CORRECTOR: self._corrector}
+        self._examples = WorkedExamples(wordings, {**EXAMPLES, **(examples or {})})
+
+    def solver(self, problem: Problem) -> Chat:
+        """The problem under a line on the form of an answer."""
+        return self._examples.chat(SOLVER, problem)
+
+    def verifier(self, problem: Problem, solution: str) -> Chat:
+        """Problem and solution."""
+        return self._examples.chat(VERIFIER, problem, solution=solution)
+
+    def corrector(self, problem: Problem, solution: str, report: str) -> Chat:
+        """The solution as an answer to the problem, then the report."""
+        return self._examples.chat(CORRECTOR, problem, solution=solution, report=report)
+
+    def _solver(self, problem: Problem) -> Chat:
+        return _chat(SOLVER_SYSTEM, problem.question)
+
+    def _verifier(self, problem: Problem, solution: str) -> Chat:
+        question = " ".join(problem.question.splitlines())
+        return _chat(VERIFIER_SYSTEM, f"{question}\n\nSolution:\n{solution}")
+
+    def _corrector(self, problem: Problem, solution: str, report: str) -> Chat:
+        return (
+            *self._solver(problem),
+            {"role": "assistant", "content": solution},
+            {"role": "user", "content": f"That is wrong. Solve it again.\n{report}"},
+        )
+
+
+def _chat(system: str, user: str) -> Chat:
+    return ({"role": "system", "content": system}, {"role": "user", "content": user})
