@@ -1,5 +1,6 @@
 """The roles' shares of the loss, by hand and on a small policy."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_tools import problems, rewarded_group
 
-from marsrl_verl.algos.marsrl.role_balance import balance_roles, role_factors
+from marsrl_verl.algos.marsrl.role_balance import balance_roles, balance_verdicts, role_factors
 from marsrl_verl.core.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import RolloutRequest
@@ -116,3 +117,52 @@ def test_a_role_of_weight_zero_has_no_gradient():
         share * gradient(row_advantages(GROUPS), [verifier]),
         atol=1e-12,
     )
+
+
+# --- right and wrong solutions in the Verifier's part ----------------------------------------------
+
+
+def judged(name: str, right: bool, says_wrong: list[bool], length: int = 2) -> Group:
+    """Verdicts on one solution: a verdict is worth 1 where it is the truth."""
+    group = rewarded_group(
+        name, "verifier", [float(said is not right) for said in says_wrong], [length] * len(says_wrong)
+    )
+    request = replace(group.request, inputs={"solution": "x", "solution_reward": float(right)})
+    return Group(request, group.trajectories)
+
+
+def test_factors_of_judged_solutions_by_hand():
+    groups = [
+        rewarded_group("s", "solver", [1, 0], [9, 9]),
+        judged("w1", False, [True, False]),
+        judged("w2", False, [True, False], length=4),
+        judged("r", True, [True, False], length=3),
+    ]
+    rows = Rows.of(groups, comparable_rows(groups))
+    assert balance_verdicts(rows).tolist() == [1.0] * 8
+    # 18 tokens of the Verifier, 12 about wrong solutions, 6 about the right one.
+    wrong, right = 18 / (2 * 12), 18 / (2 * 6)
+    found = balance_verdicts(rows, "classes")
+    assert found == pytest.approx([1, 1, wrong, wrong, wrong, wrong, right, right])
+    factors, tokens = found[2:], rows.trained_tokens()[2:]
+    assert (factors * tokens)[:4].sum() == pytest.approx((factors * tokens)[4:].sum()) == pytest.approx(9)
+
+
+def test_a_class_that_nobody_judged_keeps_its_half():
+    groups = [judged("w", False, [True, False])]
+    rows = Rows.of(groups, comparable_rows(groups))
+    assert balance_verdicts(rows, "classes").tolist() == [0.5, 0.5]
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 7))
+def test_who_can_not_tell_gains_nothing_by_one_verdict(wrong, right, times):
+    """Of eight verdicts on every solution `times` say Wrong: the push towards Wrong is 0, whatever the
+    share of wrong solutions; without the balance it is that of the larger class."""
+    says_wrong = [True] * times + [False] * (8 - times)
+    groups = [judged(f"w{k}", False, says_wrong) for k in range(wrong)]
+    groups += [judged(f"r{k}", True, says_wrong) for k in range(right)]
+    rows = Rows.of(groups, comparable_rows(groups))
+    advantages = group_relative(rows, normalize_std=False)
+    signs = np.array([1.0 if said else -1.0 for _ in groups for said in says_wrong])
+    assert np.sum(signs * advantages * balance_verdicts(rows, "classes")) == pytest.approx(0.0, abs=1e-5)
+    assert np.sign(np.round(np.sum(signs * advantages), 6)) == np.sign(wrong - right)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from marsrl_verl.algos.estimator import EstimatorConfig, estimator_checks
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER
-from marsrl_verl.algos.marsrl.role_balance import RoleBalance
+from marsrl_verl.algos.marsrl.role_balance import RoleBalance, VerdictBalance
 from marsrl_verl.algos.marsrl.selection import Strategy
 from marsrl_verl.core.method import RunView, StagePlan
 from marsrl_verl.settings.choices import Choice
@@ -51,6 +51,10 @@ class Config(EstimatorConfig):
     so that the role with the longest responses does not dominate."""
     role_weights: dict[str, float] = Field(default_factory=dict)
     """Loss weight by role, 1 where absent."""
+    verdict_balance: VerdictBalance = VerdictBalance.INPUTS
+    """`inputs`: every judged solution counts alike in the Verifier's part of the loss (paper); `classes`: the
+    right ones together half and the wrong ones half, so that a Verifier of mostly wrong solutions does not
+    learn to call everything wrong."""
 
 
 def stage_plans(config: Config) -> tuple[StagePlan, ...]:
@@ -101,6 +105,7 @@ def checks(run: RunView) -> list[ConfigIssue]:
         *_selection(config),
         *train_role_issues(config),
         *_weights(config),
+        *_verdicts(config),
         *_frozen(run, config),
         *estimator_checks(run),
     ]
@@ -168,6 +173,20 @@ def _weights(config: Config) -> list[ConfigIssue]:
             fix = f"To leave a role untrained remove it from {_ALGO}.train_roles."
             issues.append(ConfigIssue(key, what, fix, weight))
     return issues
+
+
+def _verdicts(config: Config) -> list[ConfigIssue]:
+    if VERIFIER in config.train_roles and config.correction_rounds > 0:
+        return []
+    return [
+        ConfigIssue(
+            f"{_ALGO}.{name}",
+            "No Verifier is trained, so nothing is weighted by what it judges.",
+            f"Leave it at {Config.model_fields[name].default}, or train the Verifier.",
+            getattr(config, name),
+        )
+        for name in config.changed("verdict_balance")
+    ]
 
 
 def _frozen(run: RunView, config: Config) -> list[ConfigIssue]:

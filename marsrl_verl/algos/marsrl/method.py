@@ -18,7 +18,7 @@ from marsrl_verl.algos.marsrl.evaluation.frozen import frozen_solutions
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import role_figures
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
-from marsrl_verl.algos.marsrl.role_balance import balance_roles
+from marsrl_verl.algos.marsrl.role_balance import balance_roles, balance_verdicts
 from marsrl_verl.algos.marsrl.selection import Candidate, choose
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
@@ -286,8 +286,9 @@ class MarsRL(BaseMethod):
         return estimated_rows(self.config, groups)
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
-        """The estimator's, with the roles' factors."""
+        """The estimator's, with the factors of roles and of judged solutions."""
         factors = balance_roles(rows, self.config.role_balance, self.config.role_weights)
+        factors *= balance_verdicts(rows, self.config.verdict_balance)
         return estimated_advantages(self.config, rows, factors)
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The balance of the roles in the loss: factors of their advantages (`core.advantages`)."""
+"""The balance of the roles in the loss, and of right and wrong solutions in the Verifier's part: factors of
+advantages (`core.advantages`)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.algos.marsrl.prompts import VERIFIER
 from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.settings.choices import Choice
 
 
@@ -18,6 +21,15 @@ class RoleBalance(Choice):
     """One mean over all tokens: a role counts by the number of its tokens (MarsRL, arXiv 2511.11373)."""
     ROLES = "roles"
     """The mean of the roles' token means: roles count alike, however long their answers are."""
+
+
+class VerdictBalance(Choice):
+    """What the judged solutions count in the Verifier's part of the loss."""
+
+    INPUTS = "inputs"
+    """Every judged solution alike (MarsRL, arXiv 2511.11373)."""
+    CLASSES = "classes"
+    """The right ones together half, the wrong ones together half."""
 
 
 def role_factors(
@@ -55,3 +67,29 @@ def balance_roles(
         role_tokens[role] = role_tokens.get(role, 0) + count
     factors = role_factors(role_tokens, balance, weights)
     return np.array([factors[role] for role in roles], dtype=np.float64)
+
+
+def balance_verdicts(
+    rows: Rows, balance: VerdictBalance | str = VerdictBalance.INPUTS
+) -> NDArray[np.float64]:
+    """(B,) the factor of every row by the solution that it judges; 1 for other roles than the Verifier.
+
+    `classes`: T / (2 T_c), with T the Verifier's tokens in the loss and T_c those about solutions of class c
+    (right, wrong). A constant verdict is then worth the same whatever the share of wrong solutions: half.
+    Where only one class was judged its factor is 1/2.
+    """
+    factors = np.ones(len(rows), dtype=np.float64)
+    if VerdictBalance(balance) is VerdictBalance.INPUTS:
+        return factors
+    judges = np.array([rows.sequence(row).role == VERIFIER for row in range(len(rows))], dtype=bool)
+    solved = np.array([_judges_a_right_one(rows, row) for row in range(len(rows))], dtype=bool)
+    tokens = rows.trained_tokens()
+    total = tokens[judges].sum()
+    for members in (judges & solved, judges & ~solved):
+        if tokens[members].sum():
+            factors[members] = total / (2.0 * tokens[members].sum())
+    return factors
+
+
+def _judges_a_right_one(rows: Rows, row: int) -> bool:
+    return is_correct(rows.group(row).request.inputs.get("solution_reward") or 0.0)
