@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import math
@@ -16,15 +17,13 @@ import numpy as np
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.data.repair import repaired
 from marsrl_verl.data.rows import Row, RowError
-from marsrl_verl.rewards.extraction import references
+from marsrl_verl.rewards.extraction import boxed_answer, references
 from marsrl_verl.rewards.normal_form import same_answer
 
 _NAMED_ROWS = 1000
 """Places of bad rows that are kept per fault; the others are counted."""
 
 
-DEFAULT_ABILITY = "math"
-"""Of rows that name none."""
 ANSWER_COLUMN = "reward_model.ground_truth"
 """Where verl's rows have the reference answer."""
 
@@ -38,8 +37,20 @@ class Columns:
     answer: str = ANSWER_COLUMN
     answer_after: str | None = None
     """The reference follows the last occurrence of this mark, as `####` in GSM8K; None: all of the text."""
+    answer_boxed: bool = False
+    """The reference is what the last box of the text holds, as in MATH's solutions."""
+    answer_lists: bool = False
+    """A text that reads as a list of texts is one: `['New York', 'NYC']`."""
+    aliases: str | None = None
+    """A column with further accepted answers."""
     data_source: str | None = None
-    """Every row's data source; None: the column `data_source`, or the file's name where there is none."""
+    """Every row's data source; None: the column that `data_source_column` names, or the file's name where
+    there is none."""
+    data_source_column: str = "data_source"
+    ability: str | None = None
+    """Every row's kind of problem; None: the column `ability`, whose rows may name none."""
+    extra: tuple[str, ...] = ()
+    """Further columns that go into `extra_info`, such as a level."""
     chat: str = "prompt"
     structured: bool = False
     """An answer may be a dictionary, for a reward that reads it."""
@@ -47,8 +58,8 @@ class Columns:
     @property
     def names(self) -> list[str]:
         """Top-level columns to read."""
-        question = self.question or self.chat
-        columns = [question, self.answer, "data_source", "ability", "extra_info"]
+        columns = [self.question or self.chat, self.answer, self.aliases or self.answer]
+        columns += [self.data_source_column, "ability", "extra_info", *self.extra]
         return list(dict.fromkeys(name.partition(".")[0] for name in columns))
 
 
@@ -84,9 +95,8 @@ class SourceProblem:
     """Hash of the normalised chat (`problem_key`)."""
     problem: Problem
     """`problem_id` is `key`; `messages` are what the dataset's chat will be."""
-    ability: str
     extra: str
-    """The row's own `extra_info` as JSON; empty where there is none."""
+    """The row's own `extra_info` with `Columns.extra` as JSON; empty where there is none."""
     place: str
     repaired: bool = False
     """Whether LaTeX commands of its texts were repaired (`data.repair`)."""
@@ -231,26 +241,37 @@ def read_problem(
         raise RowError("the question is empty", "give it a text")
     messages[last]["content"] = question
     key = problem_key(question, messages[:last] + messages[last + 1 :])
-    truth, ability = _reference(data, columns), str(data.get("ability") or DEFAULT_ABILITY)
-    extra = data.get("extra_info")
+    extra = _extra(data, columns)
     problem = Problem(
         problem_id=key,
         question=question,
-        ground_truth=truth,
+        ground_truth=_reference(data, columns),
         data_source=_data_source(data, place, columns),
         messages=tuple(messages),
-        ability=ability,
+        ability=columns.ability or ability_of(data.get("ability")),
         extra_info=dict(extra) if isinstance(extra, Mapping) else {},
     )
     source = SourceProblem(
         key=key,
         problem=problem,
-        ability=ability,
         extra="" if extra is None else json.dumps(extra, ensure_ascii=False, default=str),
         place=place,
         repaired=repaired_messages(written) != written or _is_broken(_at(data, columns.answer)),
     )
     return source, bare is not None
+
+
+def ability_of(value: Any) -> str:
+    """What a row's column `ability` says; empty where it says nothing (null, or a column without a type)."""
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _extra(data: Mapping[str, Any], columns: Columns) -> Any:
+    extra = data.get("extra_info")
+    more = {name: data[name] for name in columns.extra if data.get(name) is not None}
+    if not more:
+        return extra
+    return {**extra, **more} if isinstance(extra, Mapping) else more
 
 
 def _is_broken(answer: Any) -> bool:
@@ -292,29 +313,73 @@ def _messages(data: Mapping[str, Any], columns: Columns) -> list[Message]:
 
 def _reference(data: Mapping[str, Any], columns: Columns) -> str:
     fix = "fill it in, or name the column of the answers with --answer-column"
-    value = _at(data, columns.answer)
-    if value is None or (isinstance(value, float) and math.isnan(value)) or value == []:
+    value = _plain_answer(_at(data, columns.answer))
+    if value is None or value == []:
         raise RowError(f"there is no answer in {columns.answer}", fix)
     if isinstance(value, bool) or (isinstance(value, dict) and not columns.structured):
         raise RowError(f"{columns.answer} holds {_kind(value)}, expected the answer", fix)
-    truth = ground_truth_of({"ground_truth": value})
-    if columns.answer_after is not None:
-        _, delimiter, truth = truth.rpartition(columns.answer_after)
-        if not delimiter:
-            raise RowError(
-                f"the mark {columns.answer_after!r} is not in the answer",
-                "correct the row, or --answer-after",
-            )
-        truth = truth.strip()
+    if columns.answer_lists and isinstance(value, str):
+        value = _listed(value) or value
+    if columns.aliases is not None:
+        value = _with_aliases(value, _at(data, columns.aliases))
+    truth = _final_answer(ground_truth_of({"ground_truth": value}), columns)
     if not references(truth):
         raise RowError(f"the answer in {columns.answer} is empty", fix)
     return truth
 
 
+def _plain_answer(value: Any) -> Any:
+    """An answer without what a column's type made of it: a whole number that holes turned into a float, nulls
+    among accepted answers."""
+    if isinstance(value, list):
+        return [one for one in map(_plain_answer, value) if one is not None]
+    if isinstance(value, float):
+        return None if math.isnan(value) else int(value) if value.is_integer() else value
+    return value
+
+
+def _final_answer(text: str, columns: Columns) -> str:
+    """The part of the text that is the answer."""
+    if columns.answer_boxed:
+        boxed = boxed_answer(text)
+        if boxed is None:
+            raise RowError(f"{columns.answer} has no box", "correct the row")
+        return boxed.readings[-1]
+    if columns.answer_after is None:
+        return text
+    _, delimiter, answer = text.rpartition(columns.answer_after)
+    if not delimiter:
+        what = f"the mark {columns.answer_after!r} is not in the answer"
+        raise RowError(what, "correct the row, or --answer-after")
+    return answer.strip()
+
+
+def _listed(text: str) -> list[str] | None:
+    """The texts of a list that was written as text, as JSON or in Python's signs; None: it is none."""
+    if not (text.lstrip().startswith("[") and text.rstrip().endswith("]")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(text.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+            return found
+    return None
+
+
+def _with_aliases(answer: Any, aliases: Any) -> list[Any]:
+    """The answer and its aliases, each once."""
+    if isinstance(aliases, str):
+        aliases = _listed(aliases) or ([aliases] if aliases.strip() else [])
+    answers = answer if isinstance(answer, list) else [answer]
+    return list(dict.fromkeys([*map(str, answers), *map(str, aliases or ())]))
+
+
 def _data_source(data: Mapping[str, Any], place: str, columns: Columns) -> str:
     if columns.data_source is not None:
         return columns.data_source
-    named = data.get("data_source")
+    named = data.get(columns.data_source_column)
     # The place begins with the file's path.
     return str(named) if named else place.rpartition(" row ")[0].rpartition("/")[2].rpartition(".")[0]
 

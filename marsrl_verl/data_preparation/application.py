@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
@@ -162,7 +163,7 @@ def _say_source(collected: Collected, arguments: Arguments) -> None:
         f"{collected.duplicates} duplicates, {collected.bad_rows} bad rows",
         flush=True,
     )
-    if arguments.skip_bad_rows:
+    if _bad_rows_are_left_out(collected, arguments):
         for what, fault in collected.faults.items():
             print(f"  skipped: {printable(_fault_text(what, fault.count, fault.places))}", flush=True)
     if collected.repaired:
@@ -170,25 +171,42 @@ def _say_source(collected: Collected, arguments: Arguments) -> None:
             f"  in {collected.repaired} rows broken LaTeX commands (such as \\x08oxed) were repaired",
             flush=True,
         )
-    if collected.not_stripped and collected.stripped:
+    if collected.not_stripped and (collected.stripped or arguments.source):
         print(
             f"  {collected.not_stripped} rows lack the instruction and are taken as they are; it was taken "
             f"off {collected.stripped} rows",
             flush=True,
         )
+    abilities = Counter(one.problem.ability for one in collected.problems.values())
+    named = ", ".join(f"{name} {count}" for name, count in abilities.items() if name)
+    if named:
+        print(printable(f"  abilities: {named}"), flush=True)
+    if without := abilities[""]:
+        print(
+            f"  {without} problems name no ability, which reward=by_ability and agents with tools ask for: "
+            "--ability math, or qa",
+            flush=True,
+        )
+
+
+def _bad_rows_are_left_out(collected: Collected, arguments: Arguments) -> bool:
+    return collected.bad_rows <= arguments.max_bad_frac * collected.rows
 
 
 def _check_source(collected: Collected, arguments: Arguments) -> None:
-    if collected.faults and not arguments.skip_bad_rows:
+    if not _bad_rows_are_left_out(collected, arguments):
         lines = [
             f"{_fault_text(what, fault.count, fault.places)}; {fault.fix}"
             for what, fault in collected.faults.items()
         ]
-        what = "\n  ".join([f"{collected.bad_rows} of {collected.rows} rows are no usable problem.", *lines])
-        raise DataError(what, "Correct these rows, or leave them out with --bad-rows skip.")
+        limit = f" (at most {arguments.max_bad_frac:.3g} of them may be)" if arguments.max_bad_frac else ""
+        head = f"{collected.bad_rows} of {collected.rows} rows are no usable problem{limit}."
+        named = "" if arguments.source is None else f", see whether the files are those of {arguments.source}"
+        fix = f"Correct these rows{named}, or leave them out with --bad-rows skip."
+        raise DataError("\n  ".join([head, *lines]), fix)
     if not collected.problems:
         raise DataError("The files hold no problem.", "Name files with problems.")
-    if arguments.instruction is not None and not collected.stripped:
+    if arguments.source is None and arguments.instruction is not None and not collected.stripped:
         first = next(iter(collected.problems.values()))
         what = "The instruction that is to be taken off is around no problem; the first one reads "
         raise DataError(f"{what}{first.question[:120]!r}.", "Leave the option out, or correct its text.")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from marsrl_verl.config.verl_keys import FIRST
 from marsrl_verl.data.problems import ANSWER_COLUMN, DAPO_INSTRUCTION, Columns, Instruction
 from marsrl_verl.data.rows import DataError
+from marsrl_verl.data.sources import SOURCES
 from marsrl_verl.data_preparation.selection import Contaminated, PassRates
 
 PUBLISHED_MODEL = "qwen3_30b_a3b_thinking_2507"
@@ -54,7 +55,10 @@ class Arguments:
     output: Path
     columns: Columns
     instruction: Instruction | None
-    skip_bad_rows: bool
+    source: str | None
+    """Its name in `data.sources.SOURCES`."""
+    max_bad_frac: float
+    """Most bad rows, as a share of all, that are left out; more of them are refused."""
     answers: int
     keep_responses: bool
     graders: int
@@ -90,14 +94,14 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
             what = f"--{option.replace('_', '-')} is {value}, expected at least {least}."
             raise DataError(what, "Choose another number.")
     _check_words(found)
+    columns, instruction = _form(found)
     return Arguments(
         inputs=tuple(found.input),
         output=found.output,
-        columns=Columns(
-            found.question_column, found.answer_column, found.answer_after, found.data_source or None
-        ),
-        instruction=_instruction(found),
-        skip_bad_rows=found.bad_rows == "skip",
+        columns=columns,
+        instruction=instruction,
+        source=found.source,
+        max_bad_frac=_max_bad_frac(found),
         answers=ANSWERS if found.answers_per_problem is None else found.answers_per_problem,
         keep_responses=found.keep_responses,
         graders=found.graders,
@@ -129,15 +133,21 @@ def build_parser() -> argparse.ArgumentParser:
     add("--output", "-o", type=Path, required=True, help="folder for train.parquet, val.parquet, report.json")
     rows = parser.add_argument_group("rows")
     add = rows.add_argument
+    add("--source", choices=list(SOURCES), metavar="NAME", help=f"a published file: {', '.join(SOURCES)}")
     add("--question-column", help="a column of plain text (default: chat messages in `prompt`)")
-    add("--answer-column", default=ANSWER_COLUMN, help="default: %(default)s; a dot leads into fields")
+    add("--answer-column", help=f"default: {ANSWER_COLUMN}; a dot leads into fields")
     add("--answer-after", metavar="MARK", help="the answer is what follows the last MARK, '####' in GSM8K")
+    kind = "every row's kind of problem, such as math or qa (default: column ability)"
+    add("--ability", metavar="NAME", help=kind)
     add("--data-source", metavar="NAME", help="default: column data_source, or the file's name")
     add("--strip-dapo", action="store_true", help="take off the instruction of DAPO-Math-17k's rows")
     add("--strip-before", metavar="TEXT", default="", help="take off a fixed text before every problem")
     add("--strip-after", metavar="TEXT", default="", help="take off a fixed text after every problem")
-    bad = "rows without question or answer, and problems with two different answers (default: refuse)"
-    add("--bad-rows", choices=["refuse", "skip"], default="refuse", help=bad)
+    bad = (
+        "refuse or skip rows without question or answer, and problems with two different answers; a share "
+        "such as 0.01 skips so many of all rows at most (default: refuse; with --source its own share)"
+    )
+    add("--bad-rows", metavar="refuse|skip|SHARE", help=bad)
     same = "rows with one chat, or with questions that differ in typesetting only (default: %(default)s)"
     add("--same-problem", choices=["chat", "look"], default="chat", help=same)
     held = parser.add_argument_group("evaluation sets")
@@ -170,6 +180,46 @@ def build_parser() -> argparse.ArgumentParser:
     add("--held-out", type=int, default=0, metavar="N", help="problems for val.parquet (default: none)")
     add("--replace", action="store_true", help="replace train.parquet and val.parquet; grades are kept")
     return parser
+
+
+_OF_A_FORM = ("question_column", "answer_column", "answer_after", "ability")
+_OF_AN_INSTRUCTION = ("strip_dapo", "strip_before", "strip_after")
+
+
+def _form(arguments: argparse.Namespace) -> tuple[Columns, Instruction | None]:
+    """Where a row's parts stand, and what is taken off: as the source has it, or as options say."""
+    name = arguments.data_source or None
+    if arguments.source is None:
+        answer = arguments.answer_column or ANSWER_COLUMN
+        columns = Columns(
+            arguments.question_column,
+            answer,
+            arguments.answer_after,
+            data_source=name,
+            ability=arguments.ability,
+        )
+        return columns, _instruction(arguments)
+    options = [*_OF_A_FORM, *_OF_AN_INSTRUCTION]
+    if inert := [f"--{one.replace('_', '-')}" for one in options if getattr(arguments, one)]:
+        what = f"{', '.join(inert)}: --source {arguments.source} says that already."
+        raise DataError(what, "Leave it out, or leave --source out.")
+    source = SOURCES[arguments.source]
+    columns = source.columns if name is None else replace(source.columns, data_source=name)
+    return columns, source.instruction
+
+
+def _max_bad_frac(arguments: argparse.Namespace) -> float:
+    if arguments.bad_rows is None:
+        return 0.0 if arguments.source is None else SOURCES[arguments.source].max_bad_frac
+    words = {"refuse": 0.0, "skip": 1.0}
+    try:
+        share = float(words.get(arguments.bad_rows, arguments.bad_rows))
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        what = f"--bad-rows is {arguments.bad_rows!r}, expected refuse, skip, or a share from 0 to 1."
+        raise DataError(what, "0.01 leaves out up to one row in a hundred.")
+    return share
 
 
 def _instruction(arguments: argparse.Namespace) -> Instruction | None:

@@ -28,7 +28,7 @@ def write_parquet(
         {
             "data_source": one.problem.data_source,
             "prompt": list(one.problem.messages),
-            "ability": one.ability,
+            "ability": one.problem.ability or None,
             "reward_model": {"style": "rule", "ground_truth": one.problem.ground_truth},
             "extra_info": {
                 "index": index,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -47,10 +48,13 @@ def report(
     return {
         "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
         "source": {
+            "name": arguments.source,
             "files": [{"path": str(path), "bytes": path.stat().st_size} for path in arguments.inputs],
             "rows": found.rows,
             "duplicates": found.duplicates,
             "bad_rows": {what: asdict(fault) for what, fault in found.faults.items()},
+            "bad_rows_limit": arguments.max_bad_frac,
+            "abilities": Counter(one.problem.ability or "none" for one in found.problems.values()),
             "latex_repaired": found.repaired,
             "instruction_taken_off": found.stripped,
             "instruction_missing": found.not_stripped,

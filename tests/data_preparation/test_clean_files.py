@@ -43,7 +43,7 @@ def test_nobody_is_asked_and_what_is_wrong_is_counted(source, tmp_path, capsys):
     assert clean(source, tmp_path / "out", "--same-problem", "look") == 0
     assert questions(tmp_path / "out") == ["Compute 1+2", "Compute 2+3", r"What is \beta?"]
     rows = read_parquet(tmp_path / "out" / "train.parquet")
-    assert [row["ability"] for row in rows] == ["math", "qa", "math"]
+    assert [row["ability"] for row in rows] == [None, "qa", None]
     assert rows[1]["reward_model"]["ground_truth"] == '["5", "five"]'
     assert (rows[0]["extra_info"]["pass_rate"], rows[0]["extra_info"]["answers"]) == (None, 0)
     said = capsys.readouterr().out

@@ -50,8 +50,8 @@ def test_verls_rows_are_read_from_every_kind_of_file(tmp_path, suffix):
     assert (found.rows, found.faults) == (2, {})
     assert first.problem.messages == ({"role": "user", "content": "1 + 1?"},)
     assert (first.question, first.problem.ground_truth, first.problem.data_source) == ("1 + 1?", "2", "sums")
-    assert (first.ability, json.loads(first.extra)) == ("sums", {"index": 7})
-    assert (second.ability, second.problem.ground_truth) == ("math", "4")
+    assert (first.problem.ability, json.loads(first.extra)) == ("sums", {"index": 7})
+    assert (second.problem.ability, second.problem.ground_truth) == ("", "4")
 
 
 def test_plain_columns_are_named(tmp_path):

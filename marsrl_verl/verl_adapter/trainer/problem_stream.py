@@ -12,7 +12,7 @@ import numpy as np
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.request import Message, Problem, problem_from_plain, problem_to_plain
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.data.problems import ground_truth_of, question_of, repaired_messages
+from marsrl_verl.data.problems import ability_of, ground_truth_of, question_of, repaired_messages
 
 
 def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[Problem]:
@@ -31,7 +31,7 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
                 messages=tuple(messages),
                 extra_info=_plain(batch["extra_info"][i]) if "extra_info" in batch else {},
                 row=_row_key(messages, ground_truth, source),
-                ability=str(batch["ability"][i] or "") if "ability" in batch else "",
+                ability=ability_of(batch["ability"][i]) if "ability" in batch else "",
             )
         )
     return problems
