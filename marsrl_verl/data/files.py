@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,19 @@ class PromptLengths:
         return {role: tokens for role, tokens in found.items() if tokens > self.limits[role]}
 
 
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What the configuration can't do with a row, or hardly as its user means it; the same for rows with the
+    same fault."""
+
+    key: str
+    """The setting that it speaks of."""
+    what: str
+    fix: str
+    refused: bool = False
+    """Whether no run can use the row so; otherwise it is warned of."""
+
+
 @dataclass(slots=True)
 class FileReport:
     """What is in one data file."""
@@ -62,6 +75,8 @@ class FileReport:
     """Rows with a prompt that exceeds its role's limit; None: they were not measured."""
     longest_prompts: dict[str, int] = field(default_factory=dict)
     """Tokens of the longest one of these prompts, by role."""
+    remarks: dict[Remark, Fault] = field(default_factory=dict)
+    """Rows that are problems with an answer, and that something speaks against."""
     row_texts: dict[str, str] = field(default_factory=dict)
     """Of what prompts show beside the question, the texts with the most characters (`Prompts.row_texts`)."""
 
@@ -84,6 +99,7 @@ def read_report(
     lengths: PromptLengths | None = None,
     check: Callable[[Problem], None] | None = None,
     row_texts: Callable[[Problem], Mapping[str, str]] | None = None,
+    remarks: Callable[[Problem], Iterable[Remark]] | None = None,
 ) -> FileReport:
     """Read a parquet, JSON or JSON-lines file and look at every row.
 
@@ -92,6 +108,7 @@ def read_report(
         lengths: measures prompts; None: they are not measured.
         check: raises ValueError for a problem that can't be used, of whose row that is a fault.
         row_texts: what prompts show of a row beside its question; ValueError where the row lacks it.
+        remarks: what else is to be said of a problem.
 
     Raises:
         DataError: another format, broken content, a missing column, or no rows.
@@ -121,6 +138,8 @@ def read_report(
             # Of every row, also of one with an earlier one's question: its `extra_info` may be another.
             if check is not None:
                 _checked(problem.problem, check)
+            for remark in () if remarks is None else remarks(problem.problem):
+                report.remarks.setdefault(remark, Fault(remark.fix)).note(row.place)
             for name, text in texts.items():
                 report.row_texts[name] = max(report.row_texts.get(name, ""), text, key=len)
             if lengths is not None and _exceeds(problem.problem, lengths, report):

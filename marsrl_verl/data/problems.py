@@ -115,6 +115,12 @@ class Fault:
     count: int = 0
     places: list[str] = field(default_factory=list)
 
+    def note(self, place: str) -> None:
+        """Count a row and remember where it is."""
+        self.count += 1
+        if len(self.places) < _NAMED_ROWS:
+            self.places.append(place)
+
 
 @dataclass(slots=True)
 class Collected:
@@ -142,10 +148,7 @@ class Collected:
 
 def note_fault(faults: dict[str, Fault], error: RowError, place: str) -> None:
     """Count a bad row and remember where it is."""
-    fault = faults.setdefault(error.what, Fault(error.fix))
-    fault.count += 1
-    if len(fault.places) < _NAMED_ROWS:
-        fault.places.append(place)
+    faults.setdefault(error.what, Fault(error.fix)).note(place)
 
 
 def collect(

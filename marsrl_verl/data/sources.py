@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.data.problems import DAPO_INSTRUCTION, Columns, Instruction
+from marsrl_verl.rewards.by_ability import MATH, QA
 
-MATH, QA = "math", "qa"
 BOX_INSTRUCTION = Instruction(after="Let's think step by step and output the final answer within \\boxed{}.")
 """What verl's examples of mathematics, and files made like them, put behind every problem."""
 _ARPO_SETS = "github.com/RUC-NLPIR/ARPO"

@@ -21,7 +21,7 @@ from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.data.contamination import Contamination, EvaluationSet, find_contamination
-from marsrl_verl.data.problems import Collected, SourceProblem, collect
+from marsrl_verl.data.problems import Collected, Fault, SourceProblem, collect
 from marsrl_verl.data.rows import DataError, read_rows
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
 from marsrl_verl.data_preparation.grade_log import GradeLog
@@ -45,6 +45,7 @@ from marsrl_verl.data_preparation.training_settings import (
     training_config,
 )
 from marsrl_verl.reporting.files import write_json_atomic
+from marsrl_verl.rewards.base import UngradableError
 from marsrl_verl.rewards.failed_grades import LEAST_GRADES
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
@@ -264,6 +265,7 @@ def _sampled_grades(
     arguments: Arguments, config: DictConfig, collected: Collected, facts: Facts, make_client: MakeClient
 ) -> dict[str, ProblemGrades]:
     check_policies(config)
+    _check_kinds(config, collected)
     facts.answer_settings = answer_settings(config, arguments.answers)
     path = arguments.output / GRADES
     with GradeLog(path, facts.answer_settings) as log:
@@ -281,6 +283,22 @@ def _sampled_grades(
             with library_output_to(arguments.output / LOG):
                 _answer_missing(missing, arguments, config, log, make_client)
         return dict(log.grades)
+
+
+def _check_kinds(config: DictConfig, collected: Collected) -> None:
+    """Nobody is asked a problem that the reward can't grade."""
+    faults: dict[str, Fault] = {}
+    with closing(make_grader(config)) as grader:
+        for one in collected.problems.values():
+            try:
+                grader.reward.check_problem(one.problem)
+            except UngradableError as error:
+                faults.setdefault(error.what, Fault(error.fix)).note(one.place)
+    if faults:
+        lines = [_fault_text(what, fault.count, fault.places) for what, fault in faults.items()]
+        head = f"marsrl.reward.{answering_role(config)} can't grade some problems."
+        fix = next(iter(faults.values())).fix
+        raise DataError("\n  ".join([head, *lines]), f"{fix[:1].upper()}{fix[1:]}.")
 
 
 def _answer_missing(

@@ -58,6 +58,19 @@ class ScoreRequest:
         )
 
 
+class UngradableError(ValueError):
+    """A reward can grade no answer to a problem.
+
+    Args:
+        what: why, in the same words for all such problems.
+        fix: what to do.
+    """
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}: {fix}")
+        self.what, self.fix = what, fix
+
+
 class RoleReward(ABC):
     """Scores the responses of one role.
 
@@ -71,6 +84,9 @@ class RoleReward(ABC):
     pays_unfinished: ClassVar[bool] = False
     """Whether a response that the model did not end itself keeps the reward that `score` gives it. The
     papers give 0 (MarsRL, arXiv 2511.11373, §3.2)."""
+    kind: str | None = None
+    """The one kind of problem that it grades (`Problem.ability`), where there is one: the start warns of rows
+    that name another. None: any."""
     tells_answer: bool = False
     """Whether results of `score` have what was answered as `info["answer"]`, where a response has an answer:
     what counts equal answers (`marsrl.algo.plan_reward=consistency`) asks for it."""
@@ -78,6 +94,13 @@ class RoleReward(ABC):
     @abstractmethod
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
         """Score one response."""
+
+    def check_problem(self, problem: Problem) -> None:  # noqa: B027 — most rewards grade every problem
+        """Look at a problem of the data before a run starts.
+
+        Raises:
+            UngradableError: no answer to it can be graded.
+        """
 
     def longest_s(self, calls: int) -> float | None:
         """Most seconds of one call while there are `calls` at a time, where the reward itself ends calls that

@@ -9,7 +9,7 @@ from typing import Any
 
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import RewardResult
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest, UngradableError
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 
 MATH, QA = "math", "qa"
@@ -33,7 +33,7 @@ class Kinds:
         """Its kind: by its data source, else the ability of its row.
 
         Raises:
-            ValueError: neither tells.
+            UngradableError: neither tells.
         """
         for pattern, kind in self.data_sources.items():
             if fnmatchcase(problem.data_source, pattern):
@@ -42,10 +42,12 @@ class Kinds:
         if ability in self.known:
             return ability
         if self.otherwise is None:
-            raise ValueError(
-                f"problem {problem.problem_id} has the ability {problem.ability!r} and the data source "
-                f"{problem.data_source!r}, which tell none of the kinds {', '.join(self.known)}: name the "
-                "kind in kwargs.data_sources, or kwargs.otherwise"
+            ability = f"the ability {problem.ability!r}" if problem.ability else "no ability"
+            raise UngradableError(
+                f"{ability} and the data source {problem.data_source!r} tell none of the kinds "
+                f"{', '.join(self.known)}",
+                "name the kind in the column `ability` (prepare_data --ability, --source), or what such rows "
+                "are in the reward's kwargs (otherwise, data_sources)",
             )
         return self.otherwise
 
@@ -79,6 +81,10 @@ class RewardByAbility(RoleReward):
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
         """Ask the reward of the problem's kind."""
         return self.rewards[self.kinds.of(request.problem)].score(request)
+
+    def check_problem(self, problem: Problem) -> None:
+        """Its kind is known, and the reward of its kind can grade it."""
+        self.rewards[self.kinds.of(problem)].check_problem(problem)
 
     def longest_s(self, calls: int) -> float | None:
         """The longest of any kind."""

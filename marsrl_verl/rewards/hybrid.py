@@ -22,6 +22,8 @@ class HybridReward(AnswerReward):
         timeout_s, memory_mb, grader, processes: of `MathVerifyReward`.
     """
 
+    kind = "math"
+
     def __init__(
         self,
         timeout_s: float = 1.0,

@@ -30,6 +30,8 @@ class MathVerifyReward(AnswerReward):
         processes: most responses that are graded at the same time.
     """
 
+    kind = "math"
+
     def __init__(
         self,
         timeout_s: float = 1.0,

@@ -138,6 +138,8 @@ class QAGrader(AnswerReward):
         allow_plain: without element and box, the last line is the answer.
     """
 
+    kind = "qa"
+
     def __init__(self, metric: str = QAMetric.F1.value, allow_plain: bool = False) -> None:
         self.metric, self.allow_plain = QAMetric(metric), allow_plain
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from messages import assert_refused
 from rema_dialogue_script import END, hold
+from small_files import make_data
 
 from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.config.settings_page import page
@@ -254,3 +255,15 @@ def test_the_settings_page_has_them():
     assert '| `finish_stops` | one of meta_thinking, both | `"meta_thinking"` |' in text
     assert "| `loss.log_ratio_clip` | a number above 0 or null | `3.0` |" in text
     assert Config.model_fields["group_size"].default == 16
+
+
+def test_a_problem_that_asks_the_planner_for_a_boxed_answer_is_warned_of(run, tmp_path):
+    """As the `prompt` of the released files does."""
+    path = make_data(tmp_path / "asking.jsonl", ["2"] * 256, r"1 + 1? Answer within \boxed{}.")
+    for algo in ("algo=rema", "algo=rema_single_turn", "algo=vrp_rl"):
+        words = [algo, "cluster=cpu", f"data.train_files={path}", f"data.val_files={path}", "dry_run=true"]
+        words += [f"actor_rollout_ref.model.path={MODEL}", "model=custom", "data=parquet"]
+        done = run(*words)
+        assert (done.status, done.err) == (0, ""), algo
+        asked = "The role meta_thinking is not to answer, and is shown problems that ask for a boxed answer"
+        assert (asked in " ".join(done.out.split())) == (algo != "algo=vrp_rl")

@@ -259,6 +259,15 @@ def test_trainings_math_grader_judges_in_its_own_process(tmp_path):
 # --- bad rows -------------------------------------------------------------------------------------------
 
 
+def test_nobody_is_asked_what_the_reward_can_not_grade(tmp_path, capsys):
+    source = write_lines(tmp_path / "a.jsonl", [verl_row("Who?", "Ada"), verl_row("Why?", "x", ability="qa")])
+    words = ["--input", str(source), "--output", str(tmp_path / "out"), "model=tiny", "cluster=cpu"]
+    assert main([*words, "reward=by_ability"], NEVER) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "marsrl.reward.solver can't grade some problems" in shown
+    assert "no ability and the data source 'sums'" in shown and "a.jsonl row 0 (line 1)" in shown
+
+
 def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, capsys):
     rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+2", None), verl_row("Compute 1+3", "")]
     source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from marsrl_verl.core.request import Problem
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
@@ -58,6 +59,7 @@ class HierarchicalReward(RoleReward):
             raise ClassLoadError(f"grader is {spec!r}, expected {{target: …, kwargs: {{…}}}}")
         base: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
         self.grader: RoleReward = load_class(str(spec["target"]), spec.get("kwargs"), base)
+        self.kind = self.grader.kind
         self.bonus, self.right, self.ill_formed = bonus, right, ill_formed
         self.bonus_tools = None if bonus_tools is None else frozenset(bonus_tools)
 
@@ -79,6 +81,10 @@ class HierarchicalReward(RoleReward):
         bonus = self.bonus if several and 0.0 < self.right <= value else 0.0
         info: dict[str, Plain] = {**grade.info, "well_formed": True, "grade": value, "bonus": bonus}
         return replace(grade, value=value + bonus, info=info)
+
+    def check_problem(self, problem: Problem) -> None:
+        """As the grader does."""
+        self.grader.check_problem(problem)
 
     def longest_s(self, calls: int) -> float | None:
         """As the grader's."""

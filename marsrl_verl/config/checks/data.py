@@ -4,11 +4,13 @@ and what their user should know: repeated problems, and held-out ones that are t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.row_remarks import Look, remarks_of, row_looks
 from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem
@@ -28,6 +30,20 @@ _FILTER = "data.filter_overlong_prompts"
 
 def check_data(ctx: Context) -> list[ConfigIssue]:
     """Every file of `data.train_files` and `data.val_files`; fills `ctx.files` and `ctx.warnings`."""
+    with ExitStack() as closing:
+        problems = _check_files(ctx, row_looks(ctx, closing))
+    if problems := [*problems, *remarks_of(ctx)]:
+        return problems
+    ctx.warnings += broken_commands(ctx.files)
+    if ctx.config.trainer.val_only:
+        # Nothing is trained: what lies in the training files is of no concern.
+        ctx.warnings += repeated([report for report in ctx.files if report.split == "val"])
+    else:
+        ctx.warnings += [*repeated(ctx.files), *shared(ctx.files)]
+    return list(_check_prompt_lengths(ctx))
+
+
+def _check_files(ctx: Context, look: Look) -> list[ConfigIssue]:
     problems: list[ConfigIssue] = []
     lengths = prompt_lengths(ctx)
     for split in SPLITS:
@@ -45,16 +61,9 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
             what = "Expected the path of a file, or a list of paths."
             problems.append(ctx.issue(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'."))
         else:
-            problems += [one for name in names for one in _check_file(ctx, key, split, name, seen, lengths)]
-    if problems:
-        return problems
-    ctx.warnings += broken_commands(ctx.files)
-    if ctx.config.trainer.val_only:
-        # Nothing is trained: what lies in the training files is of no concern.
-        ctx.warnings += repeated([report for report in ctx.files if report.split == "val"])
-    else:
-        ctx.warnings += [*repeated(ctx.files), *shared(ctx.files)]
-    return list(_check_prompt_lengths(ctx))
+            for name in names:
+                problems += _check_file(ctx, key, split, name, seen, lengths, look)
+    return problems
 
 
 def prompt_lengths(ctx: Context) -> PromptLengths | None:
@@ -165,7 +174,7 @@ def shared(files: list[FileReport]) -> list[str]:
 
 
 def _check_file(
-    ctx: Context, key: str, split: str, name: str, seen: Seen, lengths: PromptLengths | None
+    ctx: Context, key: str, split: str, name: str, seen: Seen, lengths: PromptLengths | None, look: Look
 ) -> Iterator[ConfigIssue]:
     path = Path(name).expanduser()
     if "://" in name:
@@ -181,7 +190,7 @@ def _check_file(
     try:
         check = ctx.method.check_held_out if split == "val" else None
         texts = _row_texts(ctx)
-        report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths, check, texts)
+        report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths, check, texts, look)
     except DataError as error:
         what = error.what.removeprefix(f"{path}: ").removesuffix(".")
         yield ConfigIssue(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}. {_MAKE}.", name)
