@@ -41,7 +41,7 @@ ACTS = (
     "marsrl.pipeline.min_groups", "marsrl.evaluation.before", "marsrl.evaluation.after",
     "marsrl.evaluation.every", "marsrl.evaluation.greedy",
     # Limits of a call, and how many at once: a score that comes is the same.
-    "marsrl.reward.*.timeout_s", "marsrl.reward.*.kwargs.processes",
+    "marsrl.reward.*.timeout_s", "marsrl.reward.*.max_failed_frac", "marsrl.reward.*.kwargs.processes",
     "marsrl.policies.*.endpoint.base_urls", "marsrl.policies.*.endpoint.api_key_env",
     "marsrl.policies.*.endpoint.api_key_file",
     "marsrl.policies.*.endpoint.timeout_s", "marsrl.policies.*.endpoint.max_concurrent_requests",

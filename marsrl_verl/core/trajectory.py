@@ -48,6 +48,9 @@ class RewardResult:
     graded: bool = True
     """False where the grader itself failed (exception, dead process), so that the reward 0 says nothing about
     the trajectory. An answer that can't be parsed, or that takes too long, is graded: it is wrong."""
+    raised: bool = False
+    """Of a failed grade, whether the grader is at fault: it raised, or returned no result. Not where its time
+    was over or a service did not answer."""
 
 
 def is_correct(reward: float) -> bool:

@@ -71,6 +71,11 @@ class UngradableError(ValueError):
         self.what, self.fix = what, fix
 
 
+class ServiceError(RuntimeError):
+    """What a reward asks, such as a model behind an endpoint, gave no answer. The grade fails, as where it
+    takes too long, and is not counted in `marsrl.reward.<role>.max_failed_frac`."""
+
+
 class RoleReward(ABC):
     """Scores the responses of one role.
 
@@ -78,7 +83,8 @@ class RoleReward(ABC):
     constructed once in the launcher, as a check, and once in every reward worker. `score` may be an
     ordinary method, which is called from several threads at a time, or a coroutine. A trajectory on which it
     raises or takes longer than `marsrl.reward.<role>.timeout_s` is recorded with reward 0 and the error, and
-    not trained.
+    not trained. Where it raises often the run ends (`marsrl.reward.<role>.max_failed_frac`); for a service
+    that does not answer it raises a `ServiceError`.
     """
 
     pays_unfinished: ClassVar[bool] = False

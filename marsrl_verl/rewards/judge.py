@@ -19,7 +19,7 @@ from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.endpoints.chat import LONGEST_PAUSE_S, ChatEndpoint
 from marsrl_verl.endpoints.config import EndpointConfig
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest, ServiceError
 from marsrl_verl.rewards.extraction import references
 from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.rewards.qa import exact_match, stated_answer
@@ -166,7 +166,7 @@ class JudgeReward(RoleReward):
         assert self._endpoint is not None
         reply = await self._endpoint.ask(question, judge_chat(self.config.instruction, question))
         if reply.finish is not FinishReason.STOP:
-            raise RuntimeError(
+            raise ServiceError(
                 f"the judge gave no answer ({reply.finish.value}): {reply.detail or 'cut off'}"
             )
         return read_verdict(reply.content)

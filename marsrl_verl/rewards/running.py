@@ -19,7 +19,7 @@ from typing import Any
 
 from marsrl_verl.core.sequence import check_plain
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest, ServiceError
 from marsrl_verl.rewards.loading import load_class
 
 TIMEOUT_S = 300.0
@@ -27,6 +27,10 @@ THREADS = 16
 """Calls of one reward at a time, and most threads that it may hold after their limit."""
 _GRACE_S = 5.0
 """What an event loop may take beyond the limit before it counts as blocked."""
+
+
+_NOT_AT_FAULT = (TimeoutError, ConnectionError, ServiceError)
+"""Errors of grades that say nothing against the reward."""
 
 
 class RewardUnavailableError(RuntimeError):
@@ -88,7 +92,7 @@ class RewardRunner:
             raise
         except Exception as error:
             note = f"{type(self.reward).__name__}: {type(error).__name__}: {error}"
-            return RewardResult(0.0, error=note, graded=False)
+            return RewardResult(0.0, error=note, graded=False, raised=not isinstance(error, _NOT_AT_FAULT))
         if request.finish_reason is not FinishReason.STOP and not self.reward.pays_unfinished:
             result = replace(result, value=0.0)
         return result

@@ -139,6 +139,16 @@ class RewardSpec(ClassSpec):
     )
     """Most seconds of one call of `score`. A call that takes longer is a failed grade: its sample is not
     trained. Time that a call waits for a thread does not count."""
+    max_failed_frac: float = limits(
+        0.1,
+        ge=0.0,
+        le=1.0,
+        why="it is a share of a round's grades",
+        fix="0.1 is the default; 1 lets a run go on while one grade succeeds.",
+    )
+    """Most grades of the role, as a share of a round's, in which the reward may raise or return no result.
+    More of them in two rounds running end the run. Calls over `timeout_s` and services that do not answer
+    (`ServiceError`) do not count: they end it where all grades fail."""
 
 
 class RoleSampling(Settings):

@@ -17,7 +17,7 @@ from reward_tools import (
 )
 
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.rewards.base import RoleReward
+from marsrl_verl.rewards.base import RoleReward, ServiceError
 from marsrl_verl.rewards.math_verify import MathVerifyReward
 from marsrl_verl.rewards.running import RewardRunner, RewardUnavailableError
 
@@ -50,8 +50,27 @@ def test_rewards_run_beside_the_caller_and_coroutines_in_a_loop_of_their_own():
 )
 def test_what_goes_wrong_in_a_reward_is_a_result(reward, message):
     result = score(reward)
-    assert result.value == 0.0
+    assert (result.value, result.graded, result.raised) == (0.0, False, True)
     assert message in result.error
+
+
+class Unanswered(RoleReward):
+    """Asks somebody who does not answer."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def score(self, request):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [ServiceError("the judge sleeps"), TimeoutError("9 s"), ConnectionResetError()]
+)
+def test_a_service_that_does_not_answer_is_no_fault_of_the_reward(error):
+    result = score(Unanswered(error))
+    assert (result.graded, result.raised) == (False, False)
+    assert type(error).__name__ in result.error
 
 
 def test_an_unfinished_response_is_paid_nothing():
@@ -119,7 +138,7 @@ def score_all(runner: RewardRunner, *texts: str) -> list[RewardResult]:
 def test_a_call_over_its_limit_is_a_failed_grade_that_names_the_setting(blocks):
     runner = RewardRunner(blocks, LIMIT_S, "marsrl.reward.solver")
     slow, quick = score_all(runner, "slow", "quick")
-    assert (slow.value, slow.graded) == (0.0, False)
+    assert (slow.value, slow.graded, slow.raised) == (0.0, False, False)
     assert "no result within 0.05 s (marsrl.reward.solver.timeout_s)" in slow.error
     assert quick == RewardResult(1.0)
 
@@ -174,7 +193,7 @@ def test_a_reward_that_ends_its_calls_itself_is_not_given_up_before():
 
 def test_a_coroutine_over_its_limit_is_a_failed_grade():
     results = score_all(RewardRunner(NeverAnswers(), LIMIT_S), *["a"] * 40)
-    assert not any(one.graded for one in results)
+    assert not any(one.graded or one.raised for one in results)
     assert "no result within 0.05 s" in results[0].error
 
 

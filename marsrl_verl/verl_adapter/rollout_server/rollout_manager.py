@@ -110,7 +110,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
 
     @cached_property
     def _grades(self) -> GradeWatch:
-        return GradeWatch()
+        rewards = typed_settings(self.config).reward
+        return GradeWatch({role: one.max_failed_frac for role, one in rewards.items()})
 
     @cached_property
     def _policies(self) -> PolicySet:
@@ -224,7 +225,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         frozen = {one.group_id for one in trajectories if one.external}
         policies = {group_id: self._policies.of(roles[group_id]).name for group_id in frozen}
         self._requests.look(trajectories, {one.group_id: one.rollout for one in requests}, policies)
-        self._grades.look((roles[one.group_id], one) for one in trajectories)
+        answered = ((roles[one.group_id], one) for one in trajectories)
+        self._grades.look(answered, round_ended=not self._streamed)
 
     def _watched(self) -> Callable[[], object]:
         """What looks after a new round."""

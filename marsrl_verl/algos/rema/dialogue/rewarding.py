@@ -73,6 +73,7 @@ async def _reward_meta_thinking(
             info={**reward.info, LEAK: leak},
             graded=reward.graded and own.graded,
             error=reward.error or own.error,
+            raised=reward.raised or own.raised,
         )
         extra = own.value - (rules.leak_penalty if leak else 0.0)
         for sequence in (each for each in one.sequences if each.role == META_THINKING and extra):
@@ -99,12 +100,14 @@ async def _without_known_answers(
     claimed: dict[int, int] = {}
     for (number, at), grade in zip(places, await context.score(heard, META_THINKING), strict=True):
         if not grade.graded:
-            results[number] = replace(results[number], graded=False, error=grade.error)
+            results[number] = replace(results[number], graded=False, error=grade.error, raised=grade.raised)
         elif grade.info.get(LEAK):
             claimed.setdefault(number, at)
     before = [_text(held[number][0], instructions(held[number][1][:at])) for number, at in claimed.items()]
     for number, grade in zip(claimed, await context.score(before, META_THINKING), strict=True):
-        results[number] = replace(grade, graded=grade.graded and results[number].graded)
+        one = results[number]
+        raised = grade.raised or one.raised
+        results[number] = replace(grade, graded=grade.graded and one.graded, raised=raised)
     return results
 
 
