@@ -75,6 +75,8 @@ class FileReport:
     """Rows with a prompt that exceeds its role's limit; None: they were not measured."""
     longest_prompts: dict[str, int] = field(default_factory=dict)
     """Tokens of the longest one of these prompts, by role."""
+    with_system: int = 0
+    """Rows whose chat has a system message of its own."""
     remarks: dict[Remark, Fault] = field(default_factory=dict)
     """Rows that are problems with an answer, and that something speaks against."""
     row_texts: dict[str, str] = field(default_factory=dict)
@@ -122,6 +124,7 @@ def read_report(
         try:
             problem = _problem(row, required, columns)
             report.repaired += problem.repaired
+            report.with_system += any(one["role"] == "system" for one in problem.problem.messages)
             texts = {} if row_texts is None else _texts(problem.problem, row_texts)
             key = _key(problem.key, texts)
             first = seen.get(key)

@@ -52,6 +52,8 @@ class Columns:
     extra: tuple[str, ...] = ()
     """Further columns that go into `extra_info`, such as a level."""
     chat: str = "prompt"
+    drop_system: bool = False
+    """Chats are taken without their system messages: the prompts' class words its own."""
     structured: bool = False
     """An answer may be a dictionary, for a reward that reads it."""
 
@@ -309,6 +311,8 @@ def _messages(data: Mapping[str, Any], columns: Columns) -> list[Message]:
         if not isinstance(role, str) or not isinstance(content, str):
             raise RowError("a chat message has no role or no text", "give every message a role and a text")
         messages.append({"role": role, "content": content})
+    if columns.drop_system:
+        messages = [message for message in messages if message["role"] != "system"]
     if not any(message["role"] == "user" for message in messages):
         raise RowError("the chat has no user message", "put the question into a message of role user")
     return messages

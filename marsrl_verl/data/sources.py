@@ -107,8 +107,8 @@ SOURCES: Mapping[str, Source] = {
     ),
     # --- training and test sets of many papers --------------------------------------------------------
     "dapo_math": Source(
-        "huggingface.co/datasets/BytedTsinghua-SIA/DAPO-Math-17k: data/dapo-math-17k.parquet; AIME-2024: "
-        "data/aime-2024.parquet",
+        "huggingface.co/datasets/BytedTsinghua-SIA/DAPO-Math-17k: data/dapo-math-17k.parquet; "
+        "huggingface.co/datasets/BytedTsinghua-SIA/AIME-2024: data/aime-2024.parquet",
         "Apache-2.0",
         Columns(ability=MATH),
         DAPO_INSTRUCTION,

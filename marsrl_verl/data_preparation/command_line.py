@@ -143,6 +143,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--strip-dapo", action="store_true", help="take off the instruction of DAPO-Math-17k's rows")
     add("--strip-before", metavar="TEXT", default="", help="take off a fixed text before every problem")
     add("--strip-after", metavar="TEXT", default="", help="take off a fixed text after every problem")
+    system = "take system messages off the chats: marsrl.prompts words its own"
+    add("--drop-system", action="store_true", help=system)
     bad = (
         "refuse or skip rows without question or answer, and problems with two different answers; a share "
         "such as 0.01 skips so many of all rows at most (default: refuse; with --source its own share)"
@@ -197,6 +199,7 @@ def _form(arguments: argparse.Namespace) -> tuple[Columns, Instruction | None]:
             arguments.answer_after,
             data_source=name,
             ability=arguments.ability,
+            drop_system=arguments.drop_system,
         )
         return columns, _instruction(arguments)
     options = [*_OF_A_FORM, *_OF_AN_INSTRUCTION]
@@ -204,8 +207,8 @@ def _form(arguments: argparse.Namespace) -> tuple[Columns, Instruction | None]:
         what = f"{', '.join(inert)}: --source {arguments.source} says that already."
         raise DataError(what, "Leave it out, or leave --source out.")
     source = SOURCES[arguments.source]
-    columns = source.columns if name is None else replace(source.columns, data_source=name)
-    return columns, source.instruction
+    columns = replace(source.columns, drop_system=arguments.drop_system)
+    return columns if name is None else replace(columns, data_source=name), source.instruction
 
 
 def _max_bad_frac(arguments: argparse.Namespace) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
@@ -54,10 +54,10 @@ class GradeWatch:
     """Looks at every round's grades, each role's by itself.
 
     Args:
-        max_failed_frac: `marsrl.reward.<role>.max_failed_frac` by role.
+        max_failed_frac: `marsrl.reward.<role>.max_failed_frac` of a role; asked when a grade of it fails.
     """
 
-    def __init__(self, max_failed_frac: Mapping[str, float]) -> None:
+    def __init__(self, max_failed_frac: Callable[[str], float]) -> None:
         self._max_failed_frac = max_failed_frac
         self._failed_in_a_row: dict[str, _Grades] = {}
         self._round: dict[str, _Grades] = {}
@@ -99,7 +99,7 @@ class GradeWatch:
             )
 
     def _look_for_share(self, role: str, found: _Grades) -> None:
-        limit = self._max_failed_frac[role]
+        limit = self._max_failed_frac(role) if found.failed else 0.0
         if found.failed <= limit * found.graded:
             self._over.pop(role, None)
             return

@@ -113,6 +113,21 @@ def test_who_is_not_to_answer_should_not_be_asked_for_a_boxed_answer(checked, fi
     assert checked(asking).warnings == [], "a method that names nobody says nothing of it"
 
 
+def test_system_messages_on_one_side_only_are_warned_of(checked, files):
+    def told(first: int, count: int) -> list[dict[str, Any]]:
+        system = {"role": "system", "content": "Call a tool."}
+        return [{**row, "prompt": [system, *row["prompt"]]} for row in rows(first, *["math"] * count)]
+
+    (warning,) = checked(files(told(0, 40))).warnings
+    assert (
+        "Rows of data.train_files bring system messages of their own, those of data.val_files none" in warning
+    )
+    (warning,) = checked(files(rows(0, *["math"] * 40), told(900, 4))).warnings
+    assert "Rows of data.val_files bring system messages" in warning
+    assert checked(files(told(0, 40), told(900, 4))).warnings == []
+    assert checked(files(told(0, 40) + rows(50, "math"))).warnings == [], "some of each may be meant"
+
+
 def test_the_plan_says_it_and_nothing_is_started(run, files):
     words = [f"{key}={value}" for key, value in files(rows(0, *["geometry"] * 40)).items()]
     done = run(*words, "reward=by_ability", "dry_run=true", "cluster=cpu")

@@ -265,6 +265,13 @@ def test_an_agents_system_message_stays_and_its_commands_are_repaired(tmp_path):
     assert found.repaired == 1
 
 
+def test_a_system_message_is_taken_off_on_request(tmp_path):
+    source = write(tmp_path / "a.parquet", [agent_row("Who?", "Ada")])
+    assert prepare("arpo_deep_search", source, tmp_path / "out", "--drop-system") == 0
+    (row,) = read_parquet(tmp_path / "out/train.parquet")
+    assert row["prompt"] == chat("Who?")
+
+
 def test_levels_are_kept(tmp_path):
     rows = [rema_row("1+1?", "2", level=4, subject="Algebra")]
     (one,) = collected("rema_math", write(tmp_path / "a.parquet", rows)).problems.values()
@@ -352,6 +359,14 @@ def test_the_ability_is_written_as_named_and_none_is_made_up(tmp_path, capsys):
     assert [row["ability"] for row in read_parquet(tmp_path / "none/train.parquet")] == [None, None]
     assert main([*plain, "--output", str(tmp_path / "qa"), "--ability", "qa"], NEVER) == 0
     assert [row["ability"] for row in read_parquet(tmp_path / "qa/train.parquet")] == ["qa", "qa"]
+
+
+def test_the_page_has_every_source():
+    """But for those of a method that was taken out, with its lines of documentation."""
+    page = (TREE / "docs/data.md").read_text()
+    gone = {one for one in ("arpo", "attnrl", "rema") if not (TREE / f"docs/{one}.md").exists()}
+    there = [name for name in SOURCES if name.partition("_")[0] not in gone]
+    assert [name for name in there if f"`{name}`" not in page] == []
 
 
 # --- files of others --------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def answered(role: str, *rewards: RewardResult | None) -> list[tuple[str, Trajec
 
 
 def watching(solver: float = 0.1) -> GradeWatch:
-    return GradeWatch({"solver": solver, "verifier": 0.1, "corrector": 0.1})
+    return GradeWatch({"solver": solver, "verifier": 0.1}.__getitem__)
 
 
 def test_a_round_of_failed_grades_alone_ends_the_run_with_the_first_error():

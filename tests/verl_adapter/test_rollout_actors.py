@@ -16,6 +16,8 @@ from fake_ray import Answer, FakeRay
 from ray.exceptions import RayTaskError
 
 from marsrl_verl.algos.marsrl.config import Config
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
@@ -200,6 +202,41 @@ def test_a_round_in_which_every_grade_of_a_role_fails_is_refused(manager_of):
         few.start([make_request(name)], sampling).wait()
     with pytest.raises(RewardUnavailableError, match="8 grades of the solver"):
         few.start([make_request("d")], sampling).wait()
+
+
+RAISED = RewardResult(0.0, error="Mine: ValueError: no number", graded=False, raised=True)
+
+
+@pytest.fixture
+def half_raises(manager_of):
+    """A manager whose second worker's rewards raise, with the Verifier's limit above that."""
+    manager = manager_of(2, rewards={"solver": RAISED, "verifier": RAISED})
+    words = ("marsrl.reward.verifier.max_failed_frac=0.8", "cluster=cpu")
+    manager.config = compose_config(parse_arguments(words)).config
+    manager.agent_loop_workers[0].rewards = {"solver": RewardResult(0.0), "verifier": RewardResult(0.0)}
+    return manager
+
+
+def test_a_reward_that_raises_too_often_ends_the_run_as_configured(half_raises):
+    sampling = {"solver": SETTINGS, "verifier": SETTINGS}
+    judged = [make_request(f"v{i}", role="verifier") for i in range(8)]
+    for _ in range(3):
+        half_raises.start(judged, sampling).wait()
+    requests = [make_request(f"s{i}") for i in range(8)]
+    half_raises.start(requests, sampling).wait()
+    with pytest.raises(RewardUnavailableError, match=r"solver raised in 16 of 32 .*Mine: ValueError"):
+        half_raises.start(requests, sampling).wait()
+
+
+def test_what_is_answered_one_by_one_is_a_round_too(half_raises):
+    def ask(round_: int) -> None:
+        half_raises.submit([make_request(f"{round_}{name}") for name in "abcd"], {"solver": SETTINGS})
+        while half_raises.outputs():
+            pass
+
+    ask(1)
+    with pytest.raises(RewardUnavailableError, match=r"solver raised in 8 of 16 .* last 2 rounds"):
+        ask(2)
 
 
 def test_a_reward_that_holds_its_threads_ends_the_run_with_a_sentence():

@@ -39,7 +39,7 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
         # Nothing is trained: what lies in the training files is of no concern.
         ctx.warnings += repeated([report for report in ctx.files if report.split == "val"])
     else:
-        ctx.warnings += [*repeated(ctx.files), *shared(ctx.files)]
+        ctx.warnings += [*repeated(ctx.files), *shared(ctx.files), *asked_otherwise(ctx.files)]
     return list(_check_prompt_lengths(ctx))
 
 
@@ -171,6 +171,22 @@ def shared(files: list[FileReport]) -> list[str]:
         f"{len(both):,} of {len(held_out):,} held-out problems are trained too, so evaluations measure "
         f"memory; the first: {held_out[both[0]]} and {trained[both[0]]}."
     ]
+
+
+def asked_otherwise(files: list[FileReport]) -> list[str]:
+    """A sentence about system messages that all rows of one split bring along and none of the other."""
+    rows, with_system = (
+        {split: sum(getattr(one, name) for one in files if one.split == split) for split in SPLITS}
+        for name in ("rows", "with_system")
+    )
+    for split, other in (SPLITS, SPLITS[::-1]):
+        if rows[other] and not with_system[other] and 0 < rows[split] == with_system[split]:
+            return [
+                f"Rows of data.{split}_files bring system messages of their own, those of data.{other}_files "
+                "none: where prompts show the chat, the two are asked in other words. prepare_data "
+                "--drop-system leaves the words to marsrl.prompts."
+            ]
+    return []
 
 
 def _check_file(

@@ -110,8 +110,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
 
     @cached_property
     def _grades(self) -> GradeWatch:
-        rewards = typed_settings(self.config).reward
-        return GradeWatch({role: one.max_failed_frac for role, one in rewards.items()})
+        return GradeWatch(lambda role: typed_settings(self.config).reward[role].max_failed_frac)
 
     @cached_property
     def _policies(self) -> PolicySet:
