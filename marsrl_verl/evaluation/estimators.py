@@ -1,7 +1,7 @@
 """Proportions and means with confidence intervals, and differences between two evaluations.
 
-Every reported figure is a proportion of yes/no observations or a mean of numbers, each belonging to a
-problem. Observations of one problem (repeats, rounds) are not independent, so intervals are clustered by
+Every reported figure is a mean of observations from no (0) to yes (1), or of other numbers, each belonging
+to a problem. Observations of one problem (repeats, rounds) are not independent, so intervals are clustered by
 problem.
 """
 
@@ -69,9 +69,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """Yes/no observations and the problem that each belongs to; two tuples of one length."""
+    """Observations and the problem that each belongs to; two tuples of one length."""
 
-    outcomes: tuple[bool, ...]
+    outcomes: tuple[float, ...]
+    """Yes and no (bool), or numbers between 0 and 1, such as an F1."""
     problems: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -82,10 +83,11 @@ class Observations:
             )
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[bool, str]]) -> Observations:
+    def of(cls, pairs: Iterable[tuple[float, str]]) -> Observations:
         """From (outcome, problem id) pairs."""
         items = list(pairs)
-        return cls(tuple(bool(outcome) for outcome, _ in items), tuple(problem for _, problem in items))
+        outcomes = (one if isinstance(one, float) else bool(one) for one, _ in items)
+        return cls(tuple(outcomes), tuple(problem for _, problem in items))
 
     def among(self, problems: Collection[str]) -> Observations:
         """Those of some problems."""
@@ -93,7 +95,7 @@ class Observations:
         return Observations.of(pair for pair in known if pair[1] in problems)
 
     def pairs(self) -> list[tuple[float, str]]:
-        """(1 or 0, problem id) of every observation."""
+        """(number, problem id) of every observation."""
         return [(float(one), problem) for one, problem in zip(self.outcomes, self.problems, strict=True)]
 
     @property
@@ -103,8 +105,13 @@ class Observations:
 
     @property
     def mean(self) -> float | None:
-        """Share of yes, None without observations."""
+        """Share of yes, or mean of the numbers; None without observations."""
         return sum(self.outcomes) / self.n if self.n else None
+
+    @property
+    def yes_or_no(self) -> bool:
+        """Whether none lies in between."""
+        return set(self.outcomes) <= {0, 1}
 
 
 NOT_OBSERVED = Observations((), ())
@@ -148,12 +155,13 @@ def wilson_interval(mean: float, n: float, confidence: float = 0.95) -> tuple[fl
 
 
 def estimate(observations: Observations, confidence: float = 0.95) -> Estimate:
-    """Share of yes with its interval.
+    """Share of yes, or mean of numbers between 0 and 1, with its interval.
 
     One observation per problem: Wilson's interval. Several: Wilson's interval at the effective sample
     size p(1 - p) / v, where v is the variance of p linearised over problems (the sandwich estimator with
     its C/(C-1) correction), scaled for the Student quantile with C - 1 degrees of freedom, C problems
-    (Korn & Graubard 1998). It never exceeds n. When all observations agree, v says nothing about their
+    (Korn & Graubard 1998). Of yes and no it never exceeds n; numbers in between vary less, so that it may.
+    When all observations agree, v says nothing about their
     dependence, and the number of problems is taken.
 
     A Wilson interval keeps its coverage at shares near 0 and 1, where a bootstrap of the same data
@@ -216,20 +224,25 @@ def mean_estimate(values: Iterable[tuple[float, str]], confidence: float = 0.95)
 
 def _effective_size(observations: Observations, mean: float, confidence: float) -> float:
     n, problems = observations.n, len(set(observations.problems))
+    if not observations.yes_or_no:
+        return _clustered_size(observations.pairs(), mean, math.inf, confidence)
     if problems == n:
         return n
     return _clustered_size(observations.pairs(), mean, n, confidence)
 
 
-def _clustered_size(values: Sequence[tuple[float, str]], mean: float, most: int, confidence: float) -> float:
+def _clustered_size(
+    values: Sequence[tuple[float, str]], mean: float, most: float, confidence: float
+) -> float:
     """The size of a sample of independent observations whose mean would vary as much, at most `most`."""
     problems = len({problem for _, problem in values})
     if problems == 1 or mean in (0.0, 1.0):
         return problems
     variance = _clustered_variance(_influence(values, mean))
     shrink = (normal_quantile(confidence) / student_quantile(confidence, problems - 1)) ** 2
-    size = mean * (1 - mean) / variance * shrink if variance > 0 else most
-    return min(float(most), max(1.0, size))
+    if variance <= 0:  # all alike
+        return most if math.isfinite(most) else len(values)
+    return min(float(most), max(1.0, mean * (1 - mean) / variance * shrink))
 
 
 def _influence(values: Sequence[tuple[float, str]], mean: float) -> dict[str, float]:

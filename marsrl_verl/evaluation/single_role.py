@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.evaluation.estimators import (
     NOT_OBSERVED,
@@ -30,6 +32,7 @@ from marsrl_verl.evaluation.runs import (
     is_usable,
     tokens_of,
 )
+from marsrl_verl.rewards.by_ability import QA
 
 
 def accuracy_metric(role: str) -> str:
@@ -44,8 +47,16 @@ def accuracy_info(role: str) -> MetricInfo:
     return MetricInfo(f"{name} accuracy", f"share of {name} answers that are correct")
 
 
+_WORDS = {
+    "f1": MetricInfo("F1", "mean F1 of the answers to questions with the best of their references"),
+    "exact_match": MetricInfo("exact match", "share of answers to questions that equal a reference"),
+}
+"""What a grader of words tells of an answer (`rewards.qa.QAGrader`), by its name in `RewardResult.info`."""
+
+
 class SingleRole(Evaluation):
-    """One answer of one role to each problem, as often as asked: avg@k, pass@k and the majority's accuracy.
+    """One answer of one role to each problem, as often as asked: avg@k, pass@k and the majority's accuracy;
+    of questions F1 and exact match.
 
     Args:
         role: who answers.
@@ -56,7 +67,10 @@ class SingleRole(Evaluation):
     def __init__(self, role: str, prompts: Prompts, rollout: str = "single_call") -> None:
         self.role, self.prompts, self.rollout = role, prompts, rollout
         self.roles = (role,)
-        self.metrics = {accuracy_metric(role): accuracy_info(role)}
+        self.metrics = {accuracy_metric(role): accuracy_info(role)} | {
+            f"{role}_{name}": replace(info, label=f"{role.capitalize()} {info.label}")
+            for name, info in _WORDS.items()
+        }
 
     def program(self, run: Run) -> Program:
         """A single request."""
@@ -69,7 +83,8 @@ class SingleRole(Evaluation):
     def observations(self, runs: Runs) -> dict[str, Observations]:
         """The answers, and with several to a problem the most frequent one."""
         answers = Observations.of((run.solved, run.problem.problem_id) for run in runs.runs)
-        return {accuracy_metric(self.role): answers, **majority_observations(self.role, runs)}
+        words = word_observations(self.role, runs)
+        return {accuracy_metric(self.role): answers, **words, **majority_observations(self.role, runs)}
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
         """pass@k."""
@@ -142,6 +157,35 @@ def pass_at_k_estimates(role: str, answers: Observations, confidence: float = 0.
             values = {name: pass_at_k(len(one), sum(one), k) for name, one in right.items()}
             found[f"{role}_pass_at_{k}"] = share_estimate(values, answers.n, confidence)
     return found
+
+
+def word_observations(role: str, runs: Runs) -> dict[str, Observations]:
+    """`<role>_f1` and `<role>_exact_match` of the answers to questions; nothing where there are none.
+
+    A problem is a question where the grader has compared words for one of its answers. Of a problem without
+    a graded answer its row tells (`Problem.ability`), or else the others: where all of them are questions it
+    is one too. Runs without a usable answer count 0.
+    """
+    infos = [run.calls[-1].trajectory.scored.info if run.calls else {} for run in runs.runs]
+    told: dict[str, bool] = {}
+    for run, info in zip(runs.runs, infos, strict=True):
+        if "f1" in info or info.get("answer") is not None:
+            name = run.problem.problem_id
+            told[name] = told.get(name, False) or "f1" in info
+
+    def is_question(problem: Problem) -> bool:
+        named = problem.ability.casefold()
+        return told.get(problem.problem_id, named == QA if named else all(told.values()))
+
+    pairs = [(run, info) for run, info in zip(runs.runs, infos, strict=True) if is_question(run.problem)]
+    return {
+        f"{role}_{name}": Observations.of(
+            (info.get(name, 0) if run.answer is not None else 0, run.problem.problem_id)
+            for run, info in pairs
+        )
+        for name in _WORDS
+        if any(name in info for info in infos)
+    }
 
 
 def majority_observations(role: str, runs: Runs) -> dict[str, Observations]:

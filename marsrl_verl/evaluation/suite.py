@@ -88,7 +88,10 @@ class EvaluationRecord:
         plain["metrics"] = {name: asdict(info) for name, info in self.metrics.items()}
         plain["estimates"] = {name: item.to_json() for name, item in self.estimates.items()}
         plain["observations"] = {
-            name: {"outcomes": [int(x) for x in items.outcomes], "problems": list(items.problems)}
+            name: {
+                "outcomes": [int(x) if x in (0, 1) else x for x in items.outcomes],
+                "problems": list(items.problems),
+            }
             for name, items in self.observations.items()
         }
         return plain
@@ -101,7 +104,10 @@ class EvaluationRecord:
             KeyError, TypeError: another one is.
         """
         observations = {
-            name: Observations(tuple(bool(x) for x in items["outcomes"]), tuple(items["problems"]))
+            name: Observations(
+                tuple(bool(x) if x in (0, 1) else float(x) for x in items["outcomes"]),
+                tuple(items["problems"]),
+            )
             for name, items in plain["observations"].items()
         }
         found: dict[str, Any] = {
@@ -230,8 +236,8 @@ def evaluate(
         top_p=top_p,
         skipped=len({run.problem.problem_id for run in passes[0].skipped}),
         metrics={name: info for name, info in evaluation.metrics.items() if name in measured},
-        curves=tuple(f"{name}{suffix}" for name in evaluation.curves),
-        headline=tuple(f"{name}{suffix}" for name in evaluation.headline),
+        curves=tuple(f"{name}{suffix}" for name in evaluation.curves if name in measured),
+        headline=tuple(f"{name}{suffix}" for name in evaluation.headline if name in measured),
         sources=_sources(problems),
     )
     return EvaluationResult(record, evaluation, sampled, cold_runs)

@@ -143,6 +143,29 @@ def test_coverage(problems, repeats, spread):
     assert 0.93 <= held / trials <= 0.975
 
 
+@pytest.mark.parametrize(("problems", "repeats"), [(60, 4), (200, 1)])
+def test_coverage_of_numbers_between_no_and_yes(problems, repeats):
+    """Such as F1: many zeros and ones, and some in between."""
+    rng, trials, names = np.random.default_rng(11), 1000, [f"p{i}" for i in range(problems)] * repeats
+    values = np.array([0.0, 0.0, 0.4, 0.5, 2 / 3, 1.0])
+    held, widths = 0, []
+    for _ in range(trials):
+        drawn = rng.choice(values, size=problems)
+        noise = rng.choice(values, size=(repeats, problems))
+        outcomes = np.where(rng.random((repeats, problems)) < 0.5, drawn, noise).reshape(-1)
+        found = estimate(Observations(tuple(outcomes.tolist()), tuple(names)))
+        held += found.low <= values.mean() <= found.high
+        widths.append(found.high - found.low)
+    assert 0.93 <= held / trials <= 0.97
+    if repeats == 1:  # 2 z s / sqrt(n), where yes and no of the same mean would have s = 0.4936
+        assert np.mean(widths) == pytest.approx(2 * 1.96 * values.std() / 200**0.5, rel=0.02)
+
+
+def test_numbers_that_are_all_alike():
+    found = estimate(Observations((0.5, 0.5, 0.5), ("a", "b", "c")))
+    assert (found.low, found.high) == wilson_interval(0.5, 3)
+
+
 def test_difference_of_unrelated_problems_is_newcombes():
     """Newcombe (1998), 56/70 against 48/80: 0.2, interval 0.0524 to 0.3339."""
     found = difference(single(48, 80, "x"), single(56, 70, "y"))

@@ -1,16 +1,29 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 from evaluation_tools import trajectory
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_engine import Reply, ScriptedEngine
 
-from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.prompts import ProblemPrompts
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.evaluation.estimators import Observations, estimate
-from marsrl_verl.evaluation.runs import Call
-from marsrl_verl.evaluation.single_role import majority_at_k, pass_at_k, pass_at_k_estimates
+from marsrl_verl.evaluation.runs import Call, Run, Runs
+from marsrl_verl.evaluation.single_role import (
+    SingleRole,
+    majority_at_k,
+    pass_at_k,
+    pass_at_k_estimates,
+    word_observations,
+)
+from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
+from marsrl_verl.reporting.tables import evaluation_markdown
+from marsrl_verl.rewards.qa import QAGrader
 
 SOLVER = "solver"
 
@@ -50,6 +63,67 @@ def test_one_correct_answer_among_all_passes():
     assert pass_at_k_estimates(SOLVER, answers) == {
         "solver_pass_at_2": estimate(Observations((True, False), ("a", "b")))
     }
+
+
+def word_run(problem: str, ability: str = "", usable: bool = True, **info) -> Run:
+    """A run with what a grader told of its answer."""
+    run = Run(Problem(problem, "q", "t", ability=ability), 0)
+    one = trajectory(f"{problem}#0", finish=FinishReason.STOP if usable else FinishReason.LENGTH)
+    one.reward = RewardResult(info.get("f1", 0.0), info)
+    run.calls = [Call(calls(problem, ["1"], "1")[0].request, one)]
+    run.answer = one if usable else None
+    return run
+
+
+def words(*runs: Run) -> dict[str, Observations]:
+    return word_observations(SOLVER, Runs("t", list(runs)))
+
+
+RIGHT = {"answer": "Ada Lovelace", "f1": 1.0, "exact_match": True}
+HALF = {"answer": "Ada", "f1": 2 / 3, "exact_match": False}
+
+
+def test_f1_is_a_mean_and_no_threshold():
+    found = words(word_run("a", **HALF), word_run("b", **RIGHT), word_run("c"))
+    assert found["solver_f1"] == Observations((2 / 3, 1.0, False), ("a", "b", "c"))
+    assert found["solver_f1"].mean == pytest.approx((2 / 3 + 1) / 3)
+    assert found["solver_exact_match"].mean == pytest.approx(1 / 3)
+
+
+def test_an_answer_that_was_cut_off_counts_nothing():
+    assert words(word_run("a", usable=False, **RIGHT), word_run("b", **HALF))["solver_f1"].mean == 1 / 3
+
+
+def test_problems_of_mathematics_have_no_f1():
+    mathematics = word_run("m", answer="7")
+    assert words(mathematics, word_run("n")) == {}
+    mixed = (mathematics, word_run("a", **HALF))
+    unknown = (word_run("u"), word_run("v", ability="qa"), word_run("w", ability="math"))
+    assert words(*mixed, *unknown)["solver_f1"].problems == ("a", "v")
+    several = words(*mixed, word_run("a", answer=None))
+    assert several["solver_f1"].problems == ("a", "a"), "another answer to a question"
+
+
+def test_the_table_has_f1_where_it_was_measured():
+    grader = QAGrader()
+    engine = ScriptedEngine(
+        lambda request, k: Reply(r"\boxed{Ada}"),
+        scorer=lambda request, one: grader.grade(one.final_text, [request.problem.ground_truth]),
+    )
+    record = evaluate(
+        engine,
+        [Problem("p", "Who?", "Ada Lovelace"), Problem("r", "And who?", "Ada")],
+        SingleRole(SOLVER, ProblemPrompts()),
+        {SOLVER: Sampling(500, 900)},
+        tag="after",
+        step=0,
+    ).record
+    for suffix in ("", "_greedy"):
+        assert record.estimates[f"solver_f1{suffix}"].mean == pytest.approx((2 / 3 + 1) / 2)
+        assert record.estimates[f"solver_exact_match{suffix}"].mean == 0.5
+        assert record.estimates[f"solver_accuracy{suffix}"].mean == 1.0, "F1 above a half"
+    assert EvaluationRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
+    assert "Solver F1" in evaluation_markdown(record)
 
 
 @pytest.mark.parametrize(
