@@ -7,6 +7,7 @@ import sys
 
 import composing
 import pytest
+import torch
 import triton_interpreter  # noqa: F401  (before any other test can import Triton)
 from hypothesis import settings
 
@@ -27,6 +28,11 @@ def pytest_collection_modifyitems(items):
     """Slow files first: several processes take one file after another, and none is left with a slow one when
     the others have ended."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU, and torch sees none")
 
 
 def pytest_collection_finish():

@@ -58,13 +58,13 @@ _TRANSPORT = "third_party/gloo/gloo/transport"
 _FAILED = re.compile(r"ranks, rank \[([\d, ]+)\] failed")
 
 
-def run_program(program: Path, folder: Path) -> Path:
+def run_program(program: Path, folder: Path, *arguments: str) -> Path:
     """Run a program, with one thread, that leaves what it found in a folder; the folder. Where gloo lost the
     connection between all ranks, and none of them raised anything else or died, it is run once more."""
-    done = _run(program, folder)
+    done = _run(program, folder, *arguments)
     if done.returncode and lost_connection(done.stderr):
         warnings.warn(f"{program.name} is run again: {_traces(done.stderr)}", stacklevel=2)
-        done = _run(program, folder)
+        done = _run(program, folder, *arguments)
     assert done.returncode == 0, done.stdout[-3000:] + _traces(done.stderr)
     return folder
 
@@ -81,11 +81,11 @@ def lost_connection(text: str) -> bool:
     )
 
 
-def _run(program: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run(program: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     shutil.rmtree(folder)
     folder.mkdir()
     return subprocess.run(
-        [sys.executable, str(program), str(folder)],
+        [sys.executable, str(program), str(folder), *arguments],
         env={**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,

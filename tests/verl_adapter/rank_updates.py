@@ -1,15 +1,17 @@
 """The trainer's update on verl's own workers, as a program: one process per rank, no Ray.
 
-    python rank_updates.py FOLDER
+    python rank_updates.py FOLDER [--cuda] [--untied] [--case NAME]… [OVERRIDE…]
 
 Every rank runs the trainer's hooks from the trained groups on: batch, order of rows, log-probabilities,
 masked tokens, off-policy correction, update. Between trainer and worker stands `Ranks`, which cuts and
 joins batches as verl's dispatch does. The model is a random Qwen3 network, the optimizer is plain SGD.
-What each case gave is left in `FOLDER/ranks_<number of ranks>.pt`.
+What each case gave is left in `FOLDER/ranks_<number of ranks>.pt`. With `--cuda` there is one rank, on the
+first GPU, with NCCL; with `--untied` the network's head has weights of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import pickle
@@ -86,8 +88,25 @@ CASES: dict[str, Case] = {
     },
 }
 
+PLACES = {
+    False: ("cluster=cpu",),
+    # What the processor computes, on a GPU: float32, rows with padding, no kernel of verl's.
+    True: (
+        "cluster=1xgpu",
+        "actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        "actor_rollout_ref.model.use_remove_padding=false",
+        "actor_rollout_ref.actor.use_torch_compile=false",
+        "actor_rollout_ref.actor.use_dynamic_bsz=false",
+        "actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
+        "actor_rollout_ref.actor.fsdp_config.offload_policy=false",
+        "actor_rollout_ref.actor.fsdp_config.use_no_sync_for_gradient_accumulation=false",
+        "actor_rollout_ref.actor.fsdp_config.dtype=float32",
+        "+actor_rollout_ref.actor.fsdp_config.mixed_precision="
+        "{param_dtype: fp32, reduce_dtype: fp32, buffer_dtype: fp32}",
+    ),
+}
+"""Settings of the place, by whether it is a GPU."""
 OVERRIDES = (
-    "cluster=cpu",
     "marsrl.run.progress=false",
     "marsrl.off_policy.mode=tis",
     "marsrl.algo.mastered_tokens.enabled=true",
@@ -207,8 +226,8 @@ def own_mean(loss: Callable[..., Any], parts: int, *, model_output: Any, data: A
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor whose parts may lie with several ranks."""
-    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+    """A copy, in main memory, of a tensor whose parts may lie with several ranks."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu().clone()
 
 
 class Bench:
@@ -231,7 +250,8 @@ class Bench:
         self.start = {name: one.detach().clone() for name, one in self.module.named_parameters()}
         self.gradients: list[dict[str, torch.Tensor]] = []
         ALL_ATTENTION_FUNCTIONS["no_mask"] = attention_without_masks
-        ALL_ATTENTION_FUNCTIONS["flex_attention"] = written_out_flex_attention
+        if not torch.cuda.is_available():
+            ALL_ATTENTION_FUNCTIONS["flex_attention"] = written_out_flex_attention
         # verl's worker drops them when its update is over.
         self.worker.actor.engine.optimizer.register_step_pre_hook(lambda *_: self._keep_gradients())
 
@@ -284,11 +304,13 @@ class Bench:
         actor.ppo_micro_batch_size_per_gpu = rows
 
 
-def run_rank(config: Any, folder: Path, rank: int, world: int, port: int) -> None:
+def run_rank(
+    config: Any, folder: Path, rank: int, world: int, port: int, names: list[str] | None = None
+) -> None:
     join_ranks(rank, world, port)
     config.marsrl.run.output_dir = str(folder / f"run_{world}_{rank}")
     bench = Bench(config)
-    results = {name: bench.run(case) for name, case in CASES.items()}
+    results = {name: bench.run(case) for name, case in CASES.items() if name in (names or CASES)}
     if rank == 0:
         torch.save(results, folder / f"ranks_{world}.pt")
     torch.distributed.destroy_process_group()
@@ -323,26 +345,51 @@ def join_ranks(rank: int, world: int, port: int) -> None:
     os.environ["DIST_INIT_METHOD"] = f"tcp://127.0.0.1:{port}"
 
 
-def main(folder: Path) -> None:
+def composed(folder: Path, *overrides: str, cuda: bool = False, untied: bool = False) -> Any:
+    """The configuration, with a fresh network in the folder."""
+    from transformers import Qwen3ForCausalLM
+
     from marsrl_verl.config.command_line import parse_arguments
     from marsrl_verl.config.compose import compose_config
     from marsrl_verl.demo.model import build_model
     from marsrl_verl.demo.tokenizer import build_tokenizer
-    from marsrl_verl.verl_adapter.environment import prepare_environment
 
     model = folder / "model"
     network = build_model(seed=5, layers=2)
+    if untied:
+        network.config.tie_word_embeddings = False
+        network = Qwen3ForCausalLM(network.config).float()
     network.model.norm.weight.data *= 2  # surer of its tokens than a fresh network is
     network.save_pretrained(model)
     build_tokenizer().save_pretrained(model)
-    config = compose_config(parse_arguments([*OVERRIDES, f"actor_rollout_ref.model.path={model}"])).config
+    arguments = [*PLACES[cuda], *OVERRIDES, f"actor_rollout_ref.model.path={model}", *overrides]
+    return compose_config(parse_arguments(arguments)).config
+
+
+def main(arguments: argparse.Namespace) -> None:
+    from marsrl_verl.verl_adapter.environment import prepare_environment
+
+    folder = arguments.folder
+    config = composed(folder, *arguments.overrides, cuda=arguments.cuda, untied=arguments.untied)
     prepare_environment(config)
     # What takes the time is imported once; the ranks are forks of this process.
     import marsrl_verl.verl_adapter.run.task_runner  # noqa: F401
 
+    if arguments.cuda:  # CUDA does not survive a fork
+        run_rank(config, folder, 0, 1, free_port(), arguments.case)
+        return
     for world in WORLDS:
-        fork_ranks(world, lambda rank, port, world=world: run_rank(config, folder, rank, world, port))
+        fork_ranks(
+            world,
+            lambda rank, port, world=world: run_rank(config, folder, rank, world, port, arguments.case),
+        )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--untied", action="store_true")
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    main(parser.parse_args())

@@ -1,0 +1,53 @@
+"""Prove the package on one NVIDIA GPU, in six calls of a few minutes.
+
+    python -m benchmarks.gpu_check                     # all calls, in order: 27 minutes at most
+    python -m benchmarks.gpu_check 1 3                 # some
+    python -m benchmarks.gpu_check 1 --only 'cuda ipc'
+    python -m benchmarks.gpu_check --list
+
+Each call prints a table and leaves `call_N.json` in the folder, beside the logs. Status 0: every check
+passed. Without a GPU each check does what a processor can do of it and says "no CUDA device"; the status
+is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.gpu_check.calls import NUMBERS, load
+from benchmarks.gpu_check.child import PASSED
+from benchmarks.gpu_check.runner import run_call
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu_check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("calls", nargs="*", type=int, metavar="CALL", help=f"of {NUMBERS}; none: all")
+    parser.add_argument("--only", help="one check of the calls, by its name")
+    parser.add_argument("--folder", type=Path, default=Path("outputs/gpu_check"), help="records and logs")
+    parser.add_argument("--list", action="store_true", help="say what would be run")
+    arguments = parser.parse_args(argv)
+    if unknown := [one for one in arguments.calls if one not in NUMBERS]:
+        parser.error(f"there is no call {unknown[0]}; the calls are {NUMBERS}")
+    calls = [load(number) for number in arguments.calls or NUMBERS]
+    names = [check.name for call in calls for check in call.checks]
+    if arguments.only and arguments.only not in names:
+        parser.error(f"there is no check {arguments.only!r}; the checks are {names}")
+    if arguments.list:
+        for call in calls:
+            print(f"call {call.number}, {call.minutes} minutes: {call.title}")
+            print("".join(f"  {check.name}, {check.seconds} s\n" for check in call.checks), end="")
+        return 0
+    outcomes = [one for call in calls for one in run_call(call, arguments.folder.resolve(), arguments.only)]
+    passed = sum(one.result == PASSED for one in outcomes)
+    print(f"\n{passed} of {len(outcomes)} checks passed; records in {arguments.folder}")
+    return 0 if passed == len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

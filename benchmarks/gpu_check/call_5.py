@@ -1,0 +1,74 @@
+"""Call 5: three steps of each option that has processes, weights or rows of its own."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from benchmarks.gpu_check.checks import Bench, Call, Check, expect
+from benchmarks.gpu_check.training import overrides, plan, train
+from benchmarks.training_runs import steps
+
+STEPS = 3
+SHORT = (
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.save_freq=-1",
+    "data.train_batch_size=8",
+    "marsrl.evaluation.before=false",
+    "marsrl.evaluation.after=false",
+    # Compilation and CUDA graphs take longer than three steps; call 4 has them.
+    "actor_rollout_ref.rollout.enforce_eager=true",
+)
+RUNS: dict[str, tuple[str, ...]] = {
+    "overlap": ("model=tiny", "pipeline=overlapped"),
+    "adapter per role": (
+        "model=tiny", "policies=lora_per_role", "actor_rollout_ref.model.lora_rank=8",
+    ),
+    "two models": (
+        "model=tiny_rema", "data=rema_world", "algo=rema_single_turn", "policies=model_per_role",
+    ),
+    "attnrl": ("model=tiny", "algo=attnrl", "training=shared_prefixes"),
+    "arpo with tools": (
+        "model=tiny_tools", "data=tool_world", "algo=arpo", "marsrl.tools.python.target=python",
+    ),
+}  # fmt: skip
+LARGEST_GAP = 0.1
+"""Mean difference of engine's and trainer's log-probabilities, nats."""
+
+
+def settings(name: str) -> list[str]:
+    return overrides(*RUNS[name], *SHORT)
+
+
+def option(bench: Bench, name: str) -> None:
+    """Plan it, train three steps, look at what was recorded."""
+    own = settings(name)
+    plan(bench, "plan", *own)
+    bench.cuda()
+    done = steps(train(bench, "run", *own))
+    last = done[-1]
+    bench.figures |= {
+        "steps": len(done),
+        "last_step_s": last.timings["step"],
+        "trained_tokens": sum(one.metrics.get("batch/tokens", 0.0) for one in done),
+        "gap_mean": max(one.metrics.get("rollout/log_prob_gap_mean", 0.0) for one in done),
+    }
+    expect(
+        [one.number for one in done] == list(range(1, STEPS + 1)), f"recorded {len(done)} steps of {STEPS}"
+    )
+    wrong = sorted({key for one in done for key, value in one.metrics.items() if math.isinf(value)})
+    expect(not wrong, f"infinite: {wrong}")
+    expect(bench.figures["trained_tokens"] > 0, "no step trained a token")
+    gap = bench.figures["gap_mean"]
+    expect(
+        gap < LARGEST_GAP, f"engine and trainer differ by {gap:.3f} nats, expected less than {LARGEST_GAP}"
+    )
+
+
+CALL = Call(
+    5,
+    "the options, each alone",
+    5,
+    "the option that the check is named after",
+    tuple(Check(name, 75, functools.partial(option, name=name)) for name in RUNS),
+)

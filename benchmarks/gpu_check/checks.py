@@ -1,0 +1,116 @@
+"""What a check is, and where it asks for CUDA."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parents[2]
+"""The checkout: tests and benchmarks are run from it."""
+NO_DEVICE = "no CUDA device"
+_END = 2000
+"""Characters of a failed program's output that a message shows."""
+
+
+class NoCudaDeviceError(RuntimeError):
+    """The check has done what a processor can do of it."""
+
+
+class CheckError(RuntimeError):
+    """A check found something else than it expected."""
+
+
+@dataclass
+class Bench:
+    """What a check works with, and what it found."""
+
+    folder: Path
+    """Its own, empty at the beginning of a call."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """By name; kept also where the check fails later."""
+
+    def cuda(self) -> Any:
+        """The GPU. What a check does before it asks runs everywhere.
+
+        Raises:
+            NoCudaDeviceError: torch sees none.
+        """
+        import torch
+
+        if not torch.cuda.is_available():
+            raise NoCudaDeviceError(NO_DEVICE)
+        return torch.device("cuda", 0)
+
+    def run(self, command: Sequence[str], **variables: str) -> str:
+        """A program's output, which also goes into the check's log.
+
+        Raises:
+            CheckError: it failed; with the end of its output.
+        """
+        done = subprocess.run(
+            command,
+            cwd=HERE,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        print(f"$ {' '.join(command)}\n{done.stdout}", flush=True)
+        if done.returncode:
+            raise CheckError(f"status {done.returncode} of {command[1:4]}: …{done.stdout[-_END:]}")
+        return done.stdout
+
+    def tests(self, *arguments: str) -> None:
+        """The project's own tests: run on the GPU, without one collected.
+
+        Raises:
+            CheckError: one failed, or none ran.
+        """
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        try:
+            self.cuda()
+        except NoCudaDeviceError:
+            collected = self.run([*command, "--collect-only"])
+            self.figures["collected"] = sum("::" in line for line in collected.splitlines())
+            raise
+        summary = self.run(command).strip().splitlines()[-1]
+        self.figures["tests"] = summary.strip("= ")
+        if " passed" not in summary:
+            raise CheckError(f"no test passed: {summary}")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of a call's table."""
+
+    name: str
+    seconds: int
+    """Its share of the call's time; it is ended after that."""
+    run: Callable[[Bench], None]
+    """Raises where something is not as expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Checks that belong together and fit into some minutes."""
+
+    number: int
+    title: str
+    minutes: int
+    teaches: str
+    """Where to look when it fails."""
+    checks: tuple[Check, ...]
+
+
+def expect(holds: bool, what: str) -> None:
+    """Raise CheckError where it does not hold."""
+    if not holds:
+        raise CheckError(what)

@@ -1,0 +1,50 @@
+"""Folders of models with random weights, of real shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+QWEN3_06B = {
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+    "rms_norm_eps": 1e-6,
+}
+"""Qwen3-0.6B's."""
+
+
+def random_model(folder: Path, *, tied: bool = True, seed: int = 1, **shape: int) -> Path:
+    """A Qwen3 network of random weights in bfloat16 with the tiny world's tokenizer.
+
+    The tokenizer knows the first 200-odd ids; the others take part in every product and in the log-softmax.
+
+    Args:
+        folder: where it is written; made.
+        tied: whether the head has the embedding's weights.
+        seed: of the weights.
+        shape: what differs from Qwen3-0.6B.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from marsrl_verl.demo.tokenizer import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    config = Qwen3Config(
+        **{**QWEN3_06B, **shape},
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="bfloat16",
+    )
+    torch.manual_seed(seed)
+    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

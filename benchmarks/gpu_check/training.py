@@ -1,0 +1,110 @@
+"""Training runs on one GPU: their command, what is read of them, and a kill on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.gpu_check.checks import HERE, Bench, CheckError
+from benchmarks.kill_and_resume import recorded
+from marsrl_verl.machine.gpus import list_gpus, visible
+from marsrl_verl.machine.packages import installed
+from marsrl_verl.reporting.seal import newest_sealed
+
+_ACTOR = "actor_rollout_ref.actor"
+TOKENS = 32768
+"""Of a micro-batch: the presets' is one longest sequence, and the tiny world's sequences are short."""
+USUAL_GIB = 80
+
+
+def attention_settings() -> list[str]:
+    """flash-attn where it is installed. Otherwise sdpa; and fused kernels, since without flash-attn verl's
+    log-probabilities from logits walk over the tokens one by one."""
+    if installed("flash-attn"):
+        return []
+    return [
+        "actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+        "actor_rollout_ref.model.use_fused_kernels=true",
+    ]
+
+
+def overrides(*own: str, tokens: int = TOKENS, share: float = 0.3) -> list[str]:
+    """What the checks' runs have in common.
+
+    Args:
+        own: the run's.
+        tokens: of a micro-batch.
+        share: of the GPU's memory, which the engine takes.
+    """
+    gpus = visible(list_gpus())
+    gib = min(gpu.memory_mib for gpu in gpus) // 1024 if gpus else USUAL_GIB
+    return [
+        "cluster=1xgpu",
+        f"marsrl.hardware.gpu_gib={gib}",
+        # Small models: the training state stays on the GPU.
+        f"{_ACTOR}.fsdp_config.offload_policy=false",
+        f"{_ACTOR}.ppo_max_token_len_per_gpu={tokens}",
+        f"actor_rollout_ref.rollout.gpu_memory_utilization={share}",
+        "actor_rollout_ref.rollout.agent.num_workers=2",
+        "reward.num_workers=2",
+        "marsrl.run.progress=false",
+        *attention_settings(),
+        *own,
+    ]
+
+
+def command(folder: Path, name: str, *own: str) -> list[str]:
+    """The training program, with a run's name and all of its overrides."""
+    return [
+        sys.executable,
+        "-m",
+        "recipe.marsrl.main_marsrl",
+        f"name={name}",
+        f"marsrl.run.output_root={folder}",
+        *own,
+    ]
+
+
+def plan(bench: Bench, name: str, *own: str) -> str:
+    """The run's plan (a dry run), which needs no GPU.
+
+    Raises:
+        CheckError: the configuration is refused.
+    """
+    return bench.run(command(bench.folder, name, *own, "dry_run=true"))
+
+
+def train(bench: Bench, name: str, *own: str) -> Path:
+    """Run to the end; the run's folder."""
+    bench.run(command(bench.folder, name, *own))
+    return bench.folder / name
+
+
+def train_until_killed(bench: Bench, name: str, step: int, *own: str) -> Path:
+    """Start a run and kill it, with all of its group, once this step is recorded and has its checkpoint.
+
+    Raises:
+        CheckError: the run ended before.
+    """
+    folder = bench.folder / name
+    process = subprocess.Popen(
+        command(bench.folder, name, *own), cwd=HERE, stdin=subprocess.DEVNULL, stdout=sys.stdout,
+        stderr=sys.stdout, start_new_session=True,
+    )  # fmt: skip
+    try:
+        while process.poll() is None:
+            if recorded(folder) >= step and newest_sealed(folder / "checkpoints") == step:
+                return folder
+            time.sleep(0.2)
+        raise CheckError(
+            f"the run ended with status {process.returncode} before step {step} had a checkpoint"
+        )
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            time.sleep(2.0)  # Ray's processes end when their parent is gone

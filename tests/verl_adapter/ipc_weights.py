@@ -1,0 +1,101 @@
+"""verl's weight sync between two processes, without Ray and vLLM: the sender's side starts the receiver's.
+
+    python ipc_weights.py FOLDER [--shared-memory]
+
+Weights go through CUDA IPC on the first GPU, or through shared memory. What arrived, as seconds and the
+largest difference of each weight, is left in `FOLDER/received.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER, installed
+
+BUCKET_MIB = 4
+SHAPES = {
+    "small": (3,),
+    "odd": (7, 5),
+    "matrix": (512, 300),
+    "fills a bucket": (1024, 1024),
+    "next": (100, 100),
+    "last": (1,),
+}
+LARGER = {"larger than a bucket": (1024, 2048)}
+"""Sent by a handle of its own, which shared memory has none of."""
+ROUNDS = 3
+
+
+def weight(name: str, shape: tuple[int, ...], round_: int, device: str):
+    import torch
+
+    kind = torch.bfloat16 if name == "odd" else torch.float32
+    generator = torch.Generator().manual_seed(100 * round_ + len(name))
+    return torch.randn(shape, generator=generator).to(kind).to(device)
+
+
+def weights_of(shared: bool, round_: int, device: str):
+    shapes = SHAPES if shared else {**SHAPES, **LARGER}
+    return {name: weight(name, shape, round_, device) for name, shape in shapes.items()}
+
+
+def send(folder: Path, shared: bool) -> None:
+    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
+
+    device = "cpu" if shared else "cuda"
+    for round_ in range(ROUNDS):
+        sender = BucketedWeightSender(address(folder), BUCKET_MIB, use_shm=shared)
+        asyncio.run(sender.async_send_weights(iter(weights_of(shared, round_, device).items())))
+
+
+def receive(folder: Path, shared: bool) -> None:
+    import torch
+    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
+
+    device = torch.device("cpu") if shared else torch.device("cuda", 0)
+    found = []
+    for round_ in range(ROUNDS):
+        expected, differences = weights_of(shared, round_, str(device)), {}
+
+        def keep(bucket, is_last, expected=expected, differences=differences):
+            for name, value in bucket:
+                differences[name] = float((value.float() - expected[name].float()).abs().max())
+
+        start = time.perf_counter()
+        BucketedWeightReceiver(address(folder), device, use_shm=shared).receive_weights(keep)
+        missing = sorted(set(expected) - set(differences))
+        found.append({"seconds": time.perf_counter() - start, "differences": differences, "missing": missing})
+    (folder / "received.json").write_text(json.dumps(found))
+
+
+def address(folder: Path) -> str:
+    return f"ipc://{folder}/weights"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--shared-memory", action="store_true")
+    parser.add_argument("--receive", action="store_true")
+    options = parser.parse_args()
+    if options.shared_memory:
+        os.environ["VERL_PLATFORM"] = "cpu"
+        os.environ["VERL_USE_EXTERNAL_MODULES"] = "marsrl_verl.verl_adapter.register"
+        if not installed("vllm"):
+            sys.path.insert(0, str(DISTRIBUTION_FOLDER))
+    if options.receive:
+        receive(options.folder, options.shared_memory)
+    else:
+        receiver = subprocess.Popen([sys.executable, *sys.argv, "--receive"])
+        try:
+            send(options.folder, options.shared_memory)
+            sys.exit(receiver.wait(timeout=60))
+        finally:
+            receiver.kill()
