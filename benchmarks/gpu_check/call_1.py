@@ -132,7 +132,7 @@ def attention(bench: Bench) -> None:
 def ranks(bench: Bench) -> None:
     """The trainer's update on FSDP2 and NCCL; fused kernels with tied and untied heads; the weight sync."""
     bench.tests(
-        "tests/verl_adapter/test_ranks_on_cuda.py", "tests/verl_adapter/test_weight_ipc.py", "-m", "gpu"
+        "tests/verl_adapter/test_ranks_on_gpu.py", "tests/verl_adapter/test_weight_ipc.py", "-m", "gpu"
     )
 
 

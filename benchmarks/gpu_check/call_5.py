@@ -6,7 +6,7 @@ import functools
 import math
 
 from benchmarks.gpu_check.checks import Bench, Call, Check, expect
-from benchmarks.gpu_check.training import overrides, plan, train
+from benchmarks.gpu_check.training import FUSED, overrides, plan, train
 from benchmarks.training_runs import steps
 
 STEPS = 3
@@ -27,7 +27,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "two models": (
         "model=tiny_rema", "data=rema_world", "algo=rema_single_turn", "policies=model_per_role",
     ),
-    "attnrl": ("model=tiny", "algo=attnrl", "training=shared_prefixes"),
+    "attnrl": ("model=tiny", "algo=attnrl", "training=shared_prefixes", f"{FUSED}=false"),
     "arpo with tools": (
         "model=tiny_tools", "data=tool_world", "algo=arpo", "marsrl.tools.python.target=python",
     ),

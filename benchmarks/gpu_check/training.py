@@ -21,6 +21,9 @@ TOKENS = 32768
 USUAL_GIB = 80
 
 
+FUSED = "actor_rollout_ref.model.use_fused_kernels"
+
+
 def attention_settings() -> list[str]:
     """flash-attn where it is installed. Otherwise sdpa; and fused kernels, since without flash-attn verl's
     log-probabilities from logits walk over the tokens one by one."""
@@ -28,7 +31,7 @@ def attention_settings() -> list[str]:
         return []
     return [
         "actor_rollout_ref.model.override_config.attn_implementation=sdpa",
-        "actor_rollout_ref.model.use_fused_kernels=true",
+        f"{FUSED}=true",
     ]
 
 
@@ -52,9 +55,13 @@ def overrides(*own: str, tokens: int = TOKENS, share: float = 0.3) -> list[str]:
         "actor_rollout_ref.rollout.agent.num_workers=2",
         "reward.num_workers=2",
         "marsrl.run.progress=false",
-        *attention_settings(),
+        *(one for one in attention_settings() if _key(one) not in map(_key, own)),
         *own,
     ]
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0]
 
 
 def command(folder: Path, name: str, *own: str) -> list[str]:

@@ -52,6 +52,9 @@ class Case:
     """How the loss is averaged (`loss_agg_mode`, or `loss_mean` of TURN_MEANS)."""
 
 
+WHOLE = "all tokens"
+"""One micro-batch."""
+
 CASES: dict[str, Case] = {
     "one row": Case(rows=1),
     "two rows": Case(rows=2),
@@ -59,7 +62,7 @@ CASES: dict[str, Case] = {
     "all rows": Case(rows=10),
     "few tokens": Case(tokens=40),
     "more tokens": Case(tokens=90),
-    "all tokens": Case(),
+    WHOLE: Case(),
     "two updates, two rows": Case(rows=2, updates=2),
     "two updates, few tokens": Case(tokens=40, updates=2),
     "two updates, all tokens": Case(updates=2),
@@ -106,6 +109,14 @@ PLACES = {
     ),
 }
 """Settings of the place, by whether it is a GPU."""
+FOUND = {
+    "actor/loss": 0.120129,
+    "actor/pg_loss": 0.162666,
+    "actor/grad_norm": 5.17558,
+    "actor/entropy": 4.25372,
+}
+"""What `WHOLE` gives on the processor, and is to give on a GPU."""
+
 OVERRIDES = (
     "marsrl.run.progress=false",
     "marsrl.off_policy.mode=tis",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from fresh_python import run_program
-from rank_updates import CASES, SEQUENCE_MEANS, TURN_MEANS, WORLDS, trained_groups
+from rank_updates import CASES, FOUND, SEQUENCE_MEANS, TURN_MEANS, WHOLE, WORLDS, trained_groups
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
 
@@ -30,8 +30,6 @@ pytestmark = [
 PROGRAM = Path(__file__).with_name("rank_updates.py")
 TOLERANCE = 1e-5
 """Largest difference, as a share of the largest entry: float32 sums in another order differ by 1e-6."""
-WHOLE = "all tokens"
-"""One micro-batch."""
 
 Results = dict[int, dict[str, dict[str, Any]]]
 
@@ -49,6 +47,11 @@ def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) 
     assert found.keys() == expected.keys()
     largest = max(float(one.abs().max()) for one in expected.values())
     return max(float((found[name] - expected[name]).abs().max()) for name in expected) / largest
+
+
+def test_the_update_is_the_one_that_gpus_are_compared_with(results):
+    metrics = results[1][WHOLE]["metrics"]
+    assert {name: metrics[name] for name in FOUND} == pytest.approx(FOUND, rel=1e-4)
 
 
 def one_update(name: str) -> bool:

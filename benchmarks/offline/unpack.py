@@ -1,0 +1,80 @@
+"""Put together and unpack what `benchmarks.offline.pack` wrote.
+
+    python unpack.py PARTS SITE
+
+PARTS is a folder with all parts and `index.json`; SITE is made, and is what PYTHONPATH names afterwards.
+Needs Python 3.8 or newer and nothing else, this project included. Status 3: parts are missing or damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import os
+import sys
+import tarfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+INDEX = "index.json"
+
+
+def problems(parts: Path) -> list[str]:
+    """What keeps the parts from being unpacked."""
+    index = json.loads((parts / INDEX).read_text())
+    found = []
+    for part in index["parts"]:
+        path = parts / part["name"]
+        if not path.exists():
+            found.append(f"{part['name']} is missing")
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != part["sha256"]:
+            found.append(f"{part['name']} is damaged, or is of another packing")
+    return found
+
+
+def read(parts: Path, start: int, end: int) -> bytes:
+    """Bytes of all parts, end to end."""
+    size = json.loads((parts / INDEX).read_text())["part_bytes"]
+    pieces = []
+    for number in range(start // size, (end - 1) // size + 1):
+        with (parts / f"part-{number + 1:02d}.bin").open("rb") as file:
+            file.seek(max(start - number * size, 0))
+            pieces.append(file.read(min(end, (number + 1) * size) - max(start, number * size)))
+    return b"".join(pieces)
+
+
+def extract(parts: Path, site: Path, start: int, end: int) -> None:
+    """One stream: a compressed archive of some of the files."""
+    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(read(parts, start, end)))) as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(site, filter="data")
+        else:
+            archive.extractall(site)
+
+
+def main(parts: Path, site: Path) -> int:
+    if not (parts / INDEX).exists():
+        print(f"{parts / INDEX} is missing")
+        return 3
+    wrong = problems(parts)
+    if wrong:
+        print("\n".join(wrong))
+        return 3
+    site.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        streams = json.loads((parts / INDEX).read_text())["streams"]
+        # The largest first: it takes longest.
+        streams.sort(key=lambda one: -one["unpacked"])
+        for done in [pool.submit(extract, parts, site, one["start"], one["end"]) for one in streams]:
+            done.result()
+    print(f"{len(streams)} archives in {time.monotonic() - begun:.1f} s")
+    print(f"export PYTHONPATH={site.resolve()}:$PWD")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
