@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 
-.PHONY: help install demo smollm2 compare test unit e2e test-without lint check-gpu-extra clean
+.PHONY: help install demo smollm2 compare test unit e2e test-without lint check-gpu-extra gpu-check clean
 
 help:
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 5 minutes);"
@@ -24,6 +24,9 @@ help:
 	@echo "make test-without METHOD=attnrl"
 	@echo "            the unit tests of what is left when a method is taken out of a copy of the tree"
 	@echo "make lint   ruff, mypy and the import contracts"
+	@echo "make gpu-check [CALL=1]"
+	@echo "            on a machine with an NVIDIA GPU: what proves the package there, in six calls of minutes"
+	@echo "            (docs/gpu_check.md); PY=python takes an environment of yours"
 	@echo "make check-gpu-extra"
 	@echo "            whether the extras for GPUs can be resolved on each Python (uv; metadata only, a minute)"
 
@@ -87,6 +90,10 @@ check-gpu-extra: $(STAMP)
 	    echo "Python $$python $$extras: resolved"; \
 	  done; \
 	done
+
+# In the environment of the extra `gpu`: PY=python where that one is entered.
+gpu-check: $(if $(filter $(VENV)/bin/python,$(PY)),$(STAMP))
+	$(PY) -m benchmarks.gpu_check $(CALL)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,112 @@
+"""An environment that is carried to a machine without network arrives as it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.offline import pack
+from benchmarks.offline.pack import (
+    carried,
+    compress,
+    lines,
+    name_of,
+    overrides,
+    pins,
+    shares,
+    strip,
+    write_parts,
+)
+
+INSTALLED = (
+    "torch==2.11.0+cu130",
+    "transformers==5.17.0",
+    "PyYAML==6.0.4",
+    "-e git+x#egg=mine",
+    "numpy==2.5.2",
+)
+
+
+def test_what_the_machine_has_is_kept_but_for_what_is_replaced():
+    installed = pins(INSTALLED)
+    assert installed["torch"] == "torch==2.11.0" and installed["pyyaml"] == "PyYAML==6.0.4"
+    away = ["wandb ; sys_platform == 'never'"]
+    assert overrides(installed, ["Transformers"], away) == [
+        "torch==2.11.0", "PyYAML==6.0.4", "numpy==2.5.2", *away,
+    ]  # fmt: skip
+    resolved = ["torch==2.11.0", "transformers==5.9.0", "pyyaml==6.0.4", "ray==2.60.0", ""]
+    assert carried(resolved, installed, ["transformers"]) == ["transformers==5.9.0", "ray==2.60.0"]
+
+
+def test_names_are_compared_as_packages_are():
+    assert {name_of(one) for one in ("Hydra_Core>=1", "hydra.core[x]==1", "hydra-core ; x")} == {"hydra-core"}
+
+
+@pytest.fixture
+def site(tmp_path):
+    folder = tmp_path / "site"
+    for name, content in {
+        "a/__init__.py": b"",
+        "a/__pycache__/x.pyc": b"x",
+        "a/deep/__pycache__/x.pyc": b"x",
+        "a/big.so": os.urandom(300_000),
+        "a/stub.pyi": b"x",
+        "jars/one/x.jar": b"x",
+        "b.py": b"print('b')\n" * 1000,
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "a/big.so").chmod(0o755)
+    return folder
+
+
+def content(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(one.relative_to(folder)): (one.stat().st_mode, one.read_bytes())
+        for one in folder.rglob("*")
+        if one.is_file()
+    }
+
+
+def unpack(out: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """As on a machine that has nothing else."""
+    command = [sys.executable, "-I", "-S", str(out / "unpack.py"), str(out), str(site)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_parts_are_small_and_everything_arrives(site, tmp_path, monkeypatch):
+    strip(site, ["**/__pycache__/**", "**/*.pyi", "jars/**", "nothing/**"])
+    assert set(content(site)) == {"a/__init__.py", "a/big.so", "b.py"}
+    monkeypatch.setattr(pack, "STREAM_BYTES", 10_000)
+    groups = list(shares(site))
+    assert [[one.name for one in group] for group in groups] == [["__init__.py"], ["big.so"], ["b.py"]]
+    out = tmp_path / "out"
+    (out / "x").mkdir(parents=True)
+    (out / "part-09.bin").write_bytes(b"of an earlier packing")
+    paths = write_parts([compress(site, group) for group in groups], out, 64_000)
+    assert len(paths) > 3, "a file is cut where it is larger than a part"
+    assert sorted(out.glob("part-*.bin")) == paths
+    assert all(path.stat().st_size <= 64_000 for path in paths)
+    done = unpack(out, tmp_path / "there")
+    assert done.returncode == 0, done.stderr
+    assert content(tmp_path / "there") == content(site)
+    assert f"PYTHONPATH={tmp_path / 'there'}" in done.stdout
+
+
+def test_missing_and_damaged_parts_are_named(site, tmp_path):
+    paths = write_parts([compress(site, group) for group in shares(site)], tmp_path / "out", 64_000)
+    paths[0].unlink()
+    paths[1].write_bytes(b"x")
+    done = unpack(tmp_path / "out", tmp_path / "there")
+    assert done.returncode == 3 and not (tmp_path / "there").exists()
+    assert "part-01.bin is missing" in done.stdout and "part-02.bin is damaged" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_the_lists_are_what_uv_and_the_packer_read():
+    assert all(line.endswith("; sys_platform == 'never'") for line in lines(pack.LEFT_OUT))
+    assert not any(pattern.startswith("/") for pattern in lines(pack.STRIPPED))
