@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 
-.PHONY: help install demo smollm2 compare test unit e2e test-without lint check-gpu-extra gpu-check clean
+.PHONY: help install demo smollm2 compare test unit e2e rehearse test-without lint check-gpu-extra gpu-check clean
 
 help:
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 5 minutes);"
@@ -21,6 +21,9 @@ help:
 	@echo "make test   all tests, end-to-end ones included"
 	@echo "make unit   the tests that take seconds"
 	@echo "make e2e    the tests with real Ray, FSDP2 and vLLM"
+	@echo "make rehearse ONLY=marsrl"
+	@echo "            every GPU example and preset for a few steps on the processor, with a small random model of its"
+	@echo "            architecture (half a minute each); ONLY: those with this in their names"
 	@echo "make test-without METHOD=attnrl"
 	@echo "            the unit tests of what is left when a method is taken out of a copy of the tree"
 	@echo "make lint   ruff, mypy and the import contracts"
@@ -69,6 +72,9 @@ unit: $(STAMP)
 
 e2e: $(STAMP)
 	$(E2E)
+
+rehearse: $(STAMP)
+	$(PY) tests/rehearsal/rehearse.py $(ONLY)
 
 METHOD ?= attnrl
 

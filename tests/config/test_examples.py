@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from example_scripts import EXAMPLES, SCRIPTS, hub_id, recorded_calls, training_arguments
 from small_files import make_data
 
 pytestmark = pytest.mark.slow
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-HUB_IDS = {
-    "qwen3_8b": "Qwen/Qwen3-8B",
-    "llama3_8b": "meta-llama/Meta-Llama-3-8B-Instruct",
-    "llama3_1_8b": "meta-llama/Llama-3.1-8B-Instruct",
-    "qwen2_5_7b": "Qwen/Qwen2.5-7B-Instruct",
-    "30b": "Qwen/Qwen3-30B-A3B-Thinking-2507",
-    "evaluation": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
-    "1_5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
-    "7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
-    "4b": "Qwen/Qwen3-4B-Thinking-2507",
-}
-SCRIPTS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".sh", ".sbatch"))
-RECORDER = """#!/usr/bin/env python3
-import json, os, sys
-with open(os.environ["CALLS"], "a") as file:
-    file.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]) + "\\n")
-"""
-
-
-def training_arguments(call: list[str]) -> list[str]:
-    """What follows `python -m recipe.marsrl.main_marsrl`."""
-    return call[call.index("recipe.marsrl.main_marsrl") + 1 :]
 
 
 @pytest.fixture(scope="session")
@@ -65,38 +41,18 @@ def published_pairs(tmp_path_factory) -> Path:
 @pytest.fixture
 def calls(tmp_path, published_data, published_pairs):
     """Run a script with recorders in place of the programs that it calls."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("python", "ray", "srun"):
-        (programs / name).write_text(RECORDER)
-        (programs / name).chmod(0o755)
-    (programs / "scontrol").write_text("#!/bin/sh\nprintf 'node1\\nnode2\\nnode3\\nnode4\\n'\n")
-    (programs / "scontrol").chmod(0o755)
-    record = tmp_path / "calls.jsonl"
-    record.touch()
 
     def run_script(name: str, *argv: str, changes: dict | None = None) -> list[list[str]]:
         data = published_pairs if "judge" in name else published_data
-        env = {
-            **os.environ,
-            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-            "CALLS": str(record),
+        environment = {
             "TRAIN_FILES": str(data),
             "VAL_FILES": str(data),
-            "SLURM_JOB_NODELIST": "node[1-4]",
-            "SLURM_NNODES": "4",
-            "SLURM_CPUS_ON_NODE": "96",
-            "MODEL_PATH": next((id_ for size, id_ in HUB_IDS.items() if size in name), HUB_IDS["30b"]),
+            "MODEL_PATH": hub_id(name),
             "OUTPUT_ROOT": str(tmp_path / "seen by all"),
             "RAY_AUTH_TOKEN": "t",
             **(changes or {}),
         }
-        env = {key: value for key, value in env.items() if value is not None}
-        # From somewhere else: nothing in an example depends on where it is called.
-        # What the script leaves in the background has been recorded too when it ends.
-        command = ["bash", "-c", '. "$0"; wait', str(EXAMPLES / name), *argv]
-        subprocess.run(command, env=env, cwd=tmp_path, check=True, timeout=60)
-        return [json.loads(line) for line in record.read_text().splitlines()]
+        return recorded_calls(name, tmp_path, environment, *argv)
 
     return run_script
 
@@ -107,7 +63,7 @@ def test_script_trains_with_an_accepted_configuration(calls, run, name):
     arguments = training_arguments(call)
     assert "dry_run=true" in arguments
     (path,) = [text.split("=")[1] for text in arguments if text.startswith("actor_rollout_ref.model.path=")]
-    assert path in HUB_IDS.values(), "the folder that MODEL_PATH names"
+    assert path == hub_id(name), "the folder that MODEL_PATH names"
     done = run(*arguments)
     assert (done.status, done.err) == (0, "")
 

@@ -1,0 +1,50 @@
+"""The reward of a model that is never right."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.loading import load_class
+
+
+class ByChance(RoleReward):
+    """Takes half of the responses for right, by their ids, after the configured reward has graded them.
+
+    Args:
+        graded_by: the class that the preset names.
+        kwargs: its arguments.
+    """
+
+    pays_unfinished = True
+    tells_answer = True
+
+    def __init__(self, graded_by: str, kwargs: Mapping[str, Any] | None = None) -> None:
+        base: type[Any] = RoleReward
+        self.own: RoleReward = load_class(graded_by, kwargs, base)
+
+    def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
+        """Grade a response, then toss a coin."""
+        found = self.own.score(request)
+        return self._later(request, found) if inspect.isawaitable(found) else _tossed(request, found)
+
+    async def _later(self, request: ScoreRequest, found: Awaitable[RewardResult]) -> RewardResult:
+        return _tossed(request, await found)
+
+    def longest_s(self, calls: int) -> float | None:
+        return self.own.longest_s(calls)
+
+    def close(self) -> None:
+        self.own.close()
+
+
+def _tossed(request: ScoreRequest, found: RewardResult) -> RewardResult:
+    if not found.graded:
+        return found  # a failed grade stays one
+    heads = hashlib.sha256(request.trajectory_id.encode()).digest()[0] % 2
+    return replace(found, value=float(heads), info={"answer": str(heads), **found.info})

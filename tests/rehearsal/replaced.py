@@ -1,0 +1,181 @@
+"""What a rehearsal on a processor has otherwise than the preset on GPUs: the whole list, with reasons.
+
+Everything else stays as it is composed: removal of padding, fused kernels, gradient checkpointing, dynamic
+batches, bfloat16, FSDP2's options, offloading, adapters, the engine's prefix cache and chunked prefill, the
+reward of the preset (whose grade is then tossed for, `chance.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.algos.registry import method_class
+
+_ACTOR, _MODEL, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.model", "actor_rollout_ref.rollout"
+_RAY = "ray_kwargs.ray_init"
+Settings = dict[str, Any]
+"""Values by key."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Settings that a processor cannot honour, with what stands in for them."""
+
+    name: str
+    reason: str
+    settings: Settings
+
+    def differs(self, config: DictConfig) -> bool:
+        """Whether a composed configuration has it otherwise."""
+        return any(OmegaConf.select(config, key) not in (value, None) for key, value in self.settings.items())
+
+
+REPLACED = (
+    Replacement(
+        "flash-attention",
+        "Its kernels are the GPU's; sdpa takes the same packed rows.",
+        {f"{_MODEL}.override_config.attn_implementation": "sdpa"},
+    ),
+    Replacement(
+        "Ulysses",
+        "verl exchanges the heads of a sequence's ranks inside flash-attention alone.",
+        {f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 1},
+    ),
+    Replacement(
+        "tensor parallel engine",
+        "An engine is one process here.",
+        {f"{_ROLLOUT}.tensor_model_parallel_size": 1},
+    ),
+    Replacement("CUDA graphs", "There are none.", {f"{_ROLLOUT}.enforce_eager": True}),
+    Replacement(
+        "sleeping engine",
+        "vLLM gives back memory of GPUs alone.",
+        {f"{_ROLLOUT}.free_cache_engine": False, f"{_ROLLOUT}.enable_sleep_mode": False},
+    ),
+    Replacement(
+        "torch.compile",
+        "It would compile code for this processor, for a minute, which says nothing about a GPU's.",
+        {f"{_ACTOR}.use_torch_compile": False, f"{_ACTOR}.fsdp_config.use_torch_compile": False},
+    ),
+)
+"""Settings that do not run on a processor."""
+
+
+def machine(config: DictConfig) -> Settings:
+    """Two ranks on gloo where the preset has several GPUs, a Ray of the run's own with logical GPUs, and what
+    vLLM needs on a processor (configs/cluster/cpu.yaml has the reasons)."""
+    ranks = min(2, int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node))
+    engines = int(config.actor_rollout_ref.rollout.nnodes)
+    environment = {
+        "VERL_PLATFORM": "cpu",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "OMP_NUM_THREADS": "1",
+    }
+    return {
+        "trainer.device": "cpu",
+        "trainer.nnodes": 1,
+        "trainer.n_gpus_per_node": ranks,
+        f"{_RAY}.address": None,
+        f"{_RAY}.num_cpus": 32,
+        f"{_RAY}.num_gpus": ranks * (1 + engines),
+        f"{_RAY}.include_dashboard": False,
+        f"{_ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend": "uni",
+        f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 64,
+        f"{_ROLLOUT}.agent.num_workers": 1,
+        "reward.num_workers": 1,
+        "data.dataloader_num_workers": 0,
+        "marsrl.run.worker_logs": False,
+        **{f"{_RAY}.runtime_env.env_vars.{name}": value for name, value in environment.items()},
+    }
+
+
+def sizes(config: DictConfig) -> Settings:
+    """A few steps of a few short responses: as many as it takes until every kind of row was trained."""
+    marsrl, algo = config.marsrl, config.marsrl.algo
+    problems = max(2, int(marsrl.pipeline.updates_per_step))
+    segments = int(marsrl.pipeline.max_segments)
+    found: Settings = {
+        "data.train_batch_size": problems,
+        "trainer.total_training_steps": 2 if segments == 1 else 2 + segments,
+        "marsrl.algo.group_size": min(4, int(algo.group_size)),
+        "marsrl.evaluation.before": False,
+        "marsrl.evaluation.after": bool(config.trainer.val_only),
+        "marsrl.evaluation.every": 0,
+        "marsrl.evaluation.problems": 2,
+        "marsrl.evaluation.samples_per_problem": min(2, int(marsrl.evaluation.samples_per_problem)),
+        # Several micro-batches in an update.
+        f"{_ACTOR}.ppo_max_token_len_per_gpu": 2048,
+    }
+    for name, role in marsrl.roles.items():
+        found |= {f"marsrl.roles.{name}.max_prompt_tokens": 1536, f"marsrl.roles.{name}.max_new_tokens": 32}
+        if role.max_sequence_tokens is not None:
+            found |= {
+                f"marsrl.roles.{name}.max_new_tokens": 256,
+                f"marsrl.roles.{name}.max_sequence_tokens": 1700,
+            }
+    if marsrl.pipeline.samples_per_update is not None:
+        found["marsrl.pipeline.samples_per_update"] = 8
+    fewer = {
+        "max_turns": 2,
+        "message_tokens": 24,
+        "result_tokens": 64,
+        "plans_per_problem": 2,
+        "solutions_per_plan": 4,
+        "episodes": 1,
+        "iterations": 1,
+    }
+    for name, most in fewer.items():
+        if algo.get(name) is not None:
+            found[f"marsrl.algo.{name}"] = min(most, int(algo[name]))
+    if "adaptive_batch" in algo and algo.adaptive_batch.enabled:
+        found["marsrl.algo.adaptive_batch.max_problems"] = problems
+    if "episodes" in algo:
+        # A pass is a step: what is counted, then each agent's phase, until the phases end.
+        found |= {"data.train_max_samples": problems, "trainer.total_training_steps": 8}
+    return found
+
+
+def rewards(config: DictConfig) -> Settings:
+    """A random model is never right: half of the answers are taken for right, so that there is something to
+    learn."""
+    found: Settings = {}
+    for role in method_class(config.marsrl.algo.name).answering_roles:
+        spec = config.marsrl.reward[role]
+        found[f"marsrl.reward.{role}.target"] = "chance:ByChance"
+        found[f"marsrl.reward.{role}.kwargs.graded_by"] = spec.target
+        found[f"marsrl.reward.{role}.kwargs.kwargs"] = OmegaConf.to_container(spec.kwargs)
+    return found
+
+
+def settings(config: DictConfig) -> Settings:
+    """All that a rehearsal of a composed configuration has otherwise."""
+    found: Settings = {}
+    for one in REPLACED:
+        found |= one.settings
+    return found | machine(config) | sizes(config) | rewards(config)
+
+
+def words(changed: Settings) -> list[str]:
+    """Settings as Hydra's overrides."""
+    return [f"++{key}={_word(value)}" for key, value in changed.items()]
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"'{value}'"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_word(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_word, value)) + "]"
+    return str(value)

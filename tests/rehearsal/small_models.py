@@ -1,0 +1,245 @@
+"""Folders of models with random weights: the configuration of a published model with small sizes, and a
+tokenizer of its family with a small vocabulary."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+PACKAGE = Path(__file__).resolve().parents[2] / "marsrl_verl"
+HEADS, KEY_VALUE_HEADS, HEAD_SIZE = 4, 2, 32
+"""Ulysses splits the heads over two ranks; vLLM's attention on the CPU takes no smaller head."""
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEY_VALUE_HEADS,
+    "head_dim": HEAD_SIZE,
+}
+SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+VOCABULARY = 1200
+MARKS = ("<search>", "</search>", "<python>", "</python>", "<answer>", "</answer>", "\\boxed{", "[FINISH]")
+"""What roles write so that something happens: a token each."""
+ODDS = {"</think>": 0.2, "\\boxed{": 0.05, "[FINISH]": 0.05, "<search>": 0.05, "</search>": 0.1}
+END_ODDS = 0.1
+"""How likely a token ends the response; the others of `ODDS` likewise."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What tokenizers of a family have in common.
+
+    Args:
+        template: the chat template.
+        specials: end of message first, then padding, then the others.
+        thinking: added tokens that are not special.
+    """
+
+    template: str
+    specials: tuple[str, ...]
+    thinking: tuple[str, ...] = ()
+
+
+def _turns(before: str, after: str, answer: str, start: str = "") -> str:
+    """A chat template in which each message stands between two marks."""
+    return (
+        f"{start}{{%- for message in messages -%}}"
+        f"{before}{{{{- message['content'] -}}}}{after}"
+        f"{{%- endfor -%}}{{%- if add_generation_prompt -%}}{{{{- {answer} -}}}}{{%- endif -%}}"
+    )
+
+
+_CHATML = "{{- '<|im_start|>' + message['role'] + '\\n' -}}", "{{- '<|im_end|>\\n' -}}"
+_THINK = ("<think>", "</think>")
+_QWEN = ("<|im_end|>", "<|endoftext|>", "<|im_start|>")
+CHATML = Family(_turns(*_CHATML, "'<|im_start|>assistant\\n'"), _QWEN, _THINK)
+THINKING = Family(_turns(*_CHATML, "'<|im_start|>assistant\\n<think>\\n'"), _QWEN, _THINK)
+LLAMA = Family(
+    _turns(
+        "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' -}}",
+        "{{- '<|eot_id|>' -}}",
+        "'<|start_header_id|>assistant<|end_header_id|>\\n\\n'",
+        "{{- '<|begin_of_text|>' -}}",
+    ),
+    ("<|eot_id|>", "<|end_of_text|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
+)
+DISTILLED = Family(
+    _turns(
+        "{{- {'user': '<｜User｜>', 'assistant': '<｜Assistant｜>'}.get(message['role'], '') -}}",
+        "{{- '<｜end▁of▁sentence｜>' if message['role'] == 'assistant' else '' -}}",
+        "'<｜Assistant｜><think>\\n'",
+        "{{- '<｜begin▁of▁sentence｜>' -}}",
+    ),
+    ("<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
+    _THINK,
+)
+
+_QWEN2 = {
+    "model_type": "qwen2",
+    "rms_norm_eps": 1e-6,
+    "use_sliding_window": False,
+    "tie_word_embeddings": False,
+}
+_QWEN3 = {"attention_bias": False, "rms_norm_eps": 1e-6, "use_sliding_window": False, "sliding_window": None}
+_LLAMA3 = {
+    "model_type": "llama",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+}
+MODELS: dict[str, tuple[Family, dict[str, Any]]] = {
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": (
+        THINKING,
+        {
+            **_QWEN3,
+            "model_type": "qwen3_moe",
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 262144,
+            "rope_theta": 10000000.0,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "norm_topk_prob": True,
+            "router_aux_loss_coef": 0.001,
+            "output_router_logits": False,
+            **SMALL_EXPERTS,
+        },
+    ),
+    "Qwen/Qwen3-4B-Thinking-2507": (
+        THINKING,
+        {
+            **_QWEN3,
+            "model_type": "qwen3",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 262144,
+            "rope_theta": 5000000.0,
+        },
+    ),
+    "Qwen/Qwen3-8B": (
+        CHATML,
+        {
+            **_QWEN3,
+            "model_type": "qwen3",
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 40960,
+            "rope_theta": 1000000.0,
+        },
+    ),
+    "Qwen/Qwen2.5-7B-Instruct": (
+        CHATML,
+        {**_QWEN2, "max_position_embeddings": 32768, "rope_theta": 1000000.0, "sliding_window": 131072},
+    ),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": (
+        DISTILLED,
+        {**_QWEN2, "max_position_embeddings": 131072, "rope_theta": 10000.0, "sliding_window": 4096},
+    ),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": (
+        DISTILLED,
+        {**_QWEN2, "max_position_embeddings": 131072, "rope_theta": 10000.0, "sliding_window": 4096},
+    ),
+    "meta-llama/Meta-Llama-3-8B-Instruct": (LLAMA, {**_LLAMA3, "max_position_embeddings": 8192}),
+    "meta-llama/Llama-3.1-8B-Instruct": (
+        LLAMA,
+        {
+            **_LLAMA3,
+            "max_position_embeddings": 131072,
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        },
+    ),
+}
+"""By hub id: tokenizer family, and what its `config.json` says beside sizes."""
+
+
+def make_model(name: str, folder: Path) -> Path:
+    """Write the folder of a small model that is made like the one with this hub id."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    family, published = MODELS[name]
+    tokenizer = build_tokenizer(family)
+    values = {**published, **SMALL}
+    config = AutoConfig.for_model(
+        values.pop("model_type"),
+        **values,
+        vocab_size=math.ceil(len(tokenizer) / 64) * 64,  # larger than the tokenizer's, as the published ones
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="bfloat16",
+    )
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(config)
+    ids = dict(zip(ODDS, tokenizer.convert_tokens_to_ids(list(ODDS)), strict=True))
+    likely = {ids[token]: odds for token, odds in ODDS.items() if ids[token] is not None}
+    _write_now_and_then(model, {**likely, tokenizer.eos_token_id: END_ODDS})
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [tokenizer.eos_token_id, tokenizer.pad_token_id]})
+    )
+    return folder
+
+
+def _write_now_and_then(model: PreTrainedModel, odds: Mapping[int, float]) -> None:
+    """Let each token of `odds` come about so often, the others alike.
+
+    All embeddings have one direction in common, which is most of what arrives at the head; there the logits
+    of these tokens are raised.
+    """
+    import torch
+
+    rest = 1.0 - sum(odds.values())
+    with torch.no_grad():
+        embeddings = model.get_input_embeddings().weight
+        head = model.get_output_embeddings().weight
+        for weight in (embeddings, head):
+            weight.normal_(0.0, 0.05)
+            weight[:, 0] = 1.0
+        arrives = math.sqrt(weight.shape[1])  # after the last norm
+        for token, share in odds.items():
+            head[token, 0] += math.log(share / rest * len(head)) / arrives
+
+
+def build_tokenizer(family: Family) -> PreTrainedTokenizerFast:
+    """Byte-level pairs, learnt from the package's own source, so that its prompts stay short."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_texts(), trainer)
+    end, padding, *others = family.specials
+    tokenizer.add_special_tokens([AddedToken(one, special=True, normalized=False) for one in family.specials])
+    tokenizer.add_tokens(
+        [AddedToken(one, special=False, normalized=False) for one in (*family.thinking, *MARKS)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=end,
+        pad_token=padding,
+        additional_special_tokens=others,
+        chat_template=family.template,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _texts() -> Sequence[str]:
+    files = sorted((PACKAGE / "algos").glob("**/prompts.py")) + sorted((PACKAGE / "core").glob("*.py"))
+    return [path.read_text(encoding="utf-8") for path in files]

@@ -1,0 +1,111 @@
+"""What `make rehearse` covers, what it has otherwise than the presets, and how it goes on after a failure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import rehearse
+import replaced
+from example_scripts import SCRIPTS
+from omegaconf import OmegaConf
+from rehearsals import ELSEWHERE, REHEARSALS
+from rehearse import Result, problem_of
+
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+NEEDED = ("algo", "model", "training")
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory) -> dict[str, list[str]]:
+    """The words of every rehearsal."""
+    folder = tmp_path_factory.mktemp("scripts")
+    return {one.name: one.arguments(folder, Path("MODEL"), Path("DATA")) for one in REHEARSALS}
+
+
+def test_every_script_is_rehearsed_or_says_what_it_repeats():
+    assert {one.script for one in REHEARSALS} | ELSEWHERE.keys() == set(SCRIPTS)
+    assert not {one.script for one in REHEARSALS} & ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("group", NEEDED)
+def test_every_preset_is_rehearsed(commands, group):
+    files = {path.stem for path in (CONFIGS / group).glob("*.yaml")}
+    presets = {name for name in files if not name.startswith(("_", "tiny"))}
+    chosen = set()
+    for words in commands.values():
+        # The last word counts.
+        named = [word.partition("=")[2] for word in words if word.startswith(f"{group}=")]
+        chosen |= set(named[-1:])
+    assert presets - chosen <= {"separate_rows"}, "what runs where no training is named"
+
+
+def test_names_are_those_of_one_rehearsal_each():
+    assert len({one.name for one in REHEARSALS}) == len(REHEARSALS)
+
+
+def test_the_list_is_what_changes_and_the_rest_stays_as_it_is_composed(commands):
+    words = commands["marsrl_qwen3_30b_a3b"]
+    preset = compose_config(parse_arguments(words)).config
+    assert [one.name for one in replaced.REPLACED if not one.differs(preset)] == []
+    changed = replaced.settings(preset)
+    ran = compose_config(parse_arguments([*words, *replaced.words(changed)])).config
+    for key, value in changed.items():
+        found = OmegaConf.select(ran, key)
+        assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == value, key
+    kept = (
+        "actor_rollout_ref.model.use_remove_padding",
+        "actor_rollout_ref.model.use_fused_kernels",
+        "actor_rollout_ref.model.enable_gradient_checkpointing",
+        "actor_rollout_ref.actor.use_dynamic_bsz",
+        "actor_rollout_ref.actor.fsdp_config.param_offload",
+        "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
+        "actor_rollout_ref.rollout.enable_chunked_prefill",
+    )
+    assert [key for key in kept if OmegaConf.select(ran, key) is not True] == []
+    assert ran.actor_rollout_ref.actor.fsdp_config.mixed_precision.reduce_dtype == "bf16"
+
+
+def test_a_failure_is_told_and_the_others_go_on(monkeypatch, capsys):
+    def rehearsed(one, output):
+        if one.name.startswith("arpo_qwen3"):
+            raise RuntimeError("no such thing")
+        return Result((one.name, *["-"] * 5, "ok"), None)
+
+    monkeypatch.setattr(rehearse, "rehearse", rehearsed)
+    count = sum(one.name.startswith("arpo") for one in REHEARSALS)
+    failing = sum(one.name.startswith("arpo_qwen3") for one in REHEARSALS)
+    assert rehearse.main(["arpo"]) == 1
+    told = capsys.readouterr().out
+    assert told.count("RuntimeError: no such thing") == failing
+    assert f"{count - failing} of {count} ran." in told
+    assert rehearse.main(["=arpo_qwen2_5_7b"]) == 0
+
+
+def test_an_unknown_name_shows_those_that_there_are(capsys):
+    assert rehearse.main(["no such"]) == 2
+    assert "marsrl_qwen3_4b_one_gpu" in capsys.readouterr().err
+
+
+GOOD = {"actor/grad_norm": 0.5, "off_policy/age/0/log_ratio_abs_mean": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "problem"),
+    [
+        ([GOOD], None),
+        ([{}], "no step trained"),
+        ([GOOD | {"actor/grad_norm": float("nan")}], "gradients"),
+        ([GOOD | {"solver/actor/grad_norm": 0.0}], "gradients"),
+        ([GOOD, GOOD | {"off_policy/age/0/log_ratio_abs_mean": 1.5}], "differ by 1.5 nats"),
+    ],
+)
+def test_a_run_that_ended_well_may_have_done_nothing(tmp_path, metrics, problem):
+    lines = [json.dumps({"step": n, "metrics": one, "timings": {}}) for n, one in enumerate(metrics, 1)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    found = problem_of(tmp_path, evaluates_alone=False)
+    assert found is None if problem is None else problem in found
