@@ -1,4 +1,4 @@
-"""What verl's trainer ranks do otherwise on the CPU: log-probabilities, process group, reference policy."""
+"""What verl's trainer ranks do otherwise on the CPU: log-probabilities, process group, offloading."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ def initialize_gloo() -> None:
     )
 
 
-def keep_reference_in_place() -> None:
-    """Let verl build a model that is only read without moving it between devices.
+def offload_without_pinned_memory() -> None:
+    """Let verl offload weights as FSDP2 does, from main memory into main memory.
 
-    Upstream behaviour: `FSDPEngine._build_fsdp_module` keeps such a model in pinned memory, with the
-    `CPUOffloadPolicy` that its module names, and only a machine with an accelerator has pinned memory. Here
-    main memory is where everything is computed. Training with `offload_policy` is refused on the CPU.
+    Upstream behaviour: `FSDPEngine._build_fsdp_module` gives a model that is only read, and one that trains
+    with `offload_policy`, the `CPUOffloadPolicy` that its module names, with pinned memory, which only a
+    machine with an accelerator has.
     """
+    from torch.distributed.fsdp import CPUOffloadPolicy
     from verl.workers.engine.fsdp import transformer_impl
 
-    def nowhere(**_: Any) -> None:
-        return None
+    def unpinned(**_: Any) -> CPUOffloadPolicy:
+        return CPUOffloadPolicy(pin_memory=False)
 
-    transformer_impl.CPUOffloadPolicy = nowhere
+    transformer_impl.CPUOffloadPolicy = unpinned

@@ -34,13 +34,13 @@ class MarsRLTrainingWorker(TrainingWorker):
         if on_cpu_platform():
             from marsrl_verl.verl_adapter.cpu.ranks import (
                 initialize_gloo,
-                keep_reference_in_place,
+                offload_without_pinned_memory,
                 use_whole_batch_log_probs,
             )
 
             initialize_gloo()
             use_whole_batch_log_probs()
-            keep_reference_in_place()
+            offload_without_pinned_memory()
         register_engine()
         use_fast_micro_batches()
         checkpoint.without_lock_files()
