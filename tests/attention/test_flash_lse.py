@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from attention_cases import packed_layout
+from flash_functions import attend, flash_attn_func, flash_attn_varlen_func, give_transformers
 from test_collector import FIRST, SECOND, model_of, tokens
 from transformers import modeling_flash_attention_utils as flash_utils
 
@@ -23,66 +24,9 @@ from marsrl_verl.attention.layout import OUTSIDE, build_layout
 pytestmark = pytest.mark.usefixtures("interpreter")
 
 
-def attend(q, k, v, scale, window):
-    """(T, H, D) and the log-sum-exp (H, T) of one sequence; grouped keys, causal."""
-    with torch.autocast("cpu", enabled=False):  # the GPU's kernel adds up in float32
-        return attend_in_float32(q, k, v, scale, window)
-
-
-def attend_in_float32(q, k, v, scale, window):
-    k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for one in (k, v))
-    scores = torch.einsum("qhd,khd->hqk", q.float(), k.float()) * scale
-    distance = torch.arange(len(q))[:, None] - torch.arange(len(q))[None]
-    seen = distance >= 0 if window < 0 else (distance >= 0) & (distance <= window)
-    scores = scores.masked_fill(~seen, float("-inf"))
-    output = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.float())
-    return output.to(q.dtype), scores.logsumexp(-1)
-
-
-def flash_attn_func(
-    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), return_attn_probs=False
-):
-    assert causal and dropout_p == 0.0
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    rows = [attend(*row, scale, window_size[0]) for row in zip(q, k, v, strict=True)]
-    output, lse = (torch.stack(part) for part in zip(*rows, strict=True))
-    return (output, lse, None) if return_attn_probs else output
-
-
-def flash_attn_varlen_func(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    return_attn_probs=False,
-):
-    assert causal and dropout_p == 0.0
-    lengths = cu_seqlens_q.diff().tolist()
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-    rows = [
-        attend(*row, scale, window_size[0])
-        for row in zip(*(one.split(lengths) for one in (q, k, v)), strict=True)
-    ]
-    output, lse = torch.cat([row[0] for row in rows]), torch.cat([row[1] for row in rows], dim=1)
-    return (output, lse, None) if return_attn_probs else output
-
-
-def give_transformers(monkeypatch, dense, packed) -> None:
-    functions = (dense, packed, None, flash_utils._pad_input, flash_utils._unpad_input)
-    process = flash_utils._lazy_define_process_function(packed)
-    monkeypatch.setattr(flash_utils, "lazy_import_flash_attention", lambda *_, **__: (functions, process))
-
-
 @pytest.fixture
 def flash(monkeypatch):
-    give_transformers(monkeypatch, flash_attn_func, flash_attn_varlen_func)
+    give_transformers(flash_attn_func, flash_attn_varlen_func, monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -165,7 +109,7 @@ def test_functions_that_cannot_be_asked_are_called_as_they_are(monkeypatch):
             q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, 0.0, softmax_scale, causal
         )
 
-    give_transformers(monkeypatch, None, packed)
+    give_transformers(None, packed, monkeypatch.setattr)
     with tapped_flash_attention() as tap:
         (dense, ours, *_), _ = flash_utils.lazy_import_flash_attention("flash_attention_2")
         assert dense is None and ours is packed

@@ -70,7 +70,7 @@ def rehearse(one: Rehearsal, output: Path) -> Result:
 def _run(words: Sequence[str], log: Path) -> int:
     """The exit status of the training program."""
     here = Path(__file__).parent
-    path = os.pathsep.join([str(ROOT), str(here)])
+    path = os.pathsep.join([str(ROOT), str(here.parent), str(here)])
     with log.open("w") as stream:
         stream.write(" ".join(words) + "\n")
         stream.flush()
@@ -138,6 +138,7 @@ def features(config: DictConfig) -> list[str]:
         "dynamic batches": actor.use_dynamic_bsz,
         "bf16": precision.get("param_dtype", "bf16") == "bf16",
         "bf16 gradients": precision.get("reduce_dtype", "fp32") == "bf16",
+        "Ulysses": fsdp.ulysses_sequence_parallel_size > 1,
         "resharding": fsdp.reshard_after_forward and config.trainer.n_gpus_per_node > 1,
         "offload policy": fsdp.offload_policy,
         "offloaded weights": fsdp.param_offload,

@@ -13,9 +13,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.registry import method_class
+from marsrl_verl.verl_adapter.environment import REGISTER_MODULE
 
-_ACTOR, _MODEL, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.model", "actor_rollout_ref.rollout"
+_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 _RAY = "ray_kwargs.ray_init"
+_ENVIRONMENT = f"{_RAY}.runtime_env.env_vars"
 Settings = dict[str, Any]
 """Values by key."""
 
@@ -35,14 +37,9 @@ class Replacement:
 
 REPLACED = (
     Replacement(
-        "flash-attention",
-        "Its kernels are the GPU's; sdpa takes the same packed rows.",
-        {f"{_MODEL}.override_config.attn_implementation": "sdpa"},
-    ),
-    Replacement(
-        "Ulysses",
-        "verl exchanges the heads of a sequence's ranks inside flash-attention alone.",
-        {f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 1},
+        "flash-attention's kernels",
+        "They are the GPU's. Functions in torch with their arguments and results stand in for them.",
+        {f"{_ENVIRONMENT}.VERL_USE_EXTERNAL_MODULES": f"{REGISTER_MODULE},flash_stand_in"},
     ),
     Replacement(
         "tensor parallel engine",
@@ -69,6 +66,7 @@ def machine(config: DictConfig) -> Settings:
     vLLM needs on a processor (configs/cluster/cpu.yaml has the reasons)."""
     ranks = min(2, int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node))
     engines = int(config.actor_rollout_ref.rollout.nnodes)
+    ulysses = int(config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size)
     environment = {
         "VERL_PLATFORM": "cpu",
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -82,6 +80,7 @@ def machine(config: DictConfig) -> Settings:
         "trainer.device": "cpu",
         "trainer.nnodes": 1,
         "trainer.n_gpus_per_node": ranks,
+        f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size": min(ranks, ulysses),
         f"{_RAY}.address": None,
         f"{_RAY}.num_cpus": 32,
         f"{_RAY}.num_gpus": ranks * (1 + engines),
@@ -92,7 +91,7 @@ def machine(config: DictConfig) -> Settings:
         "reward.num_workers": 1,
         "data.dataloader_num_workers": 0,
         "marsrl.run.worker_logs": False,
-        **{f"{_RAY}.runtime_env.env_vars.{name}": value for name, value in environment.items()},
+        **{f"{_ENVIRONMENT}.{name}": value for name, value in environment.items()},
     }
 
 
