@@ -7,8 +7,10 @@ functions in plain torch.
 from __future__ import annotations
 
 from flash_functions import flash_attn_func, flash_attn_varlen_func, give_transformers
-from transformers import PreTrainedModel
+from transformers import modeling_flash_attention_utils, modeling_utils
 
 give_transformers(flash_attn_func, flash_attn_varlen_func)
+# A model asks for it when it is built, by this name.
+modeling_utils.lazy_import_flash_attention = modeling_flash_attention_utils.lazy_import_flash_attention
 # Upstream behaviour: it raises where flash-attention is not installed, or there is no GPU.
-PreTrainedModel._flash_attn_can_dispatch = lambda *_, **__: True
+modeling_utils.PreTrainedModel._flash_attn_can_dispatch = lambda *_, **__: True

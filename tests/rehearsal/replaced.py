@@ -107,11 +107,11 @@ def sizes(config: DictConfig) -> Settings:
         "marsrl.evaluation.before": False,
         "marsrl.evaluation.after": bool(config.trainer.val_only),
         "marsrl.evaluation.every": 0,
-        "marsrl.evaluation.problems": 2,
-        "marsrl.evaluation.samples_per_problem": min(2, int(marsrl.evaluation.samples_per_problem)),
         # Several micro-batches in an update.
         f"{_ACTOR}.ppo_max_token_len_per_gpu": 2048,
     }
+    if config.trainer.val_only:
+        found |= {"marsrl.evaluation.problems": 2, "marsrl.evaluation.samples_per_problem": 2}
     for name, role in marsrl.roles.items():
         found |= {f"marsrl.roles.{name}.max_prompt_tokens": 1536, f"marsrl.roles.{name}.max_new_tokens": 32}
         if role.max_sequence_tokens is not None:
@@ -121,18 +121,9 @@ def sizes(config: DictConfig) -> Settings:
             }
     if marsrl.pipeline.samples_per_update is not None:
         found["marsrl.pipeline.samples_per_update"] = 8
-    fewer = {
-        "max_turns": 2,
-        "message_tokens": 24,
-        "result_tokens": 64,
-        "plans_per_problem": 2,
-        "solutions_per_plan": 4,
-        "episodes": 1,
-        "iterations": 1,
-    }
-    for name, most in fewer.items():
-        if algo.get(name) is not None:
-            found[f"marsrl.algo.{name}"] = min(most, int(algo[name]))
+    fewer = {"max_turns": 2, "message_tokens": 24, "result_tokens": 64, "episodes": 1, "iterations": 1}
+    if algo.get("process") == "mamrp":
+        fewer |= {"plans_per_problem": 2, "solutions_per_plan": 4}
     if "adaptive_batch" in algo and algo.adaptive_batch.enabled:
         found["marsrl.algo.adaptive_batch.max_problems"] = problems
     if "episodes" in algo:
