@@ -39,10 +39,10 @@ def filled(mib):
     os.write(into, b'%d ' % mib)
 def slowly(mib):
     held = []
-    for _ in range(mib // 4):  # so that it is looked at in between
-        held.append(bytearray(b'1') * (4 * 2**20))
-        filled(4)
-        time.sleep(0.03)
+    for _ in range(12):  # in a second, so that a supervisor of a busy machine looks in between
+        held.append(bytearray(b'1') * (mib * 2**20 // 12))
+        filled(mib // 12)
+        time.sleep(0.09)
     time.sleep(60)
 def told(fill, processes):
     for _ in range(processes):
@@ -50,7 +50,7 @@ def told(fill, processes):
             try: fill()
             finally: os._exit(0)
     total = b''
-    while sum(map(int, total.split()[:-1])) < 192: total += os.read(out, 100)
+    while sum(map(int, total.split()[:-1])) < 224: total += os.read(out, 100)
     print('ESCAPED', flush=True)
     time.sleep(60)
 """
