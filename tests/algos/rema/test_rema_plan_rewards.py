@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scheduler_tools import single_call
 
 from marsrl_verl.algos.rema.single_turn import rewards
+from marsrl_verl.algos.rema.single_turn.method import ReMASingleTurn
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.algos.rema.single_turn.rewards import (
     PARALLEL,
@@ -213,3 +214,10 @@ def test_a_correct_solution_without_an_answer_is_an_error():
 )
 def test_whether_a_reward_says_what_was_answered(target, kwargs, told):
     assert tells_answers(RewardSpec(target=target, kwargs=kwargs)) is told
+
+
+def test_a_run_looks_at_the_actions_of_plans():
+    one = single_call("g#0", reward=1.0)
+    assert ReMASingleTurn.outcome(None, one) is None
+    one.reward = RewardResult(1.0, {"action": "EMPTY"})
+    assert ReMASingleTurn.outcome(None, one) == ("EMPTY", None)
