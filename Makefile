@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 
-.PHONY: help install demo smollm2 compare test unit e2e rehearse test-without lint check-gpu-extra gpu-check clean
+.PHONY: help install demo smollm2 compare test unit e2e rehearse test-without lint check-gpu-extra check-gpu-sources gpu-check clean
 
 help:
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 5 minutes);"
@@ -32,6 +32,9 @@ help:
 	@echo "            (docs/gpu_check.md); PY=python takes an environment of yours"
 	@echo "make check-gpu-extra"
 	@echo "            whether the extras for GPUs can be resolved on each Python (uv; metadata only, a minute)"
+	@echo "make check-gpu-sources"
+	@echo "            whether vLLM and transformers of the GPUs' stack have what the package takes from them, and"
+	@echo "            the newest vLLM (downloads 100 MB of sources once, into .gpu_sources)"
 
 $(STAMP): pyproject.toml requirements/cpu-overrides.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v < (3, 13) else f"Python 3.10 to 3.12 is needed, found {v.major}.{v.minor}: make PYTHON=python3.11 …")'
@@ -101,5 +104,8 @@ check-gpu-extra: $(STAMP)
 gpu-check: $(if $(filter $(VENV)/bin/python,$(PY)),$(STAMP))
 	$(PY) -m benchmarks.gpu_check $(CALL)
 
+check-gpu-sources: $(STAMP)
+	$(PY) tests/verl_adapter/gpu_sources.py .gpu_sources $(ARGS)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .gpu_sources .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,6 +1,7 @@
-"""One check per symbol of verl and vLLM that the adapter touches: shows at once what an upgrade breaks.
+"""One check per symbol of verl, vLLM and transformers that is touched: shows at once what an upgrade breaks.
 
-`contracts.py` holds the list. The tests at the end read our own source and find what the list lacks.
+`contracts.py` holds the list, `stack_contracts.py` what is checked for another stack than the installed one.
+The tests at the end read our own source and find what the list lacks.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from contracts import (
     SIGNATURES,
     VLLM_FINGERPRINTS,
 )
+from gpu_sources import installed
+from stack_contracts import BEGINS_WITH, READ, TAKES, broken
 
 from marsrl_verl.verl_adapter.environment import stand_in_version
 
-LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
+LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT, *BEGINS_WITH, *TAKES, *READ}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "run.task_runner", "run.worker_group",
@@ -80,6 +83,10 @@ def test_code_of_vllm_on_cpu_has_not_changed(name, expected, ours):
     if version("vllm") != stand_in_version():
         pytest.skip("another vLLM than the CPU platform's")
     _assert_unchanged(name, expected, ours)
+
+
+def test_what_every_stack_must_have_is_in_the_installed_one():
+    assert broken(installed(), installed()) == []
 
 
 # --- the list is complete -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Finds in our own source what it takes from verl and vLLM."""
+"""Finds in our own source what it takes from verl, vLLM and transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 import marsrl_verl
 
 PACKAGE = Path(marsrl_verl.__file__).parent
-UPSTREAM = ("verl", "vllm")
+UPSTREAM = ("verl", "vllm", "transformers")
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:
@@ -37,7 +37,7 @@ def is_module(name: str) -> bool:
 
 
 def imported_names() -> dict[str, str]:
-    """`module:name` for every name taken from verl or vLLM, with the file that takes it.
+    """`module:name` for every name taken from them, with the file that takes it.
 
     Of an imported module, the attributes that the file uses.
     """
