@@ -228,7 +228,8 @@ class Method(ABC):
     roles: ClassVar[tuple[str, ...]]
     """Roles that are asked, in training or in the evaluation of the method. None is called `default`."""
     answering_roles: ClassVar[tuple[str, ...]] = ()
-    """Roles whose responses answer the problem: what a reward function of verl's scores."""
+    """Roles whose responses answer the problem: what a reward function of verl's scores. Where there are any,
+    the start warns of data that ask another role for an answer."""
     rewards: ClassVar[Mapping[str, str]] = {}
     """By role, the reward class (`package.module:Class`) of those that are scored otherwise than by the
     presets' one (`marsrl.reward.default`)."""
