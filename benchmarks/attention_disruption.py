@@ -35,7 +35,7 @@ from benchmarks.disruption.study import Found, Plan, Study
 from benchmarks.record import options, write_json
 from benchmarks.timing import tensor_machine
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
-from marsrl_verl.data.problems import ANSWER_COLUMN, Columns
+from marsrl_verl.data.columns import ANSWER_COLUMN, Columns
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rewards.loading import ClassLoadError

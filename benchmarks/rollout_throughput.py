@@ -42,8 +42,9 @@ from benchmarks.throughput import compare
 from benchmarks.throughput.plan import PLAIN, PLAN_VARIABLE, Piece, Plan, Row, Workload, read_results
 from benchmarks.throughput.processes import TAG
 from benchmarks.throughput.tables import piece_table, processor_table, progress, result_table, verdict
+from marsrl_verl.data.columns import Columns
 from marsrl_verl.data.files import as_list
-from marsrl_verl.data.problems import Columns, collect
+from marsrl_verl.data.problems import collect
 from marsrl_verl.data.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,7 +11,8 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, is_correct
-from marsrl_verl.data.problems import Collected, Columns, collect
+from marsrl_verl.data.columns import Columns
+from marsrl_verl.data.problems import Collected, collect
 from marsrl_verl.data.rows import read_rows
 from marsrl_verl.demo.problems import Split, generate
 from marsrl_verl.demo.transcripts import as_problem

@@ -10,7 +10,8 @@ from typing import Any
 
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem
-from marsrl_verl.data.problems import Columns, Fault, SourceProblem, note_fault, read_problem, same_reference
+from marsrl_verl.data.columns import Columns
+from marsrl_verl.data.problems import Fault, SourceProblem, note_fault, read_problem, same_reference
 from marsrl_verl.data.repair import repaired
 from marsrl_verl.data.rows import DataError, Row, RowError, parquet_columns, read_rows
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from marsrl_verl.data.problems import DAPO_INSTRUCTION, Columns, Instruction
+from marsrl_verl.data.columns import Columns
+from marsrl_verl.data.problems import DAPO_INSTRUCTION, Instruction
 from marsrl_verl.rewards.by_ability import MATH, QA
 
 BOX_INSTRUCTION = Instruction(after="Let's think step by step and output the final answer within \\boxed{}.")

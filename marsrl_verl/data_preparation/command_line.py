@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from marsrl_verl.config.verl_keys import FIRST
-from marsrl_verl.data.problems import ANSWER_COLUMN, DAPO_INSTRUCTION, Columns, Instruction
+from marsrl_verl.data.columns import ANSWER_COLUMN, Columns
+from marsrl_verl.data.problems import DAPO_INSTRUCTION, Instruction
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.data.sources import SOURCES
 from marsrl_verl.data_preparation.selection import Contaminated, PassRates

@@ -33,7 +33,7 @@ from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.steps import Steps
-from marsrl_verl.data.problems import Columns
+from marsrl_verl.data.columns import Columns
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.problems import rows as tiny_rows

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from marsrl_verl.data.columns import Columns
 from marsrl_verl.data.contamination import EvaluationSet, find_contamination
-from marsrl_verl.data.problems import Columns, collect
+from marsrl_verl.data.problems import collect
 from marsrl_verl.data.rows import DataError, Row
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.data.columns import Columns
 from marsrl_verl.data.files import read_questions, read_report
-from marsrl_verl.data.problems import Columns, collect
+from marsrl_verl.data.problems import collect
 from marsrl_verl.data.repair import repaired
 from marsrl_verl.data.rows import Row
 

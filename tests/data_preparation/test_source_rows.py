@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from preparing import verl_row, write_lines
 
+from marsrl_verl.data.columns import Columns
 from marsrl_verl.data.problems import (
     DAPO_INSTRUCTION,
     Collected,
-    Columns,
     Instruction,
     collect,
     look_alike,

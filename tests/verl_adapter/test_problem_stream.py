@@ -10,7 +10,8 @@ from torchdata.stateful_dataloader.sampler import RandomSampler
 
 from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.data.problems import ground_truth_of, question_of
+from marsrl_verl.data.columns import ground_truth_of
+from marsrl_verl.data.problems import question_of
 from marsrl_verl.verl_adapter.trainer.problem_stream import (
     NothingToTrainError,
     ProblemStream,

@@ -12,7 +12,8 @@ import numpy as np
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.request import Message, Problem, problem_from_plain, problem_to_plain
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.data.problems import ability_of, ground_truth_of, question_of, repaired_messages
+from marsrl_verl.data.columns import ground_truth_of
+from marsrl_verl.data.problems import ability_of, question_of, repaired_messages
 
 
 def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[Problem]:
