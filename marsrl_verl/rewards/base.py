@@ -90,7 +90,7 @@ class RoleReward(ABC):
     pays_unfinished: ClassVar[bool] = False
     """Whether a response that the model did not end itself keeps the reward that `score` gives it. The
     papers give 0 (MarsRL, arXiv 2511.11373, §3.2)."""
-    kind: str | None = None
+    graded_ability: str | None = None
     """The one kind of problem that it grades (`Problem.ability`), where there is one: the start warns of rows
     that name another. None: any."""
     tells_answer: bool = False

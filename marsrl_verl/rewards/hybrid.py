@@ -22,7 +22,7 @@ class HybridReward(AnswerReward):
         timeout_s, memory_mb, grader, processes: of `MathVerifyReward`.
     """
 
-    kind = "math"
+    graded_ability = "math"
 
     def __init__(
         self,

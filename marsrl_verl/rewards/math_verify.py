@@ -30,7 +30,7 @@ class MathVerifyReward(AnswerReward):
         processes: most responses that are graded at the same time.
     """
 
-    kind = "math"
+    graded_ability = "math"
 
     def __init__(
         self,

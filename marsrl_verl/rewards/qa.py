@@ -92,7 +92,7 @@ def _pair(prediction: str, gold: str) -> tuple[bool, float]:
 def _plain_character(character: str) -> str:
     """A character without its typesetting (width, ligature), a fraction with a space in front of it. Raised
     digits stay: 10² is not 102."""
-    kind = unicodedata.decomposition(character).partition(" ")[0]
+    graded_ability = unicodedata.decomposition(character).partition(" ")[0]
     if kind == "<fraction>":
         return " " + unicodedata.normalize("NFKC", character).replace("\u2044", "/")
     return (
@@ -138,7 +138,7 @@ class QAGrader(AnswerReward):
         allow_plain: without element and box, the last line is the answer.
     """
 
-    kind = "qa"
+    graded_ability = "qa"
 
     def __init__(self, metric: str = QAMetric.F1.value, allow_plain: bool = False) -> None:
         self.metric, self.allow_plain = QAMetric(metric), allow_plain

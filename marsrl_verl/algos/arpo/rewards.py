@@ -59,7 +59,7 @@ class HierarchicalReward(RoleReward):
             raise ClassLoadError(f"grader is {spec!r}, expected {{target: …, kwargs: {{…}}}}")
         base: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
         self.grader: RoleReward = load_class(str(spec["target"]), spec.get("kwargs"), base)
-        self.kind = self.grader.kind
+        self.graded_ability = self.grader.graded_ability
         self.bonus, self.right, self.ill_formed = bonus, right, ill_formed
         self.bonus_tools = None if bonus_tools is None else frozenset(bonus_tools)
 

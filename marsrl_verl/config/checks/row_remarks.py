@@ -87,9 +87,9 @@ def _of_reward(role: str, reward: RoleReward, problem: Problem) -> Iterator[Rema
     except UngradableError as error:
         what, fix = (f"{text[:1].upper()}{text[1:]}" for text in (error.what, error.fix))
         yield Remark(key, what, f"{fix}.", refused=True)
-    ability = problem.ability.casefold()
-    if reward.kind is not None and ability != reward.kind and ability in DEFAULT_REWARDS:
-        what = f"Rows have the ability {ability}, and {key} compares answers as {reward.kind}"
+    ability, graded = problem.ability.casefold(), reward.graded_ability
+    if graded is not None and ability != graded and ability in DEFAULT_REWARDS:
+        what = f"Rows have the ability {ability}, and {key} compares answers as {graded}"
         yield Remark(key, what, "reward=by_ability grades each kind by its own rules.")
 
 
