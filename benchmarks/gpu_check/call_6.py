@@ -27,7 +27,7 @@ def settings(model: str) -> list[str]:
         "algo=grpo",
         f"actor_rollout_ref.model.path={model}",
         "actor_rollout_ref.actor.optim.lr=1e-6",
-        f"marsrl.roles.default.max_new_tokens={TOKENS}",
+        f"marsrl.roles.solver.max_new_tokens={TOKENS}",
         f"marsrl.algo.group_size={GROUP}",
         "marsrl.reward.solver.target=benchmarks.gpu_check.rewards:Parity",
         f"data.train_batch_size={PROBLEMS}",
@@ -35,6 +35,7 @@ def settings(model: str) -> list[str]:
         "trainer.save_freq=-1",
         "marsrl.evaluation.before=false",
         "marsrl.evaluation.after=false",
+        tokens=16384,
         share=0.5,
     )
 

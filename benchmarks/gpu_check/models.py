@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 QWEN3_06B = {
@@ -20,9 +21,9 @@ QWEN3_06B = {
 
 
 def random_model(folder: Path, *, tied: bool = True, seed: int = 1, **shape: int) -> Path:
-    """A Qwen3 network of random weights in bfloat16 with the tiny world's tokenizer.
-
-    The tokenizer knows the first 200-odd ids; the others take part in every product and in the log-softmax.
+    """A Qwen3 network of random weights in bfloat16 with the tiny world's tokenizer, in which every further id
+    is a word of its own: verl keeps its engine from ids that the tokenizer does not know, and then engine and
+    trainer would normalise over different vocabularies.
 
     Args:
         folder: where it is written; made.
@@ -47,4 +48,9 @@ def random_model(folder: Path, *, tied: bool = True, seed: int = 1, **shape: int
     torch.manual_seed(seed)
     Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    known = json.loads(file.read_text())
+    words = known["model"]["vocab"]
+    words |= {f"word{number} ": number for number in range(len(words), config.vocab_size)}
+    file.write_text(json.dumps(known))
     return folder

@@ -133,7 +133,10 @@ def test_random_models_have_the_shape_that_is_asked_for(tmp_path, tied):
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert str(model.dtype) == "torch.bfloat16"
     assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
-    assert len(AutoTokenizer.from_pretrained(folder)) <= model.config.vocab_size
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert len(tokenizer) == model.config.vocab_size
+    assert tokenizer.decode([model.config.vocab_size - 1]) == f"word{model.config.vocab_size - 1} "
+    assert tokenizer.decode(tokenizer.encode("Compute 7+5-3")) == "Compute 7+5-3"
     shape = shape_from_config(json.loads((folder / "config.json").read_text()))
     assert shape is not None and shape.tied is tied
     assert shape.parameters == sum(one.numel() for one in model.parameters())
