@@ -20,6 +20,7 @@ from benchmarks.gpu_check.rewards import Parity
 from marsrl_verl.config.application import check_values
 from marsrl_verl.config.model_shapes import shape_from_config
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,7 +42,6 @@ def here(monkeypatch):
     monkeypatch.setattr(runner.subprocess, "Popen", start)
 
 
-@pytest.mark.slow
 def test_a_call_goes_on_after_every_kind_of_failure(here, tmp_path, capsys):
     outcomes = {one.check: one for one in runner.run_call(CALL, tmp_path)}
     import torch
