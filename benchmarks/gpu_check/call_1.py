@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from benchmarks.gpu_check.checks import Bench, Call, Check, expect
@@ -39,8 +40,9 @@ def cuda_ipc(bench: Bench) -> None:
     from torch.multiprocessing.reductions import reduce_tensor
 
     shared = torch.ones(64 * MIB, device=device)
-    with Listener(str(bench.folder / "ipc"), family="AF_UNIX") as listener:
-        other = subprocess.Popen([sys.executable, "-c", _IPC, str(bench.folder / "ipc")])
+    # A socket's path has at most 107 characters.
+    with tempfile.TemporaryDirectory() as folder, Listener(f"{folder}/ipc", family="AF_UNIX") as listener:
+        other = subprocess.Popen([sys.executable, "-c", _IPC, f"{folder}/ipc"])
         with listener.accept() as connection:
             start = time.perf_counter()
             connection.send(reduce_tensor(shared))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 HERE = Path(__file__).resolve().parents[2]
 """The checkout: tests and benchmarks are run from it."""
 NO_DEVICE = "no CUDA device"
+_GONE_S = 20
 _END = 2000
 """Characters of a failed program's output that a message shows."""
 
@@ -108,6 +112,19 @@ class Call:
     teaches: str
     """Where to look when it fails."""
     checks: tuple[Check, ...]
+
+
+def end_tree(number: int) -> None:
+    """Kill a process and all that it has started, whatever their sessions, and wait until they are gone: what
+    lives on keeps the GPU's memory."""
+    try:
+        tree = [psutil.Process(number), *psutil.Process(number).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for one in tree:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(tree, timeout=_GONE_S)
 
 
 def expect(holds: bool, what: str) -> None:

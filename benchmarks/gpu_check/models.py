@@ -21,9 +21,9 @@ QWEN3_06B = {
 
 
 def random_model(folder: Path, *, tied: bool = True, seed: int = 1, **shape: int) -> Path:
-    """A Qwen3 network of random weights in bfloat16 with the tiny world's tokenizer, in which every further id
-    is a word of its own: verl keeps its engine from ids that the tokenizer does not know, and then engine and
-    trainer would normalise over different vocabularies.
+    """A Qwen3 network of random weights in bfloat16 with the tiny world's tokenizer, in which every further
+    id is a word of its own: verl keeps its engine from ids that the tokenizer does not know, and then engine
+    and trainer would normalise over different vocabularies.
 
     Args:
         folder: where it is written; made.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_check.checks import HERE, NO_DEVICE, Call, Check
+from benchmarks.gpu_check.checks import HERE, NO_DEVICE, Call, Check, end_tree
 from benchmarks.gpu_check.child import FAILED, PASSED, RESULT
 from benchmarks.record import PACKAGES, commit, write_json
 from benchmarks.tables import table
@@ -108,7 +106,6 @@ def run_check(call: Call, check: Check, folder: Path, budget: float) -> Outcome:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
         try:
             status: int | None = process.wait(budget)
@@ -116,7 +113,7 @@ def run_check(call: Call, check: Check, folder: Path, budget: float) -> Outcome:
             status = None
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                end_tree(process.pid)
                 process.wait()
     seconds = time.monotonic() - start
     if (own / RESULT).exists():

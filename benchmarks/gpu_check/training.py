@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from benchmarks.gpu_check.checks import HERE, Bench, CheckError
+from benchmarks.gpu_check.checks import HERE, Bench, CheckError, end_tree
 from benchmarks.kill_and_resume import recorded
 from marsrl_verl.machine.gpus import list_gpus, visible
 from marsrl_verl.machine.packages import installed
@@ -92,7 +90,7 @@ def train(bench: Bench, name: str, *own: str) -> Path:
 
 
 def train_until_killed(bench: Bench, name: str, step: int, *own: str) -> Path:
-    """Start a run and kill it, with all of its group, once this step is recorded and has its checkpoint.
+    """Start a run and kill it, with all of its processes, once this step is recorded and has its checkpoint.
 
     Raises:
         CheckError: the run ended before.
@@ -100,7 +98,7 @@ def train_until_killed(bench: Bench, name: str, step: int, *own: str) -> Path:
     folder = bench.folder / name
     process = subprocess.Popen(
         command(bench.folder, name, *own), cwd=HERE, stdin=subprocess.DEVNULL, stdout=sys.stdout,
-        stderr=sys.stdout, start_new_session=True,
+        stderr=sys.stdout,
     )  # fmt: skip
     try:
         while process.poll() is None:
@@ -112,6 +110,5 @@ def train_until_killed(bench: Bench, name: str, step: int, *own: str) -> Path:
         )
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            end_tree(process.pid)
             process.wait()
-            time.sleep(2.0)  # Ray's processes end when their parent is gone

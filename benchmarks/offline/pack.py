@@ -2,7 +2,7 @@
 
     pip list --format=freeze > installed.txt           # on that machine
     python -m benchmarks.offline.pack installed.txt --replace transformers tokenizers --out carried
-    python unpack.py carried /opt/site                  # there, with all of `carried` (any number of trips)
+    python unpack.py carried /opt/site --install        # there, with all of `carried` (any number of trips)
 
 What the machine has stays as it is, whatever our packages ask for, but for `--replace`: that is carried in
 the version that fits, and found first. Nothing is carried of `requirements/offline-left-out.txt`, and no file

@@ -1,9 +1,10 @@
 """Put together and unpack what `benchmarks.offline.pack` wrote.
 
-    python unpack.py PARTS SITE
+    python unpack.py PARTS SITE [--install]
 
-PARTS is a folder with all parts and `index.json`; SITE is made, and is what PYTHONPATH names afterwards.
-Needs Python 3.8 or newer and nothing else, this project included. Status 3: parts are missing or damaged.
+PARTS is a folder with all parts and `index.json`; SITE is made. With `--install` this Python looks into SITE
+before its own packages from then on. Needs Python 3.8 or newer and nothing else, this project included.
+Status 3: parts are missing or damaged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import lzma
 import os
 import sys
+import sysconfig
 import tarfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -55,7 +57,14 @@ def extract(parts: Path, site: Path, start: int, end: int) -> None:
             archive.extractall(site)
 
 
-def main(parts: Path, site: Path) -> int:
+def install(site: Path) -> Path:
+    """Have every process of this Python find the packages in `site` first, whatever its PYTHONPATH."""
+    path = Path(sysconfig.get_path("purelib")) / "carried_packages.pth"
+    path.write_text(f"import sys; sys.path.insert(0, {str(site.resolve())!r})\n")
+    return path
+
+
+def main(parts: Path, site: Path, installed: bool = False) -> int:
     if not (parts / INDEX).exists():
         print(f"{parts / INDEX} is missing")
         return 3
@@ -72,9 +81,9 @@ def main(parts: Path, site: Path) -> int:
         for done in [pool.submit(extract, parts, site, one["start"], one["end"]) for one in streams]:
             done.result()
     print(f"{len(streams)} archives in {time.monotonic() - begun:.1f} s")
-    print(f"export PYTHONPATH={site.resolve()}:$PWD")
+    print(f"found first, by {install(site)}" if installed else f"export PYTHONPATH={site.resolve()}:$PWD")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), "--install" in sys.argv[3:]))

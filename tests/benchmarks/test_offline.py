@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.offline import pack
+from benchmarks.offline import unpack as unpacking
 from benchmarks.offline.pack import (
     carried,
     compress,
@@ -95,6 +96,14 @@ def test_parts_are_small_and_everything_arrives(site, tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     assert content(tmp_path / "there") == content(site)
     assert f"PYTHONPATH={tmp_path / 'there'}" in done.stdout
+
+
+def test_its_packages_are_found_before_pythons_own(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(unpacking.sysconfig, "get_path", lambda name: str(tmp_path))
+    (site / "numpy.py").write_text("carried = True")
+    path = unpacking.install(site)
+    code = f"import site; site.addsitedir({str(path.parent)!r}); import numpy; assert numpy.carried"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_missing_and_damaged_parts_are_named(site, tmp_path):
