@@ -1,7 +1,8 @@
 """Pack the environment for GPUs for a machine without network, in parts of a limited size.
 
     pip list --format=freeze > installed.txt           # on that machine
-    python -m benchmarks.offline.pack installed.txt --replace transformers tokenizers --out carried
+    python -m benchmarks.offline.pack installed.txt --replace transformers tokenizers --architecture 90 \\
+        --out carried
     python unpack.py carried /opt/site --install        # there, with all of `carried` (any number of trips)
 
 What the machine has stays as it is, whatever our packages ask for, but for `--replace`: that is carried in
@@ -28,6 +29,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.offline.fatbin import prune
 from benchmarks.offline.unpack import INDEX
 
 HERE = Path(__file__).resolve().parents[2]
@@ -91,6 +93,18 @@ def strip(site: Path, patterns: Iterable[str]) -> None:
         # `**` at the end of a pattern stands for folders alone.
         for found in list(site.glob(pattern.removesuffix("/**") if pattern.endswith("/**") else pattern)):
             shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+
+def prune_libraries(site: Path, architecture: int) -> int:
+    """Empty the machine code for other GPUs in all libraries; how many bytes that were."""
+    emptied = 0
+    for library in site.rglob("*.so"):
+        data = bytearray(library.read_bytes())
+        if own := prune(data, architecture):
+            library.unlink()  # it may be a link into uv's cache
+            library.write_bytes(data)
+            emptied += own
+    return emptied
 
 
 def shares(site: Path) -> Iterator[list[Path]]:
@@ -193,6 +207,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--replace", nargs="*", default=[], help="packages of it that do not fit")
     parser.add_argument("--python", default="3.12", help="its Python")
     parser.add_argument("--platform", default="x86_64-manylinux_2_35", help="its platform, as uv names it")
+    parser.add_argument("--architecture", type=int, help="its GPU's, 90 for Hopper; others' code is emptied")
     parser.add_argument("--part-mib", type=int, default=48, help="largest part")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=Path("outputs/carried"))
@@ -207,6 +222,9 @@ def main(argv: list[str]) -> int:
     install(packages, site, arguments, uv)
     before = sum(one.stat().st_size for one in site.rglob("*") if one.is_file())
     strip(site, lines(STRIPPED))
+    if arguments.architecture:
+        emptied = prune_libraries(site, arguments.architecture)
+        print(f"{emptied // MIB} MiB of machine code are for other GPUs than sm_{arguments.architecture}")
     groups = list(shares(site))
     unpacked = sum(one.stat().st_size for group in groups for one in group)
     print(

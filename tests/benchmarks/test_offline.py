@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.offline import pack
+from benchmarks.offline import fatbin, pack
 from benchmarks.offline import unpack as unpacking
 from benchmarks.offline.pack import (
     carried,
@@ -114,6 +114,35 @@ def test_missing_and_damaged_parts_are_named(site, tmp_path):
     assert done.returncode == 3 and not (tmp_path / "there").exists()
     assert "part-01.bin is missing" in done.stdout and "part-02.bin is damaged" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def container(*parts: tuple[int, int, bytes]) -> bytes:
+    """Entries of (kind, architecture, content), each with 8 bytes more of header than is read."""
+    held = b"".join(
+        fatbin.ENTRY.pack(kind, 0, fatbin.ENTRY.size + 8, len(content), 0, 0, 0, 0, architecture)
+        + bytes(8)
+        + content
+        for kind, architecture, content in parts
+    )
+    return fatbin.MAGIC + len(held).to_bytes(8, "little") + held
+
+
+def test_machine_code_of_other_generations_is_emptied_and_nothing_moves(tmp_path):
+    code, ptx = fatbin.MACHINE_CODE, fatbin.PTX
+    first = container(
+        (code, 80, b"ampere.."), (code, 90, b"hopper.."), (ptx, 80, b"ptx....."), (code, 120, b"blackwell")
+    )
+    data = b"ELF" + first + fatbin.MAGIC + b"no container" + container((code, 100, b"other")) + b"end"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "kernels.so").write_bytes(data)
+    (tmp_path / "plain.so").write_bytes(b"ELF")
+    assert pack.prune_libraries(tmp_path, 90) == len(b"ampere..blackwellother")
+    found = (tmp_path / "a" / "kernels.so").read_bytes()
+    expected = data
+    for content in (b"ampere..", b"blackwell", b"other"):
+        expected = expected.replace(content, bytes(len(content)))
+    assert found == expected and b"hopper.." in found and b"ptx....." in found
+    assert pack.prune_libraries(tmp_path, 90) == 22 and (tmp_path / "a" / "kernels.so").read_bytes() == found
 
 
 def test_the_lists_are_what_uv_and_the_packer_read():
