@@ -96,15 +96,15 @@ def strip(site: Path, patterns: Iterable[str]) -> None:
 
 
 def prune_libraries(site: Path, architecture: int) -> int:
-    """Empty the machine code for other GPUs in all libraries; how many bytes that were."""
-    emptied = 0
+    """Take the machine code for other GPUs out of all libraries; how many bytes that were."""
+    freed = 0
     for library in site.rglob("*.so"):
         data = bytearray(library.read_bytes())
         if own := prune(data, architecture):
             library.unlink()  # it may be a link into uv's cache
             library.write_bytes(data)
-            emptied += own
-    return emptied
+            freed += own
+    return freed
 
 
 def shares(site: Path) -> Iterator[list[Path]]:
@@ -207,7 +207,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--replace", nargs="*", default=[], help="packages of it that do not fit")
     parser.add_argument("--python", default="3.12", help="its Python")
     parser.add_argument("--platform", default="x86_64-manylinux_2_35", help="its platform, as uv names it")
-    parser.add_argument("--architecture", type=int, help="its GPU's, 90 for Hopper; others' code is emptied")
+    parser.add_argument(
+        "--architecture", type=int, help="of its GPU, 90 for Hopper; others' code stays behind"
+    )
     parser.add_argument("--part-mib", type=int, default=48, help="largest part")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=Path("outputs/carried"))
@@ -223,8 +225,8 @@ def main(argv: list[str]) -> int:
     before = sum(one.stat().st_size for one in site.rglob("*") if one.is_file())
     strip(site, lines(STRIPPED))
     if arguments.architecture:
-        emptied = prune_libraries(site, arguments.architecture)
-        print(f"{emptied // MIB} MiB of machine code are for other GPUs than sm_{arguments.architecture}")
+        freed = prune_libraries(site, arguments.architecture)
+        print(f"{freed // MIB} MiB of machine code are for other GPUs than sm_{arguments.architecture}")
     groups = list(shares(site))
     unpacked = sum(one.stat().st_size for group in groups for one in group)
     print(

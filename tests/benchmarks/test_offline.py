@@ -116,33 +116,41 @@ def test_missing_and_damaged_parts_are_named(site, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def container(*parts: tuple[int, int, bytes]) -> bytes:
-    """Entries of (kind, architecture, content), each with 8 bytes more of header than is read."""
-    held = b"".join(
-        fatbin.ENTRY.pack(kind, 0, fatbin.ENTRY.size + 8, len(content), 0, 0, 0, 0, architecture)
-        + bytes(8)
-        + content
-        for kind, architecture, content in parts
-    )
-    return fatbin.MAGIC + len(held).to_bytes(8, "little") + held
+def entry(kind: int, architecture: int, content: bytes) -> bytes:
+    """With 8 bytes more of header than is read."""
+    size = fatbin.ENTRY.size + 8
+    return fatbin.ENTRY.pack(kind, 0, size, len(content), 0, 0, 0, 0, architecture) + bytes(8) + content
 
 
-def test_machine_code_of_other_generations_is_emptied_and_nothing_moves(tmp_path):
+def container(*entries: bytes, room: int = 0) -> bytes:
+    """Entries, and room behind them that is not theirs."""
+    held = b"".join(entries)
+    return fatbin.MAGIC + len(held).to_bytes(8, "little") + held + bytes(room)
+
+
+def test_machine_code_of_other_generations_is_taken_out_and_nothing_else_moves(tmp_path):
     code, ptx = fatbin.MACHINE_CODE, fatbin.PTX
-    first = container(
-        (code, 80, b"ampere.."), (code, 90, b"hopper.."), (ptx, 80, b"ptx....."), (code, 120, b"blackwell")
-    )
-    data = b"ELF" + first + fatbin.MAGIC + b"no container" + container((code, 100, b"other")) + b"end"
+    hopper, old = entry(code, 90, b"hopper.."), entry(ptx, 80, b"ptx.....")
+    ampere, blackwell = entry(code, 80, b"ampere.."), entry(code, 120, b"blackwell.......")
+    odd = fatbin.MAGIC + (40).to_bytes(8, "little") + b"no entries at all, but forty bytes of it"
+    between = b"text" + fatbin.MAGIC
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "kernels.so").write_bytes(data)
+    library = tmp_path / "a" / "kernels.so"
+    library.write_bytes(
+        b"ELF" + container(ampere, hopper, old, blackwell) + between + container(blackwell, ampere) + odd
+    )
     (tmp_path / "plain.so").write_bytes(b"ELF")
-    assert pack.prune_libraries(tmp_path, 90) == len(b"ampere..blackwellother")
-    found = (tmp_path / "a" / "kernels.so").read_bytes()
-    expected = data
-    for content in (b"ampere..", b"blackwell", b"other"):
-        expected = expected.replace(content, bytes(len(content)))
-    assert found == expected and b"hopper.." in found and b"ptx....." in found
-    assert pack.prune_libraries(tmp_path, 90) == 22 and (tmp_path / "a" / "kernels.so").read_bytes() == found
+    freed = len(ampere + blackwell + blackwell)
+    assert pack.prune_libraries(tmp_path, 90) == freed
+    found = library.read_bytes()
+    assert found == (
+        b"ELF"
+        + container(hopper, old, room=len(ampere + blackwell))
+        + between
+        + container(ampere, room=len(blackwell))
+        + odd
+    )
+    assert pack.prune_libraries(tmp_path, 90) == 0 and library.read_bytes() == found
 
 
 def test_the_lists_are_what_uv_and_the_packer_read():
