@@ -12,7 +12,8 @@ def load() -> None:
     keep_stores_on_loopback()
     if on_cpu_platform():
         from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
-        from marsrl_verl.verl_adapter.cpu.vllm_linear import keep_linear_weights
+        from marsrl_verl.verl_adapter.cpu.vllm_linear import keep_expert_weights, keep_linear_weights
 
         keep_linear_weights()
+        keep_expert_weights()
         use_template_for_multiprocessing()

@@ -16,7 +16,8 @@ from rehearse import Result, problem_of
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS, PAGE = ROOT / "configs", ROOT / "docs" / "rehearsal.md"
 NEEDED = ("algo", "model", "training")
 
 
@@ -68,6 +69,13 @@ def test_the_list_is_what_changes_and_the_rest_stays_as_it_is_composed(commands)
     )
     assert [key for key in kept if OmegaConf.select(ran, key) is not True] == []
     assert ran.actor_rollout_ref.actor.fsdp_config.mixed_precision.reduce_dtype == "bf16"
+
+
+def test_the_page_has_all_that_is_replaced_and_every_rehearsal():
+    text = PAGE.read_text(encoding="utf-8")
+    assert [one.name for one in replaced.REPLACED if f"| {one.name} |" not in text] == []
+    results = text[text.index("## Results") :]
+    assert [one.name for one in REHEARSALS if f"| {one.name} |" not in results] == []
 
 
 def test_a_failure_is_told_and_the_others_go_on(monkeypatch, capsys):

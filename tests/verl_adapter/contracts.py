@@ -9,6 +9,7 @@ from __future__ import annotations
 TRAINER = "verl.trainer.ppo.ray_trainer:RayPPOTrainer"
 RUNNER = "verl.trainer.main_ppo_v0:BaseTaskRunner"
 LOOPS = "verl.experimental.agent_loop.agent_loop"
+EXPERTS = "vllm.model_executor.layers.fused_moe.cpu_fused_moe:CPUFusedMOE"
 SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
 
 SIGNATURES: dict[str, list[str]] = {
@@ -500,5 +501,9 @@ VLLM_FINGERPRINTS: dict[str, tuple[str, str]] = {
         "3fd59b848457b52e",
         "cpu.vllm_linear: the place where it is called",
     ),
+    f"{EXPERTS}.__init__": ("1b1b01e724e77e4b", "cpu.vllm_linear: the place where both are called"),
+    f"{EXPERTS}.check_grouped_gemm": ("18981e17ca4fd68e", "cpu.vllm_linear replaces it"),
+    f"{EXPERTS}._pad_moe_intermediate_for_grouped_gemm": ("195737ece3b25db4", "cpu.vllm_linear replaces it"),
+    f"{EXPERTS}.init_moe_torch": ("6774db758ec8554a", "cpu.vllm_linear: it multiplies with the live weights"),
 }
 """The same for vLLM's CPU build; a GPU machine has another version."""

@@ -156,3 +156,53 @@ def test_a_single_rank_needs_no_variables_but_where_to_meet(monkeypatch, tmp_pat
         assert torch.distributed.get_world_size() == 1
     finally:
         torch.distributed.destroy_process_group()
+
+
+def layer_of_experts() -> torch.nn.Module:
+    """Four experts of 32 on hidden states of 32, with the loader that a sync asks for."""
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Module()
+    layer.activation = MoEActivation.SILU
+    for name, shape in (("w13_weight", (4, 64, 32)), ("w2_weight", (4, 32, 32))):
+        weight = torch.nn.Parameter(torch.randn(shape, generator=generator), requires_grad=False)
+        weight.weight_loader = weight.data.copy_
+        layer.register_parameter(name, weight)
+    return layer
+
+
+def mixed(layer: torch.nn.Module, inputs: torch.Tensor, router: torch.Tensor) -> torch.Tensor:
+    """What two experts of four say to each input, by their shares."""
+    shares, chosen = router.softmax(-1).topk(2)
+    shares = shares / shares.sum(-1, keepdim=True)
+    result = torch.zeros_like(inputs)
+    for row, (parts, experts) in enumerate(zip(shares, chosen, strict=True)):
+        for part, expert in zip(parts, experts, strict=True):
+            gate, up = (layer.w13_weight[expert] @ inputs[row]).chunk(2)
+            result[row] += part * (layer.w2_weight[expert] @ (torch.nn.functional.silu(gate) * up))
+    return result
+
+
+def test_experts_multiply_with_the_weights_of_the_last_sync(linear_layer, monkeypatch):
+    """Upstream: vLLM packs the experts into new parameters, and a sync finds no loader."""
+    from vllm.model_executor.layers.fused_moe.cpu_fused_moe import CPUFusedMOE
+
+    from marsrl_verl.verl_adapter.cpu.vllm_linear import keep_expert_weights
+
+    for name in ("check_grouped_gemm", "_pad_moe_intermediate_for_grouped_gemm"):
+        monkeypatch.setattr(CPUFusedMOE, name, getattr(CPUFusedMOE, name))
+    packed = layer_of_experts()
+    CPUFusedMOE(packed)
+    assert not hasattr(packed.w13_weight, "weight_loader"), "vLLM keeps it: is our change still needed?"
+
+    keep_expert_weights()
+    layer = layer_of_experts()
+    experts = CPUFusedMOE(layer)
+    generator = torch.Generator().manual_seed(1)
+    inputs, router = torch.randn(5, 32, generator=generator), torch.randn(5, 4, generator=generator)
+    for _ in range(2):
+        found = experts(layer, inputs.clone(), False, 2, router, True, global_num_experts=4)
+        torch.testing.assert_close(found, mixed(layer, inputs, router), rtol=1e-4, atol=1e-3)
+        for weight in layer.parameters():
+            weight.weight_loader(torch.randn(weight.shape, generator=generator))

@@ -1,4 +1,4 @@
-"""Keep vLLM's linear weights loadable on CPU."""
+"""Keep vLLM's linear weights, and those of experts, loadable on CPU."""
 
 from __future__ import annotations
 
@@ -20,6 +20,25 @@ def keep_linear_weights() -> None:
 
     vars(utils)["dispatch_cpu_unquantized_gemm"] = dispatch_plain_linear
     _rebind_importers(dispatch_plain_linear)
+
+
+def keep_expert_weights() -> None:
+    """Make vLLM's CPU layers of experts multiply with their live weights, expert by expert.
+
+    Upstream behaviour: `vllm.model_executor.layers.fused_moe.cpu_fused_moe.CPUFusedMOE` packs the weights of all
+    experts where their sizes allow it, and pads them before, into new parameters without `weight_loader`; the
+    first weight sync ends with "'Parameter' object has no attribute 'weight_loader'".
+    """
+    from vllm.model_executor.layers.fused_moe.cpu_fused_moe import CPUFusedMOE
+
+    def unpacked(self: Any, layer: Any) -> tuple[bool, str]:
+        return False, "none"
+
+    def unpadded(self: Any, layer: Any) -> None:
+        return None
+
+    CPUFusedMOE.check_grouped_gemm = unpacked
+    CPUFusedMOE._pad_moe_intermediate_for_grouped_gemm = unpadded
 
 
 def _rebind_importers(replacement: Any) -> None:
