@@ -74,3 +74,14 @@ def give_transformers(
     functions = (dense, packed, None, flash_utils._pad_input, flash_utils._unpad_input)
     process = flash_utils._lazy_define_process_function(packed)
     put(flash_utils, "lazy_import_flash_attention", lambda *_, **__: (functions, process))
+
+
+def written_out_flex_attention(
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: Any = None, **_: Any
+) -> Any:
+    """What flex attention computes: on a processor it has no backward pass."""
+    groups, place = query.shape[1] // key.shape[1], torch.arange(query.shape[2])
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    sees = attention_mask.mask_mod(torch.tensor(0), torch.tensor(0), place[:, None], place[None, :])
+    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=sees, scale=scaling)
+    return out.transpose(1, 2).contiguous(), None

@@ -188,17 +188,6 @@ def attention_without_masks(*_: Any, **__: Any) -> Any:
     raise AssertionError("it was called, and flex attention should have been")
 
 
-def written_out_flex_attention(
-    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: Any = None, **_: Any
-) -> Any:
-    """What flex attention computes: on a processor it has no backward pass."""
-    groups, place = query.shape[1] // key.shape[1], torch.arange(query.shape[2])
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    sees = attention_mask.mask_mod(torch.tensor(0), torch.tensor(0), place[:, None], place[None, :])
-    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=sees, scale=scaling)
-    return out.transpose(1, 2).contiguous(), None
-
-
 class Ranks:
     """This rank's worker, called as the trainer calls a worker group: in every rank at once."""
 
@@ -245,6 +234,8 @@ class Bench:
     """A trainer and this rank's worker."""
 
     def __init__(self, config: Any) -> None:
+        sys.path.append(str(Path(__file__).resolve().parents[1]))
+        from flash_functions import written_out_flex_attention
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
         from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
