@@ -371,3 +371,19 @@ def test_finish_run_without_evaluations(tmp_path):
     finish_run(folder, FACTS, None)
     assert "This run was not evaluated." in folder.report_path.read_text()
     assert json.loads(folder.summary_path.read_text())["after"] is None
+
+
+def test_a_run_that_ended_before_it_trained_has_a_report_with_its_warnings(tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    facts = replace(
+        FACTS, extra={"ended early": "step 1: x = nan"}, warnings=["From step 2 on: `a` <b> | c."]
+    )
+    finish_run(folder, facts, None, ROLES)
+    text = folder.report_path.read_text()
+    warned = text.partition("## Warnings")[2].partition("##")[0]
+    assert [one.content for one in MarkdownIt().parse(warned) if one.type == "inline"] != []
+    assert "<b>" not in MarkdownIt().render(warned)
+    assert "| ended early | step 1: x = nan |" in text
+    assert json.loads(folder.summary_path.read_text())["run"]["warnings"] == facts.warnings
+    finish_run(folder, FACTS, None, ROLES)
+    assert "## Warnings" not in folder.report_path.read_text()
