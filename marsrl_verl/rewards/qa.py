@@ -92,7 +92,7 @@ def _pair(prediction: str, gold: str) -> tuple[bool, float]:
 def _plain_character(character: str) -> str:
     """A character without its typesetting (width, ligature), a fraction with a space in front of it. Raised
     digits stay: 10² is not 102."""
-    graded_ability = unicodedata.decomposition(character).partition(" ")[0]
+    kind = unicodedata.decomposition(character).partition(" ")[0]
     if kind == "<fraction>":
         return " " + unicodedata.normalize("NFKC", character).replace("\u2044", "/")
     return (
