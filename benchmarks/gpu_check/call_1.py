@@ -133,9 +133,9 @@ def attention(bench: Bench) -> None:
 
 def ranks(bench: Bench) -> None:
     """The trainer's update on FSDP2 and NCCL; fused kernels with tied and untied heads; the weight sync."""
-    bench.tests(
-        "tests/verl_adapter/test_ranks_on_gpu.py", "tests/verl_adapter/test_weight_ipc.py", "-m", "gpu"
-    )
+    files = [f"tests/verl_adapter/{name}.py" for name in ("test_ranks_on_gpu", "test_weight_ipc")]
+    # Each of the programs that they start takes some seconds to import verl.
+    bench.tests(*files, "-m", "gpu", "-n", "6")
 
 
 CALL = Call(
@@ -149,6 +149,6 @@ CALL = Call(
         Check("nccl", 30, nccl),
         Check("system", 30, system),
         Check("attention tests", 60, attention),
-        Check("rank tests", 60, ranks),
+        Check("rank tests", 150, ranks),
     ),
 )

@@ -207,9 +207,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--replace", nargs="*", default=[], help="packages of it that do not fit")
     parser.add_argument("--python", default="3.12", help="its Python")
     parser.add_argument("--platform", default="x86_64-manylinux_2_35", help="its platform, as uv names it")
-    parser.add_argument(
-        "--architecture", type=int, help="of its GPU, 90 for Hopper; others' code stays behind"
-    )
+    parser.add_argument("--architecture", type=int, help="of its GPU, 90 for Hopper; others' code stays")
     parser.add_argument("--part-mib", type=int, default=48, help="largest part")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=Path("outputs/carried"))

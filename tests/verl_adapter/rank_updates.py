@@ -373,6 +373,8 @@ def main(arguments: argparse.Namespace) -> None:
 
     folder = arguments.folder
     config = composed(folder, *arguments.overrides, cuda=arguments.cuda, untied=arguments.untied)
+    if arguments.cuda and not torch.cuda.is_available():
+        sys.exit("no CUDA device")
     prepare_environment(config)
     # What takes the time is imported once; the ranks are forks of this process.
     import marsrl_verl.verl_adapter.run.task_runner  # noqa: F401
@@ -394,4 +396,4 @@ if __name__ == "__main__":
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--untied", action="store_true")
     parser.add_argument("--case", action="append", choices=list(CASES))
-    main(parser.parse_args())
+    main(parser.parse_intermixed_args())
