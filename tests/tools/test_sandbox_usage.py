@@ -21,6 +21,8 @@ from marsrl_verl.tools.python.jail.supervisor import Supervisor
 from marsrl_verl.tools.python.jail.usage import Process, Usage, lower_priority
 from marsrl_verl.tools.python.tool import PythonTool
 
+pytestmark = pytest.mark.slow
+
 
 def run(*programs: str, **given: Any) -> list[ToolResult]:
     """What programs return, one after the other, where they may start processes."""
