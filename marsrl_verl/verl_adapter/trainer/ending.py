@@ -41,9 +41,9 @@ class EndingTrainer(PolicyTrainer):
                 self._fit_report_end(end)
                 raise
             except NotFiniteError as found:
-                end = self._fit_keep_sound(found)
-                self._fit_report_end(end)
-                raise end from found
+                told = self._fit_keep_sound(found)
+                self._fit_report_end(told)
+                raise told from found
             except (OSError, StorageError) as error:
                 lost = storage_error(error, self.observer.folder.path)
                 if lost is None:
