@@ -149,7 +149,7 @@ def pass_at_k_estimates(role: str, answers: Observations, confidence: float = 0.
     """
     right: dict[str, list[bool]] = {}
     for outcome, problem in zip(answers.outcomes, answers.problems, strict=True):
-        right.setdefault(problem, []).append(outcome)
+        right.setdefault(problem, []).append(bool(outcome))
     most = min((len(outcomes) for outcomes in right.values()), default=0)
     found = {}
     for k in sorted({2**power for power in range(1, most.bit_length())} | {most}):
