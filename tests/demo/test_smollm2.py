@@ -17,9 +17,13 @@ from marsrl_verl.rewards.exact import ExactAnswerReward
 _CALCULATION = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)")
 
 
-def test_levels_come_in_turn_and_a_level_is_its_number_of_steps():
+def test_levels_come_in_turn_with_their_steps_and_numbers():
     found = problems.generate(Split.TRAIN, 30, 0)
-    assert [len(one.steps) for one in found] == [1, 2, 3] * 10
+    assert [one.level for one in found] == [1, 2, 1, 2, 3] * 6
+    assert [len(one.steps) for one in found] == [1, 1, 1, 1, 2] * 6
+    for one in found:
+        largest = {1: 10, 2: 30, 3: 15}[one.level]
+        assert all(int(number) <= largest for number in re.findall(r"\d+", one.question))
     assert len({one.question for one in found}) == 30
     assert found == problems.generate(Split.TRAIN, 30, 0)
 
@@ -50,9 +54,9 @@ def test_the_worked_solution_is_right_by_the_training_s_grader():
 
 
 def test_rows_have_the_level():
-    row = problems.rows(Split.TRAIN, 3, 0)[2]
+    row = problems.rows(Split.TRAIN, 5, 0)[4]
     assert row["extra_info"]["level"] == 3
-    assert row["reward_model"]["ground_truth"] == str(problems.generate(Split.TRAIN, 3, 0)[2].answer)
+    assert row["reward_model"]["ground_truth"] == str(problems.generate(Split.TRAIN, 5, 0)[4].answer)
 
 
 def test_examples_calculate_right():

@@ -1,9 +1,9 @@
-"""Word problems: a number of things, and one, two or three things that happen to it.
+"""Word problems: a number of things, and one or two things that happen to it.
 
     Tom has 4 bags with 6 marbles each. He gives 5 marbles to Anna. How many marbles does he have now?
 
-Each event is one step of arithmetic, and the number of steps is the problem's level. Splits share no
-arithmetic: a problem's split is a hash of its numbers and signs, whatever the story is about.
+Each is one or two steps of arithmetic, at three levels. Splits share no arithmetic: a problem's split is a
+hash of its numbers and signs, whatever the story is about.
 """
 
 from __future__ import annotations
@@ -16,9 +16,23 @@ from typing import Any
 from marsrl_verl.demo.problems import Split, hashed_split, verl_row
 
 DATA_SOURCE = "word_problems"
-LEVELS = (1, 2, 3)
-"""Steps of arithmetic; a level's problems are equally many as another's."""
+LEVELS = (1, 2, 1, 2, 3)
+"""Levels of problems in their order: two of five are of level 1, two of level 2, one of level 3."""
+
+
 LARGEST_TOTAL = 99
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """How hard a problem is."""
+
+    steps: int
+    largest: int
+    """Number in a question."""
+
+
+_LEVELS = {1: Level(1, 10), 2: Level(1, 30), 3: Level(2, 15)}
 _SHARES = ((Split.TRAIN, 75), (Split.HELD_OUT, 25))
 _NAMES = ("Tom", "Ben", "Sam", "Max", "Leo", "Paul"), ("Anna", "Mia", "Lucy", "Emma", "Sara", "Nina")
 _THINGS = ("apples", "marbles", "stickers", "coins", "pencils", "cards", "shells", "cookies")
@@ -34,10 +48,6 @@ _LOSSES = (
     "{name} loses {n} {things}.",
     "{name} sells {n} of the {things}.",
     "{other} takes {n} of the {things}.",
-)
-_TIMES = (
-    "Then {name} has {n} times as many {things}.",
-    "{other} multiplies the number of {things} by {n}.",
 )
 
 
@@ -66,6 +76,7 @@ class WordProblem:
 
     question: str
     steps: tuple[Step, ...]
+    level: int
 
     @property
     def answer(self) -> int:
@@ -96,28 +107,27 @@ def draw(rng: random.Random, level: int) -> WordProblem:
     names = [rng.choice(_NAMES[0]), rng.choice(_NAMES[1])]
     rng.shuffle(names)
     words = {"name": names[0], "other": names[1], "things": rng.choice(_THINGS)}
-    holders = rng.choice(_HOLDERS)
+    count, largest = _LEVELS[level].steps, _LEVELS[level].largest
     while True:
         steps: list[Step] = []
-        if rng.random() < 0.4:
-            steps.append(Step(rng.randint(2, 6), "*", rng.randint(2, 6)))
-            begins = f"{{name}} has {steps[0].left} {holders} with {steps[0].right} {{things}} each."
-            total = steps[0].result
-        else:
-            total = rng.randint(3, 20)
-            begins = f"{{name}} has {total} {{things}}."
-        story = [begins]
-        while len(steps) < level:
-            sign = rng.choices("+-*", (4, 4, 1))[0]
-            n = rng.randint(2, 3) if sign == "*" else rng.randint(2, 12)
+        story: list[str] = []
+        if rng.random() < 1 / 3:
+            most = max(3, largest // 3)
+            steps.append(Step(rng.randint(2, most), "*", rng.randint(2, most)))
+            holders = rng.choice(_HOLDERS)
+            story.append(f"{{name}} has {steps[0].left} {holders} with {steps[0].right} {{things}} each.")
+        total = steps[0].result if steps else rng.randint(2, largest)
+        if not steps:
+            story.append(f"{{name}} has {total} {{things}}.")
+        while len(steps) < count:
+            sign, n = rng.choice("+-"), rng.randint(2, largest)
             steps.append(Step(total, sign, n))
             total = steps[-1].result
-            wordings = {"+": _GAINS, "-": _LOSSES, "*": _TIMES}[sign]
-            story.append(rng.choice(wordings).replace("{n}", str(n)))
+            story.append(rng.choice(_GAINS if sign == "+" else _LOSSES).replace("{n}", str(n)))
         if all(0 < one.result <= LARGEST_TOTAL for one in steps):
             break
     ask = "How many {things} does {name} have now?"
-    return WordProblem(" ".join([*story, ask]).format(**words), tuple(steps))
+    return WordProblem(" ".join([*story, ask]).format(**words), tuple(steps), level)
 
 
 def generate(split: Split, count: int, seed: int, levels: Sequence[int] = LEVELS) -> list[WordProblem]:
@@ -134,6 +144,6 @@ def generate(split: Split, count: int, seed: int, levels: Sequence[int] = LEVELS
 def rows(split: Split, count: int, seed: int, levels: Sequence[int] = LEVELS) -> list[dict[str, Any]]:
     """`count` problems of a split as rows in the format of verl's RL dataset."""
     return [
-        verl_row(DATA_SOURCE, one.question, one.answer, index=index, split=split.value, level=len(one.steps))
+        verl_row(DATA_SOURCE, one.question, one.answer, index=index, split=split.value, level=one.level)
         for index, one in enumerate(generate(split, count, seed, levels))
     ]

@@ -21,13 +21,14 @@ _BOOKS = (
     "Rob has 9 books. He buys 8 more books. Then he sells 6 of the books. How many books does he have now?"
 )
 
-_BUS_SOLUTION = "14 - 5 = 9\n\\boxed{9}"
-_EGGS_SOLUTION = "3 * 4 = 12\n12 - 7 = 5\n\\boxed{5}"
-_BOOKS_SOLUTION = "9 + 8 = 17\n17 - 6 = 11\n\\boxed{11}"
-_BOOKS_SLIP = "9 + 8 = 16\n16 - 6 = 10\n\\boxed{10}"
-_BUS_MISREAD = "14 + 5 = 19\n\\boxed{19}"
-_BOOKS_REPORT = "9 + 8 = 17, not 16.\n17 - 6 = 11, not 10."
-_BUS_REPORT = "14 - 5 = 9, not 19."
+_BUS_SOLUTION = "5 people get on: 14 - 5 = 9\n\\boxed{9}"
+_EGGS_SOLUTION = "3 nests with 4 eggs: 3 * 4 = 12\nShe gives 7 eggs: 12 - 7 = 5\n\\boxed{5}"
+_BOOKS_SOLUTION = "He buys 8 books: 9 + 8 = 17\nHe sells 6 books: 17 - 6 = 11\n\\boxed{11}"
+_BOOKS_SLIP = "He buys 8 books: 9 + 8 = 16\nHe sells 6 books: 16 - 6 = 10\n\\boxed{10}"
+_BUS_MISREAD = "5 people get on: 14 + 5 = 19\n\\boxed{19}"
+_BUS_REPORT = "5 people get on: 14 - 5 = 9, not 19."
+_EGGS_REPORT = "3 nests with 4 eggs: 3 * 4 = 12, right.\nShe gives 7 eggs: 12 - 7 = 5, right."
+_BOOKS_REPORT = "He buys 8 books: 9 + 8 = 17, not 16.\nHe sells 6 books: 17 - 6 = 11, not 10."
 
 EXAMPLES: dict[str, Sequence[Example]] = {
     SOLVER: [
@@ -44,7 +45,7 @@ EXAMPLES: dict[str, Sequence[Example]] = {
         {
             "question": _EGGS,
             "solution": _EGGS_SOLUTION,
-            "answer": "3 * 4 = 12, yes.\n12 - 7 = 5, yes.\nCorrectness: Correct",
+            "answer": f"{_EGGS_REPORT}\nCorrectness: Correct",
         },
         {
             "question": _BOOKS,
@@ -54,7 +55,7 @@ EXAMPLES: dict[str, Sequence[Example]] = {
         {
             "question": _BUS,
             "solution": _BUS_SOLUTION,
-            "answer": "14 - 5 = 9, yes.\nCorrectness: Correct",
+            "answer": "5 people get on: 14 - 5 = 9, right.\nCorrectness: Correct",
         },
     ],
     CORRECTOR: [
@@ -71,9 +72,9 @@ class WordProblemPrompts(RolePrompts):
         examples: others by role, in place of these.
     """
 
-    # A line for each of up to three steps, then the answer.
+    # A line for each of up to two steps, then the answer.
     step_distance = 1
-    most_steps = 4
+    most_steps = 3
 
     def __init__(self, examples: dict[str, Sequence[Example]] | None = None) -> None:
         wordings = {SOLVER: self._solver, VERIFIER: self._verifier, CORRECTOR: self._corrector}
