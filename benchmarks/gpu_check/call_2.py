@@ -6,7 +6,7 @@ import importlib.util
 import sys
 
 from benchmarks.gpu_check.checks import Bench, Call, Check, expect
-from benchmarks.gpu_check.models import random_model
+from benchmarks.gpu_check.models import SMALL, random_model
 
 HEADS, KV_HEADS, SIZE = 12, 2, 128
 """Of DeepSeek-R1-Distill-Qwen-1.5B."""
@@ -147,12 +147,8 @@ def flex(bench: Bench, width: int = 256) -> None:
 
 def long_update(bench: Bench) -> None:
     """An update of 36k tokens in one micro-batch: the memory it takes beside the plan's."""
-    small = {
-        "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,
-        "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512,
-    }  # fmt: skip
     program = [sys.executable, "-m", "benchmarks.gpu_check.long_update"]
-    planned = random_model(bench.folder / "planned", **small)
+    planned = random_model(bench.folder / "planned", SMALL)
     bench.run([*program, str(planned), str(bench.folder / "plan.json"), "--plan"])
     bench.cuda()
     import json

@@ -8,16 +8,11 @@ import sys
 from unittest import mock
 
 from benchmarks.gpu_check.checks import Bench, Call, Check, expect
-from benchmarks.gpu_check.models import random_model
+from benchmarks.gpu_check.models import SMALL, random_model
 from benchmarks.gpu_check.training import overrides, plan, train
 from benchmarks.training_runs import steps
 
 STEPS, PROBLEMS, GROUP, TOKENS = 2, 16, 8, 4096
-SMALL = {
-    "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512,
-}  # fmt: skip
-"""For the plan, which reads the shape alone."""
 
 
 def settings(model: str) -> list[str]:
@@ -42,7 +37,7 @@ def settings(model: str) -> list[str]:
 
 def model_06b(bench: Bench, tied: bool) -> None:
     """Two steps; tokens per second, seconds of a sync and of an update, the gap of log-probabilities."""
-    plan(bench, "plan", *settings(str(random_model(bench.folder / "small", tied=tied, **SMALL))))
+    plan(bench, "plan", *settings(str(random_model(bench.folder / "small", SMALL, tied=tied))))
     bench.cuda()
     folder = random_model(bench.folder / "model", tied=tied)
     last = steps(train(bench, "run", *settings(str(folder))))[-1]
@@ -62,7 +57,7 @@ def model_06b(bench: Bench, tied: bool) -> None:
 
 def generate(bench: Bench) -> None:
     """What `LLM.generate` does with the same model and numbers."""
-    small = random_model(bench.folder / "small", **SMALL)
+    small = random_model(bench.folder / "small", SMALL)
     bench.run([sys.executable, "-m", "benchmarks.gpu_check.generate", str(small), "--plan"])
     bench.cuda()
     folder = random_model(bench.folder / "model")

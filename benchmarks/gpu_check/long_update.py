@@ -48,21 +48,15 @@ def group(tokens: int) -> Any:
     from marsrl_verl.core.sequence import Sequence
     from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
-    draw, prompt = np.random.default_rng(1), list(range(7, 39))
+    draw, prompt = np.random.default_rng(1), np.arange(7, 39, dtype=np.int32)
     length = tokens // ROWS - len(prompt)
-    members = [
-        Trajectory(
-            f"g#{k}",
-            [
-                Sequence(
-                    "solver", prompt, draw.integers(7, 200, length), [-5.0] * length, versions=((length, 2),)
-                )
-            ],
-            FinishReason.STOP,
-            reward=RewardResult(float(k)),
-        )
-        for k in range(ROWS)
-    ]
+    members = []
+    for k in range(ROWS):
+        response = draw.integers(7, 200, length, dtype=np.int32)
+        log_probs = np.full(length, -5.0, dtype=np.float32)
+        row = Sequence("solver", prompt, response, log_probs, versions=((length, 2),))
+        reward = RewardResult(float(k))
+        members.append(Trajectory(f"g#{k}", [row], FinishReason.STOP, reward=reward))
     request = RolloutRequest("g", Problem("g", "?", "1"), "solver", "solver", (), n=ROWS)
     return Group(request, members)
 
@@ -92,7 +86,7 @@ def measured(config: Any, arguments: argparse.Namespace) -> dict[str, float]:
     from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
     from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
 
-    trainer = MarsRLTaskRunner().build_trainer(config)
+    trainer: Any = MarsRLTaskRunner().build_trainer(config)
     worker = MarsRLActorRolloutRefWorker(config.actor_rollout_ref, role="actor")
     worker.init_model()
     trainer.actor_rollout_wg = Ranks(worker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 QWEN3_06B = {
@@ -18,18 +19,22 @@ QWEN3_06B = {
     "rms_norm_eps": 1e-6,
 }
 """Qwen3-0.6B's."""
+SMALL = {
+    "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512,
+}  # fmt: skip
+"""For plans, which read the shape alone, and for processors."""
 
 
-def random_model(folder: Path, *, tied: bool = True, seed: int = 1, **shape: int) -> Path:
+def random_model(folder: Path, shape: Mapping[str, float] = QWEN3_06B, *, tied: bool = True) -> Path:
     """A Qwen3 network of random weights in bfloat16 with the tiny world's tokenizer, in which every further
     id is a word of its own: verl keeps its engine from ids that the tokenizer does not know, and then engine
     and trainer would normalise over different vocabularies.
 
     Args:
         folder: where it is written; made.
-        tied: whether the head has the embedding's weights.
-        seed: of the weights.
         shape: what differs from Qwen3-0.6B.
+        tied: whether the head has the embedding's weights.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -45,7 +50,7 @@ def random_model(folder: Path, *, tied: bool = True, seed: int = 1, **shape: int
         pad_token_id=tokenizer.pad_token_id,
         dtype="bfloat16",
     )
-    torch.manual_seed(seed)
+    torch.manual_seed(1)
     Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer.json"

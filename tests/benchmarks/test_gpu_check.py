@@ -15,7 +15,7 @@ from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import call_4, call_5, call_6, calls, runner, training
 from benchmarks.gpu_check.call_4 import EXPECTED, JUDGED, judge, rows_of
 from benchmarks.gpu_check.checks import NO_DEVICE, Bench, CheckError, NoCudaDeviceError
-from benchmarks.gpu_check.models import QWEN3_06B, random_model
+from benchmarks.gpu_check.models import QWEN3_06B, SMALL, random_model
 from benchmarks.gpu_check.rewards import Parity
 from marsrl_verl.config.application import check_values
 from marsrl_verl.config.model_shapes import shape_from_config
@@ -121,7 +121,7 @@ def test_every_run_is_one_that_the_checks_accept(name, flash, monkeypatch, tmp_p
 
 
 def test_the_run_of_long_responses_is_accepted(tmp_path):
-    model = random_model(tmp_path / "model", **call_6.SMALL)
+    model = random_model(tmp_path / "model", SMALL)
     check_values([*call_6.settings(str(model)), f"marsrl.run.output_root={tmp_path}"])
 
 
@@ -129,7 +129,7 @@ def test_the_run_of_long_responses_is_accepted(tmp_path):
 def test_random_models_have_the_shape_that_is_asked_for(tmp_path, tied):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = random_model(tmp_path, tied=tied, **call_6.SMALL)
+    folder = random_model(tmp_path, SMALL, tied=tied)
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert str(model.dtype) == "torch.bfloat16"
     assert (model.lm_head.weight is model.model.embed_tokens.weight) is tied
