@@ -39,6 +39,7 @@ def make_data(path: Path, answers: list[object], question: str = "1 + 1") -> Pat
         {
             "prompt": [{"role": "user", "content": question}],
             "data_source": "test",
+            "ability": "math",
             "reward_model": {"style": "rule", "ground_truth": answer},
         }
         for answer in answers

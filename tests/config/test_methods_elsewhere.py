@@ -306,7 +306,7 @@ def test_verls_prompt_length_and_messages_are_of_the_role_that_is_asked_the_prob
     name = "marsrl.algo.name=strange_voting.method:Backwards"
     key = "marsrl.roles.solver.max_prompt_tokens"
     done = run(name, "cluster=cpu", "data.max_prompt_length=2")
-    assert_refused(done, f"{key} = 2", "Raise it")
+    assert_refused(done, f"{key} = 2", "model=custom")
 
 
 def test_a_search_path_that_is_not_there(run):

@@ -104,13 +104,13 @@ SETTINGS = {
         "ppo_max_token_len_per_gpu",
     ),
     "unequal micro-batches": (
-        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4},
-        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu = 32",
-        "Set it to 4",
+        {f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 4},
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu = 4",
+        "Set it to 32",
     ),
     "two ways to cut micro-batches": (
-        {f"{ACTOR}.use_dynamic_bsz": True},
-        f"{ROLLOUT}.log_prob_use_dynamic_bsz = False",
+        {f"{ROLLOUT}.log_prob_use_dynamic_bsz": True},
+        f"{ROLLOUT}.log_prob_use_dynamic_bsz = True",
         "Give both the same value",
     ),
     "micro-batch too short": ({f"{ACTOR}.ppo_max_token_len_per_gpu": 9}, "Set it to at least"),

@@ -85,7 +85,7 @@ SETTINGS = {
         "flash_attention_2",
     ),
     "shared prefixes in fixed micro-batches": (
-        {"marsrl.training.share_prefixes": True},
+        {"marsrl.training.share_prefixes": True, f"{ACTOR}.use_dynamic_bsz": False},
         f"{ACTOR}.use_dynamic_bsz = False",
         "training=shared_prefixes",
     ),
