@@ -146,7 +146,8 @@ class Tool(Protocol):
         """Give trajectory `child` the state that `parent` had after its first `calls` calls (of all tools;
         they have the numbers below, its own go on from there). `parent` may have made more since. Asked of
         tools that keep state alone, before the child's first call; must not block."""
-        raise NotImplementedError(f"the tool {self.name} keeps state and can't fork")
+        what = f"{self.name}: {child} can't go on from {parent}: the tool does not define `fork`"
+        raise NotImplementedError(what)
 
     async def close(self) -> None:
         """Release what the tool holds (processes, connections)."""
