@@ -141,9 +141,12 @@ def _one_outcome(role: str, found: RoleStep, standing: bool) -> str | None:
     others = known - found.due.get(often, 0)
     if others < LEAST_OTHERS or others < OTHERS_SHARE * known:
         return None
+    what = f"{what}, and another decision was right in {others}"
+    if often not in found.due:
+        return f"{what}: read its rollouts"
     return (
-        f"{what}, and another decision was right in {others}: it does not look at what it is asked any more. "
-        "Have it shown both kinds of cases equally often, or go on from a checkpoint before"
+        f"{what}: it does not look at what it is asked any more. Have it shown both kinds of cases equally "
+        "often, or go on from a checkpoint before"
     )
 
 
@@ -193,7 +196,7 @@ def _remedy(found: RoleStep) -> str:
         return "Train on harder problems, or end here"
     return (
         "Read the rollouts: problems that are too hard, answers in another form than the reward reads, or "
-        "weights spoiled by too high a learning rate"
+        "weights spoiled by too high a learning rate (an earlier checkpoint: trainer.resume_from_path)"
     )
 
 

@@ -162,6 +162,7 @@ def verdicts(given: dict[str, int], due: dict[str, int]) -> RoleStep:
         ({"wrong": 40}, {"wrong": 38, "correct": 2}, False),  # nearly right
         ({"wrong": 30, "correct": 10}, {"wrong": 30, "correct": 10}, False),
         ({"wrong": 8}, {"wrong": 4, "correct": 4}, False),  # too few
+        ({"invalid": 40}, {"wrong": 30, "correct": 10}, True),
         ({"EMPTY": 40}, {}, True),
         ({"EMPTY": 30, "REWRITE": 10}, {}, False),
     ],
@@ -170,7 +171,9 @@ def test_a_role_that_always_decides_alike_is_warned_of(given, due, warned):
     watch = Watch(WatchConfig(steps=2))
     said = looked(watch, *[facts(verifier=verdicts(given, due))] * 2)
     assert list(said) == ([2] if warned else [])
-    if warned and due:
+    if "invalid" in given:
+        assert "another decision was right in 80: read its rollouts" in said[2][0]
+    elif warned and due:
         assert (
             "the verifier decided 'wrong' in 80 of 80 cases, and another decision was right in 20"
             in said[2][0]
