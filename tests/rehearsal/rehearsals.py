@@ -37,7 +37,7 @@ class Rehearsal:
         """Whether its data are pairs of answers."""
         return "judge" in self.script
 
-    def arguments(self, folder: Path, model: Path, data: Path) -> list[str]:
+    def arguments(self, folder: Path, model: Path, data: Path, search_url: str) -> list[str]:
         """The command line of the training program, as the script composes it."""
         environment = {
             "MODEL_PATH": str(model),
@@ -45,6 +45,7 @@ class Rehearsal:
             "VAL_FILES": str(data),
             "OUTPUT_ROOT": str(folder),
             "NAME": "run",
+            "SEARCH_URL": search_url,
         }
         (call,) = recorded_calls(self.script, folder, {**environment, **self.environment}, *self.words)
         return training_arguments(call)

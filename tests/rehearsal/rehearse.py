@@ -8,15 +8,19 @@ exit status is 1 where a run failed. Models, data, logs and runs lie in `outputs
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
@@ -51,20 +55,48 @@ def rehearse(one: Rehearsal, output: Path) -> Result:
     folder = output / one.name.replace(":", "-")
     folder.mkdir(parents=True, exist_ok=True)
     model, data = make_files(one, output)
-    arguments = one.arguments(folder, model, data)
-    preset = compose_config(parse_arguments(arguments)).config
-    words = [*arguments, *replaced.words(replaced.settings(preset)), "marsrl.run.existing=replace"]
-    began, log = time.monotonic(), folder / "log.txt"
-    status = _run(words, log)
+    with retriever() as url:
+        arguments = one.arguments(folder, model, data, url)
+        preset = compose_config(parse_arguments(arguments)).config
+        changed = replaced.settings(preset)
+        began, log = time.monotonic(), folder / "log.txt"
+        status = _run([*arguments, *replaced.words(changed), "marsrl.run.existing=replace"], log)
     seconds = time.monotonic() - began
     problem = f"see {log}" if status else problem_of(folder / "run", bool(preset.trainer.val_only))
     path = folder / "run" / "config.yaml"
     ran = DictConfig(OmegaConf.load(path)) if path.is_file() else preset
     other = [part.name for part in replaced.REPLACED if part.differs(preset)]
     architecture = architecture_of(model)
-    ranks = str(ran.trainer.n_gpus_per_node)
+    ranks = str(changed["trainer.n_gpus_per_node"])
     cells = (one.name, architecture, ranks, ", ".join(features(ran)), ", ".join(other), f"{seconds:.0f}")
     return Result((*cells, problem or "ok"), problem)
+
+
+@contextmanager
+def retriever() -> Iterator[str]:
+    """The URL of a search service with one document."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            hit = {"document": {"id": "1", "title": "Sums", "contents": "One and one are two."}, "score": 1.0}
+            body = json.dumps({"result": [[hit] for _ in asked["queries"]]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/retrieve"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _run(words: Sequence[str], log: Path) -> int:

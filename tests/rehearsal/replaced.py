@@ -124,6 +124,9 @@ def sizes(config: DictConfig) -> Settings:
     fewer = {"max_turns": 2, "message_tokens": 24, "result_tokens": 64, "episodes": 1, "iterations": 1}
     if algo.get("process") == "mamrp":
         fewer |= {"plans_per_problem": 2, "solutions_per_plan": 4}
+    for name, most in fewer.items():
+        if algo.get(name) is not None:
+            found[f"marsrl.algo.{name}"] = min(most, int(algo[name]))
     if "adaptive_batch" in algo and algo.adaptive_batch.enabled:
         found["marsrl.algo.adaptive_batch.max_problems"] = problems
     if "episodes" in algo:

@@ -14,15 +14,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 PACKAGE = Path(__file__).resolve().parents[2] / "marsrl_verl"
-HEADS, KEY_VALUE_HEADS, HEAD_SIZE = 4, 2, 32
-"""Ulysses splits the heads over two ranks; vLLM's attention on the CPU takes no smaller head."""
 SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
+    # Heads of 32: vLLM's attention on the CPU takes no smaller ones.
+    "hidden_size": 128,
+    "intermediate_size": 256,
     "num_hidden_layers": 2,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KEY_VALUE_HEADS,
-    "head_dim": HEAD_SIZE,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
 }
 SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 VOCABULARY = 1200
@@ -88,7 +86,14 @@ _QWEN2 = {
     "use_sliding_window": False,
     "tie_word_embeddings": False,
 }
-_QWEN3 = {"attention_bias": False, "rms_norm_eps": 1e-6, "use_sliding_window": False, "sliding_window": None}
+# Heads of another size than that of the hidden states over their number, as the published models have them.
+_QWEN3 = {
+    "head_dim": 64,
+    "attention_bias": False,
+    "rms_norm_eps": 1e-6,
+    "use_sliding_window": False,
+    "sliding_window": None,
+}
 _LLAMA3 = {
     "model_type": "llama",
     "attention_bias": False,

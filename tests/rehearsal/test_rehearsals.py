@@ -25,7 +25,7 @@ NEEDED = ("algo", "model", "training")
 def commands(tmp_path_factory) -> dict[str, list[str]]:
     """The words of every rehearsal."""
     folder = tmp_path_factory.mktemp("scripts")
-    return {one.name: one.arguments(folder, Path("MODEL"), Path("DATA")) for one in REHEARSALS}
+    return {one.name: one.arguments(folder, Path("MODEL"), Path("DATA"), "URL") for one in REHEARSALS}
 
 
 def test_every_script_is_rehearsed_or_says_what_it_repeats():
