@@ -26,9 +26,10 @@ SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_s
 VOCABULARY = 1200
 MARKS = ("<search>", "</search>", "<python>", "</python>", "<answer>", "</answer>", "\\boxed{", "[FINISH]")
 """What roles write so that something happens: a token each."""
-ODDS = {"</think>": 0.2, "\\boxed{": 0.05, "[FINISH]": 0.05, "<search>": 0.05, "</search>": 0.1}
-END_ODDS = 0.1
-"""How likely a token ends the response; the others of `ODDS` likewise."""
+ODDS = {"</think>": 0.1, "\\boxed{": 0.05, "[FINISH]": 0.05, "<search>": 0.05, "</search>": 0.1}
+"""How likely some tokens are, whatever stands before them."""
+END_ODDS = 0.2
+"""How likely a token ends the response. Above all others: greedy responses end, too."""
 
 
 @dataclass(frozen=True)
@@ -213,9 +214,11 @@ def _write_now_and_then(model: PreTrainedModel, odds: Mapping[int, float]) -> No
         head = model.get_output_embeddings().weight
         for weight in (embeddings, head):
             weight.normal_(0.0, 0.05)
-            weight[:, 0] = 1.0
+            weight[:, 0] = 3.0
         arrives = math.sqrt(weight.shape[1])  # after the last norm
         for token, share in odds.items():
+            for weight in (embeddings, head):
+                weight[token, 1:] = 0.0
             head[token, 0] += math.log(share / rest * len(head)) / arrives
 
 
