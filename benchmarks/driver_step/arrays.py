@@ -35,6 +35,7 @@ from marsrl_verl.core.scheduler import Mode, Scheduler
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
@@ -110,6 +111,7 @@ class _Trainer(RayMarsRLTrainer):
         self.actor_rollout_wg: Any = None
         self.global_steps, self.generated_tokens, self.samples = place.step, 0, 0
         self.tool_calls = 0
+        self.watch, self.changed_in = Watch(settings.watch), {}
         self.metrics, self.timing = {}, {}
 
     def _get_dp_size(self, worker_group: Any, role: str) -> int:
