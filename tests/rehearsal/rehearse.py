@@ -62,7 +62,7 @@ def rehearse(one: Rehearsal, output: Path) -> Result:
         began, log = time.monotonic(), folder / "log.txt"
         status = _run([*arguments, *replaced.words(changed), "marsrl.run.existing=replace"], log)
     seconds = time.monotonic() - began
-    problem = f"see {log}" if status else problem_of(folder / "run", bool(preset.trainer.val_only))
+    problem = f"see {log}" if status else problem_of(folder / "run", preset)
     path = folder / "run" / "config.yaml"
     ran = DictConfig(OmegaConf.load(path)) if path.is_file() else preset
     other = [part.name for part in replaced.REPLACED if part.differs(preset)]
@@ -126,12 +126,13 @@ def _run(words: Sequence[str], log: Path) -> int:
                 process.wait()
 
 
-def problem_of(run: Path, evaluates_alone: bool) -> str | None:
+def problem_of(run: Path, preset: DictConfig) -> str | None:
     """What is missing in the folder of a run that ended well; None: nothing.
 
     A step has to have moved the weights by finite gradients, and the trainer to agree with the engine about
-    tokens of the weights that it has."""
-    if evaluates_alone:
+    tokens of the weights that it has. (Of plans as JSON the engine tells the log-probabilities among what their
+    grammar allows.)"""
+    if preset.trainer.val_only:
         return None if (run / "summary.json").is_file() else "no summary"
     done = steps(run)
     norms = [value for step in done for key, value in step.metrics.items() if key.endswith("actor/grad_norm")]
@@ -139,7 +140,7 @@ def problem_of(run: Path, evaluates_alone: bool) -> str | None:
         return "no step trained"
     if not all(math.isfinite(value) and value > 0 for value in norms):
         return f"gradients of norm {norms}"
-    gap = max(_gaps(done), default=0.0)
+    gap = 0.0 if preset.marsrl.algo.get("plan_form") == "json" else max(_gaps(done), default=0.0)
     return f"engine and trainer differ by {gap:.2g} nats" if gap > WIDEST_GAP else None
 
 

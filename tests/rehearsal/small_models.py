@@ -24,9 +24,15 @@ SMALL = {
 }
 SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 VOCABULARY = 1200
-MARKS = ("<search>", "</search>", "<python>", "</python>", "<answer>", "</answer>", "\\boxed{", "[FINISH]")
+MARKS = (
+    *("<search>", "</search>", "<python>", "</python>", "<answer>", "</answer>"),
+    *("\\boxed{", "[FINISH]", '"}'),
+)
 """What roles write so that something happens: a token each."""
-ODDS = {"</think>": 0.1, "\\boxed{": 0.05, "[FINISH]": 0.05, "<search>": 0.05, "</search>": 0.1}
+ODDS = {
+    **{"</think>": 0.1, "</search>": 0.1, "<search>": 0.05},
+    **{"\\boxed{": 0.05, "[FINISH]": 0.05, '"}': 0.05},
+}
 """How likely some tokens are, whatever stands before them."""
 END_ODDS = 0.2
 """How likely a token ends the response. Above all others: greedy responses end, too."""

@@ -115,5 +115,6 @@ GOOD = {"actor/grad_norm": 0.5, "off_policy/age/0/log_ratio_abs_mean": 0.001}
 def test_a_run_that_ended_well_may_have_done_nothing(tmp_path, metrics, problem):
     lines = [json.dumps({"step": n, "metrics": one, "timings": {}}) for n, one in enumerate(metrics, 1)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    found = problem_of(tmp_path, evaluates_alone=False)
+    preset = OmegaConf.create({"trainer": {"val_only": False}, "marsrl": {"algo": {}}})
+    found = problem_of(tmp_path, preset)
     assert found is None if problem is None else problem in found
