@@ -130,7 +130,7 @@ def problem_of(run: Path, preset: DictConfig) -> str | None:
     """What is missing in the folder of a run that ended well; None: nothing.
 
     A step has to have moved the weights by finite gradients, and the trainer to agree with the engine about
-    tokens of the weights that it has. (Of plans as JSON the engine tells the log-probabilities among what their
+    tokens of the weights that it has. (Of plans as JSON the engine tells log-probabilities among what their
     grammar allows.)"""
     if preset.trainer.val_only:
         return None if (run / "summary.json").is_file() else "no summary"
