@@ -112,8 +112,13 @@ def sizes(config: DictConfig) -> Settings:
     }
     if config.trainer.val_only:
         found |= {"marsrl.evaluation.problems": 2, "marsrl.evaluation.samples_per_problem": 2}
+    # An action takes some twenty tokens before its text begins.
+    longest = 96 if algo.get("plan_form") == "json" else 32
     for name, role in marsrl.roles.items():
-        found |= {f"marsrl.roles.{name}.max_prompt_tokens": 1536, f"marsrl.roles.{name}.max_new_tokens": 32}
+        found |= {
+            f"marsrl.roles.{name}.max_prompt_tokens": 1536,
+            f"marsrl.roles.{name}.max_new_tokens": longest,
+        }
         if role.max_sequence_tokens is not None:
             found |= {
                 f"marsrl.roles.{name}.max_new_tokens": 256,

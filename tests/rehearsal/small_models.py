@@ -31,7 +31,7 @@ MARKS = (
 """What roles write so that something happens: a token each."""
 ODDS = {
     **{"</think>": 0.1, "</search>": 0.1, "<search>": 0.05},
-    **{"\\boxed{": 0.05, "[FINISH]": 0.05, '"}': 0.05},
+    **{"\\boxed{": 0.05, "[FINISH]": 0.05, '"}': 0.15},
 }
 """How likely some tokens are, whatever stands before them."""
 END_ODDS = 0.2
