@@ -71,7 +71,7 @@ def test_a_grader_that_always_fails_ends_the_command_and_leaves_nothing_on_recor
 ):
     made = grader(lambda request: True)
     assert prepare(source, tmp_path / "out", ScriptedClient(right_times(lambda i: 1)), "-k", "2") == 1
-    assert len(made) == 1, "the threads share one"
+    assert len(made) == 2, "one looks at the problems, the threads share the other"
     err = capsys.readouterr().err
     assert "failed on every answer to the last 8 problems" in err
     assert "no such service" in err

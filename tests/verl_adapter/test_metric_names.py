@@ -285,7 +285,7 @@ def test_every_logged_metric_has_one_row(runs):
 
 
 OF_WORDS = {"val/solver_f1[_greedy]", "val/solver_exact_match[_greedy]"}
-"""Of answers that a reward grades by words, which scripted ones are not (tests/evaluation/test_single_role.py)."""
+"""Of answers that a reward grades by words, which scripted ones are not (`test_single_role.py`)."""
 
 
 def test_every_row_is_of_a_metric_that_is_logged(runs):
