@@ -107,6 +107,17 @@ def prune_libraries(site: Path, architecture: int) -> int:
     return freed
 
 
+def drop_debug_information(site: Path) -> None:
+    """Of libraries that have it (binutils' strip, where it is installed)."""
+    if (tool := shutil.which("strip")) is None:
+        return
+    for library in site.rglob("*.so"):
+        if b".debug_info" in (data := library.read_bytes()):
+            library.unlink()  # it may be a link into uv's cache
+            library.write_bytes(data)
+            subprocess.run([tool, "--strip-debug", str(library)], check=True)
+
+
 def shares(site: Path) -> Iterator[list[Path]]:
     """All files in their order, in groups of at most `STREAM_BYTES`; a larger file is a group of its own."""
     group: list[Path] = []
@@ -222,6 +233,7 @@ def main(argv: list[str]) -> int:
     install(packages, site, arguments, uv)
     before = sum(one.stat().st_size for one in site.rglob("*") if one.is_file())
     strip(site, lines(STRIPPED))
+    drop_debug_information(site)
     if arguments.architecture:
         freed = prune_libraries(site, arguments.architecture)
         print(f"{freed // MIB} MiB of machine code are for other GPUs than sm_{arguments.architecture}")
