@@ -41,16 +41,19 @@ TAKES: dict[str, set[str]] = {
 
 READ: tuple[str, ...] = (
     # Models and tokenizers.
+    "transformers:AutoConfig.from_pretrained",
     "transformers:AutoModelForCausalLM.from_pretrained",
     "transformers:AutoTokenizer.from_pretrained",
     "transformers:DynamicCache",
     "transformers:GenerationConfig.from_pretrained",
     "transformers:GenerationConfig.eos_token_id",
+    "transformers:LlamaForCausalLM",
     "transformers:PretrainedConfig",
     "transformers:PreTrainedModel",
     "transformers:PreTrainedTokenizerFast",
     "transformers:Qwen3Config",
     "transformers:Qwen3ForCausalLM",
+    "transformers.utils.logging:disable_progress_bar",
     # The registry of attention functions; an instance's own entry hides the class's.
     "transformers.modeling_utils:ALL_ATTENTION_FUNCTIONS",
     "transformers.utils.generic:GeneralInterface._local_mapping",

@@ -247,7 +247,8 @@ def test_a_signal_while_the_forked_driver_connects_has_its_own_status(tmp_path, 
     trainer = {"default_local_dir": str(tmp_path / "none"), "save_freq": 1, "val_only": False}
     config = OmegaConf.create({"marsrl": {"run": run}, "trainer": {**trainer, "resume_mode": "auto"}})
     payload = tmp_path / "payload"
-    payload.write_bytes(pickle.dumps((config, {}, "module:function", {})))
+    monkeypatch.setattr(template_run, "over_verls_variables", lambda config, runtime_env: runtime_env)
+    payload.write_bytes(pickle.dumps((config, {"runtime_env": {}}, "module:function", {})))
     with pytest.raises(SystemExit) as end:
         template_run.drive(os.open(payload, os.O_RDONLY))
     assert end.value.code == 143 and "ended by SIGTERM" in capsys.readouterr().out

@@ -29,7 +29,7 @@ from stack_contracts import BEGINS_WITH, READ, TAKES, broken
 
 from marsrl_verl.verl_adapter.environment import stand_in_version
 
-LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT, *BEGINS_WITH, *TAKES, *READ}
+LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT, *BEGINS_WITH, *TAKES, *READ, *VLLM_FINGERPRINTS}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "run.task_runner", "run.worker_group",
