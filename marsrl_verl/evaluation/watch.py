@@ -94,7 +94,8 @@ class StepFacts:
     roles: dict[str, RoleStep]
     trained: bool
     could_train: bool
-    """Whether something that may be trained ended in it, and nothing was put off."""
+    """Whether something that may be trained ended in it, all of it with equal rewards, and nothing was put
+    off: a step that leaves groups with unequal ones to another phase does not count."""
 
 
 def step_facts(
@@ -113,10 +114,10 @@ def step_facts(
             groups.setdefault(one.request.role, []).append(one)
     ended = [one for one in result.ended if one.reason is not EndReason.SKIPPED]
     some = ended if method.unit is Unit.PROBLEM else groups.keys() - untrained
+    roles = {role: RoleStep.of(found, method) for role, found in groups.items()}
+    unequal = any(one.groups > one.right + one.wrong for role, one in roles.items() if role not in untrained)
     return StepFacts(
-        {role: RoleStep.of(found, method) for role, found in groups.items()},
-        trained=updated,
-        could_train=due and bool(some) and not result.deferred,
+        roles, trained=updated, could_train=due and bool(some) and not result.deferred and not unequal
     )
 
 
