@@ -58,7 +58,15 @@ def extract(parts: Path, site: Path, start: int, end: int) -> None:
 
 
 def install(site: Path) -> Path:
-    """Have every process of this Python find the packages in `site` first, whatever its PYTHONPATH."""
+    """Have every process of this Python find the packages in `site` first, whatever its PYTHONPATH.
+
+    Raises:
+        RuntimeError: with `-S` an environment's Python does not know its own folder.
+    """
+    if sys.flags.no_site:
+        raise RuntimeError(
+            "--install needs Python without -S: it writes into this environment's site-packages"
+        )
     path = Path(sysconfig.get_path("purelib")) / "carried_packages.pth"
     path.write_text(f"import sys; sys.path.insert(0, {str(site.resolve())!r})\n")
     return path

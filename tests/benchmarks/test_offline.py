@@ -106,6 +106,14 @@ def test_its_packages_are_found_before_pythons_own(site, tmp_path, monkeypatch):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_without_its_environment_python_installs_nothing(site):
+    folder = Path(unpacking.__file__).parent
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); import unpack; unpack.install({str(site)!r})"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "needs Python without -S" in done.stderr
+
+
 def test_missing_and_damaged_parts_are_named(site, tmp_path):
     paths = write_parts([compress(site, group) for group in shares(site)], tmp_path / "out", 64_000)
     paths[0].unlink()
