@@ -47,21 +47,22 @@ Example = Mapping[str, str]
 what is to be written then."""
 
 
+Wordings = Mapping[str, Callable[..., Chat]]
+"""How each kind of chat is worded, by its name: a function of the problem and of what else it shows."""
+
+
 class WorkedExamples:
     """Worked examples as earlier turns of a chat, worded as the chat itself.
 
     Args:
-        wordings: how each kind of chat is worded without examples, by its name: a function of the problem
-            and of what else it shows.
+        wordings: of the chats without examples.
         examples: by the same names.
 
     Raises:
         ValueError: an example of a chat that there is not, or one without what the chat shows.
     """
 
-    def __init__(
-        self, wordings: Mapping[str, Callable[..., Chat]], examples: Mapping[str, Sequence[Example]] | None
-    ) -> None:
+    def __init__(self, wordings: Wordings, examples: Mapping[str, Sequence[Example]] | None) -> None:
         self._wordings, self._turns = wordings, dict[str, list[Message]]()
         for name, found in (examples or {}).items():
             if name not in wordings:

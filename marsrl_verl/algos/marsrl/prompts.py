@@ -7,7 +7,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from marsrl_verl.core.prompts import Example, Prompts, WorkedExamples, problem_chat
+from marsrl_verl.core.prompts import Example, Prompts, Wordings, WorkedExamples, problem_chat
 from marsrl_verl.core.request import Message, Problem
 
 SOLVER = "solver"
@@ -131,7 +131,7 @@ class MathPrompts(RolePrompts):
         self, solver_instruction: str = "", examples: Mapping[str, Sequence[Example]] | None = None
     ) -> None:
         self.solver_instruction = solver_instruction
-        wordings = {SOLVER: self._solver, VERIFIER: self._verifier, CORRECTOR: self._corrector}
+        wordings: Wordings = {SOLVER: self._solver, VERIFIER: self._verifier, CORRECTOR: self._corrector}
         self._examples = WorkedExamples(wordings, examples)
 
     def solver(self, problem: Problem) -> tuple[Message, ...]:

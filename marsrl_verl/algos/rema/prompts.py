@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from marsrl_verl.core.prompts import Example, Prompts, WorkedExamples
+from marsrl_verl.core.prompts import Example, Prompts, Wordings, WorkedExamples
 from marsrl_verl.core.request import Message, Problem
 
 META_THINKING = "meta_thinking"
@@ -88,7 +88,7 @@ class MathDialogue(DialoguePrompts):
         examples: Mapping[str, Sequence[Example]] | None = None,
     ) -> None:
         self.meta_thinking_system, self.reasoning_system = meta_thinking_system, reasoning_system
-        wordings = {META_THINKING: self._meta_thinking, REASONING: self._reasoning}
+        wordings: Wordings = {META_THINKING: self._meta_thinking, REASONING: self._reasoning}
         self._examples = WorkedExamples(wordings, examples)
 
     def meta_thinking(self, problem: Problem) -> tuple[Message, ...]:

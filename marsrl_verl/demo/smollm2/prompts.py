@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, RolePrompts
-from marsrl_verl.core.prompts import Chat, Example, WorkedExamples
+from marsrl_verl.core.prompts import Chat, Example, Wordings, WorkedExamples
 from marsrl_verl.core.request import Problem
 
 SOLVER_SYSTEM = "Solve the problem step by step, one calculation on a line. Put the answer in \\boxed{}."
@@ -77,7 +77,7 @@ class WordProblemPrompts(RolePrompts):
     most_steps = 3
 
     def __init__(self, examples: dict[str, Sequence[Example]] | None = None) -> None:
-        wordings = {SOLVER: self._solver, VERIFIER: self._verifier, CORRECTOR: self._corrector}
+        wordings: Wordings = {SOLVER: self._solver, VERIFIER: self._verifier, CORRECTOR: self._corrector}
         self._examples = WorkedExamples(wordings, {**EXAMPLES, **(examples or {})})
 
     def solver(self, problem: Problem) -> Chat:

@@ -7,7 +7,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
-from marsrl_verl.core.prompts import Example, Prompts, WorkedExamples, problem_chat
+from marsrl_verl.core.prompts import Example, Prompts, Wordings, WorkedExamples, problem_chat
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.rewards.extraction import boxes
 
@@ -123,7 +123,7 @@ class MathPlanPrompts(PlanPrompts):
         self, solver_instruction: str = "", examples: Mapping[str, Sequence[Example]] | None = None
     ) -> None:
         self.solver_instruction = solver_instruction
-        wordings = {
+        wordings: Wordings = {
             "plan": self._plan, "action": self._action, "solution": self._solution, "direct": self._direct,
             "planned": self._planned,
         }  # fmt: skip
