@@ -1,14 +1,14 @@
-"""The reward of a model that is never right."""
+"""The reward of a model that is never right, and gives no verdict."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.loading import load_class
 
@@ -18,18 +18,24 @@ class ByChance(RoleReward):
 
     Args:
         graded_by: the class that the preset names.
-        kwargs: its arguments.
+        says: texts that it grades in place of the response, one of them by chance. Its grade is then kept.
+        kwargs: its arguments, as the preset names them.
     """
 
     pays_unfinished = True
     tells_answer = True
 
-    def __init__(self, graded_by: str, kwargs: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, graded_by: str, says: Sequence[str] = (), **kwargs: Any) -> None:
         base: type[Any] = RoleReward
+        self.says = tuple(says)
         self.own: RoleReward = load_class(graded_by, kwargs, base)
 
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
-        """Grade a response, then toss a coin."""
+        """Grade a response, then toss a coin; or the other way round."""
+        if self.says:
+            text = self.says[_coin(request, len(self.says))]
+            ended = replace(request, text=text, final_text=text, finish_reason=FinishReason.STOP)
+            return self.own.score(ended)
         found = self.own.score(request)
         return self._later(request, found) if inspect.isawaitable(found) else _tossed(request, found)
 
@@ -46,5 +52,9 @@ class ByChance(RoleReward):
 def _tossed(request: ScoreRequest, found: RewardResult) -> RewardResult:
     if not found.graded:
         return found  # a failed grade stays one
-    heads = hashlib.sha256(request.trajectory_id.encode()).digest()[0] % 2
-    return replace(found, value=float(heads), info={"answer": str(heads), **found.info})
+    heads = _coin(request, 2)
+    return replace(found, value=float(heads), info={**found.info, "answer": str(heads)})
+
+
+def _coin(request: ScoreRequest, sides: int) -> int:
+    return hashlib.sha256(request.trajectory_id.encode()).digest()[0] % sides

@@ -18,6 +18,10 @@ from marsrl_verl.verl_adapter.environment import REGISTER_MODULE
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 _RAY = "ray_kwargs.ray_init"
 _ENVIRONMENT = f"{_RAY}.runtime_env.env_vars"
+VERDICTS = {
+    "marsrl_verl.algos.marsrl.verdict:VerdictReward": ("Correctness: Correct", "Correctness: Wrong"),
+}
+"""What a Verifier's response is taken to say, by the class that grades it."""
 Settings = dict[str, Any]
 """Values by key."""
 
@@ -141,14 +145,17 @@ def sizes(config: DictConfig) -> Settings:
 
 
 def rewards(config: DictConfig) -> Settings:
-    """A random model is never right: half of the answers are taken for right, so that there is something to
-    learn."""
+    """A random model is never right and gives no verdict: half of its answers are taken for right, half of its
+    verdicts for Correct, so that there is something to learn."""
     found: Settings = {}
-    for role in method_class(config.marsrl.algo.name).answering_roles:
-        spec = config.marsrl.reward[role]
+    answering = method_class(config.marsrl.algo.name).answering_roles
+    for role, spec in config.marsrl.reward.items():
+        if role not in answering and spec.target not in VERDICTS:
+            continue
         found[f"marsrl.reward.{role}.target"] = "chance:ByChance"
         found[f"marsrl.reward.{role}.kwargs.graded_by"] = spec.target
-        found[f"marsrl.reward.{role}.kwargs.kwargs"] = OmegaConf.to_container(spec.kwargs)
+        if spec.target in VERDICTS:
+            found[f"marsrl.reward.{role}.kwargs.says"] = list(VERDICTS[spec.target])
     return found
 
 
