@@ -145,8 +145,8 @@ def sizes(config: DictConfig) -> Settings:
 
 
 def rewards(config: DictConfig) -> Settings:
-    """A random model is never right and gives no verdict: half of its answers are taken for right, half of its
-    verdicts for Correct, so that there is something to learn."""
+    """A random model is never right and gives no verdict: half of its answers are taken for right, half of
+    its verdicts for Correct, so that there is something to learn."""
     found: Settings = {}
     answering = method_class(config.marsrl.algo.name).answering_roles
     for role, spec in config.marsrl.reward.items():
