@@ -13,6 +13,7 @@ HEADS, KV_HEADS, SIZE = 12, 2, 128
 LENGTHS = tuple(range(200, 1400, 100))
 """Twelve: flex attention is compiled for shapes, and every micro-batch has one of its own."""
 LSE_TOLERANCE = 2e-3
+FLASH_TOLERANCE = 1e-2
 FLEX_TOLERANCE = 2e-2
 """Of a gradient in bfloat16, as a share of its norm."""
 
@@ -53,6 +54,44 @@ def log_sum_exp(bench: Bench, tokens: int = 8192) -> None:
     difference = float((ours - theirs.view_as(ours)).abs()[planned].max())
     bench.figures |= {"queries": int(planned.sum()), "largest_difference": difference}
     expect(difference < LSE_TOLERANCE, f"they differ by {difference}, expected less than {LSE_TOLERANCE}")
+
+
+def packed_rows(bench: Bench, lengths: tuple[int, ...] = (37, 300, 1000)) -> None:
+    """flash-attn on packed rows, forward and backward, against sdpa on each row in float32."""
+    device = bench.cuda()
+    import torch
+
+    if importlib.util.find_spec("flash_attn") is None:
+        bench.figures["flash-attn"] = "not installed"
+        return
+    from flash_attn import flash_attn_varlen_func
+
+    generator = torch.Generator(device=device).manual_seed(1)
+    ends = torch.tensor([0, *lengths], device=device).cumsum(0).int()
+    for size in (32, 64, 128):
+        drawn = [
+            torch.randn(sum(lengths), heads, size, generator=generator, device=device).bfloat16()
+            for heads in (4, 2, 2, 4)
+        ]
+        states, upstream = [one.requires_grad_() for one in drawn[:3]], drawn[3]
+        found = flash_attn_varlen_func(*states, ends, ends, max(lengths), max(lengths), causal=True)
+        exact = [one.detach().float().requires_grad_() for one in states]
+        rows = [
+            torch.nn.functional.scaled_dot_product_attention(
+                *(one.transpose(0, 1)[None] for one in row), is_causal=True, enable_gqa=True
+            )[0].transpose(0, 1)
+            for row in zip(*(one.split(list(lengths)) for one in exact), strict=True)
+        ]
+        expected = torch.cat(rows)
+        pairs = [(found, expected)]
+        pairs += zip(
+            torch.autograd.grad(found, states, upstream),
+            torch.autograd.grad(expected, exact, upstream.float()),
+            strict=True,
+        )
+        errors = [float((one - other).detach().norm() / other.norm()) for one, other in pairs]
+        bench.figures |= {f"{size}_output": errors[0], f"{size}_gradients": max(errors[1:])}
+        expect(max(errors) < FLASH_TOLERANCE, f"head size {size}: {errors} of the norms")
 
 
 def influence(bench: Bench) -> None:
@@ -168,6 +207,7 @@ CALL = Call(
     4,
     "the attention kernels at real lengths, flex attention's compilation, or config/memory.py",
     (
+        Check("packed rows", 20, packed_rows),
         Check("log-sum-exp", 30, log_sum_exp),
         Check("influence", 80, influence),
         Check("flex", 60, flex),

@@ -51,26 +51,32 @@ class Bench:
         return torch.device("cuda", 0)
 
     def run(self, command: Sequence[str], **variables: str) -> str:
-        """A program's output, which also goes into the check's log.
+        """A program's output, which also goes into the check's log, line by line: a check that is ended
+        early leaves what its program had printed.
 
         Raises:
             CheckError: it failed; with the end of its output.
         """
-        done = subprocess.run(
+        print(f"$ {' '.join(command)}", flush=True)
+        process = subprocess.Popen(
             command,
             cwd=HERE,
-            env={**os.environ, **variables},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            check=False,
         )
-        print(f"$ {' '.join(command)}\n{done.stdout}", flush=True)
-        if done.returncode:
-            raise CheckError(f"status {done.returncode} of {command[1:4]}: …{done.stdout[-_END:]}")
-        return done.stdout
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+        output = "".join(lines)
+        if status := process.wait():
+            raise CheckError(f"status {status} of {command[1:4]}: …{output[-_END:]}")
+        return output
 
     def tests(self, *arguments: str) -> None:
         """The project's own tests: run on the GPU, without one collected.

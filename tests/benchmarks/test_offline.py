@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def content(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {
         str(one.relative_to(folder)): (one.stat().st_mode, one.read_bytes())
         for one in folder.rglob("*")
-        if one.is_file()
+        if one.is_file() and one.parent.name != "__pycache__"
     }
 
 
@@ -96,6 +97,15 @@ def test_parts_are_small_and_everything_arrives(site, tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     assert content(tmp_path / "there") == content(site)
     assert f"PYTHONPATH={tmp_path / 'there'}" in done.stdout
+
+
+def test_modules_are_compiled_where_python_writes_no_bytecode(site, tmp_path):
+    write_parts([compress(site, group) for group in shares(site)], tmp_path / "out", 64_000)
+    there = tmp_path / "there"
+    command = [sys.executable, str(tmp_path / "out" / "unpack.py"), str(tmp_path / "out"), str(there)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    modules = list(there.rglob("*.py"))
+    assert modules and all(Path(cache_from_source(str(module))).exists() for module in modules)
 
 
 def test_its_packages_are_found_before_pythons_own(site, tmp_path, monkeypatch):

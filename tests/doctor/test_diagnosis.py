@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import py_compile
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from marsrl_verl.doctor import application
+from marsrl_verl.doctor import machine as machine_facts
 from marsrl_verl.doctor.diagnosis import Level, diagnose
 from marsrl_verl.doctor.machine import Machine, look
 from marsrl_verl.machine.gpus import Gpu, parse_gpus
@@ -152,6 +154,15 @@ def test_status_and_last_line(monkeypatch, capsys, machine, status):
     assert application.main([]) == status
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == ("Nothing is missing." if status == 0 else "1 problem, 0 warnings.")
+
+
+def test_packages_that_every_process_compiles_anew(monkeypatch, tmp_path):
+    (tmp_path / "compiled.py").write_text("")
+    (tmp_path / "bare.py").write_text("")
+    py_compile.compile(str(tmp_path / "compiled.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert machine_facts._uncompiled(["compiled", "bare", "not_installed_at_all"]) == ("bare",)
+    assert "bare have none" in findings(replace(NODE, uncompiled=("bare",)))["bytecode"]
 
 
 def test_a_look_at_this_machine(monkeypatch, tmp_path):
