@@ -23,8 +23,7 @@ FUSED = "actor_rollout_ref.model.use_fused_kernels"
 
 
 def attention_settings() -> list[str]:
-    """flash-attn where it is installed. Otherwise sdpa; and fused kernels, since without flash-attn verl's
-    log-probabilities from logits walk over the tokens one by one."""
+    """flash-attn where it is installed. Otherwise sdpa, and fused kernels."""
     if installed("flash-attn"):
         return []
     return [

@@ -196,8 +196,8 @@ def _bytecode(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "bytecode",
-            f"{', '.join(machine.uncompiled)} have none, and PYTHONDONTWRITEBYTECODE keeps Python from writing "
-            "it: each process of a run compiles them anew, some ten seconds each",
+            f"{', '.join(machine.uncompiled)} have none, and PYTHONDONTWRITEBYTECODE keeps Python from "
+            "writing it: each process of a run compiles them anew, some ten seconds each",
             "`python -m compileall -q -j 0 SITE_PACKAGES` once, or unset the variable.",
         )
 

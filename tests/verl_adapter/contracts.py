@@ -167,7 +167,6 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.engine.base:EngineRegistry.register": ["model_type", "backend", "device", "vendor"],
     "verl.utils.distributed:initialize_global_process_group_ray": ["timeout_second", "backend"],
     "verl.utils.torch_functional:logprobs_from_logits_v2": ["logits", "labels"],
-    "verl.utils.torch_functional:logprobs_from_logits_naive": ["logits", "labels"],
     "verl.plugin.platform:PlatformBase.is_platform_available": ["self", "use_smi_check"],
     "verl.plugin.platform.platform_manager:PlatformRegistry.register": ["platform"],
     # Rollout and reward.
@@ -487,7 +486,7 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.utils.torch_functional:logprobs_from_logits_v2": (
         "60bca979f96b2200",
-        "cpu.ranks replaces it",
+        "fused_head replaces it",
     ),
 }
 """Upstream code that we rewrote or whose inner order we rely on: hash of its source, and our counterpart."""

@@ -12,56 +12,6 @@ from fresh_python import report_of, start_fresh
 
 pytest.importorskip("verl", reason="compares with verl's functions")
 
-from verl.utils import torch_functional
-
-from marsrl_verl.verl_adapter.cpu.ranks import use_whole_batch_log_probs
-
-
-@pytest.fixture
-def whole_batch(monkeypatch):
-    """verl's module with the replacement in it, and the function that was replaced."""
-    walker = torch_functional.logprobs_from_logits_v2
-    monkeypatch.setattr(torch_functional, "logprobs_from_logits_v2", walker)  # put back afterwards
-    use_whole_batch_log_probs()
-    return walker
-
-
-def _graph_nodes(output: torch.Tensor) -> int:
-    seen, open_nodes = set(), [output.grad_fn]
-    while open_nodes:
-        node = open_nodes.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            open_nodes += [parent for parent, _ in node.next_functions]
-    return len(seen)
-
-
-@pytest.mark.skipif(
-    torch_functional.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE, reason="flash-attn takes the log-probabilities"
-)
-def test_log_probs_of_all_tokens_equal_the_row_by_row_ones(whole_batch):
-    """Upstream: `logprobs_from_logits_v2` walks over the rows, and the engine hands it one per token."""
-    generator = torch.Generator().manual_seed(0)
-    logits = (4 * torch.randn(37, 11, generator=generator)).double()
-    labels = torch.randint(11, (37,), generator=generator)
-    weights = torch.randn(37, generator=generator).double()
-    found = {}
-    for name, function in {
-        "ours": torch_functional.logprobs_from_logits,
-        "upstream": whole_batch,
-        "definition": lambda x, y: torch.log_softmax(x, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1),
-    }.items():
-        leaf = logits.clone().requires_grad_()
-        output = function(leaf, labels)
-        nodes = _graph_nodes(output)
-        (output * weights).sum().backward()
-        found[name] = (output.detach(), leaf.grad, nodes)
-    for name in ("upstream", "definition"):
-        torch.testing.assert_close(found["ours"][0], found[name][0])
-        torch.testing.assert_close(found["ours"][1], found[name][1])
-    assert found["upstream"][2] > len(labels), "upstream's graph grows with the tokens"
-    assert found["ours"][2] < 10
-
 
 @pytest.fixture
 def linear_layer(monkeypatch):

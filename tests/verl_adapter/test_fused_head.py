@@ -12,6 +12,12 @@ import torch
 from fresh_python import run_program
 from rank_fused import NETWORKS, PASSES, WORLDS
 
+pytest.importorskip("verl", reason="compares with verl's functions")
+
+from verl.utils import torch_functional
+
+from marsrl_verl.verl_adapter.engine.fused_head import use_whole_batch_log_probs
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -54,6 +60,64 @@ def test_fused_kernels_and_packed_rows_train_what_a_plain_pass_trains(results, n
     assert {name for name, one in expected.items() if off(found[name], one) > 1e-5} == set()
     for metric in ("actor/pg_loss", "actor/entropy"):
         assert fused["metrics"][metric] == pytest.approx(plain["metrics"][metric], abs=1e-5)
+
+
+# --- logits without flash-attn ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def whole_batch(monkeypatch):
+    """verl's module with the replacement in it, and the function that was replaced."""
+    walker = torch_functional.logprobs_from_logits_v2
+    monkeypatch.setattr(torch_functional, "logprobs_from_logits_v2", walker)  # put back afterwards
+    use_whole_batch_log_probs()
+    return walker
+
+
+def _graph_nodes(output: torch.Tensor) -> int:
+    seen, open_nodes = set(), [output.grad_fn]
+    while open_nodes:
+        node = open_nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            open_nodes += [parent for parent, _ in node.next_functions]
+    return len(seen)
+
+
+@pytest.mark.skipif(
+    torch_functional.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE, reason="flash-attn takes the log-probabilities"
+)
+def test_log_probs_of_all_tokens_equal_the_row_by_row_ones(whole_batch):
+    """Upstream: `logprobs_from_logits_v2` walks over the rows, and the engine hands it one per token."""
+    generator = torch.Generator().manual_seed(0)
+    logits = (4 * torch.randn(37, 11, generator=generator)).double()
+    labels = torch.randint(11, (37,), generator=generator)
+    weights = torch.randn(37, generator=generator).double()
+    found = {}
+    for name, function in {
+        "ours": torch_functional.logprobs_from_logits,
+        "upstream": whole_batch,
+        "definition": lambda x, y: torch.log_softmax(x, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1),
+    }.items():
+        leaf = logits.clone().requires_grad_()
+        output = function(leaf, labels)
+        nodes = _graph_nodes(output)
+        (output * weights).sum().backward()
+        found[name] = (output.detach(), leaf.grad, nodes)
+    for name in ("upstream", "definition"):
+        torch.testing.assert_close(found["ours"][0], found[name][0])
+        torch.testing.assert_close(found["ours"][1], found[name][1])
+    assert found["upstream"][2] > len(labels), "upstream's graph grows with the tokens"
+    assert found["ours"][2] < 10
+
+
+def test_log_probs_of_bfloat16_logits_are_not_rounded_to_bfloat16(whole_batch):
+    logits = (4 * torch.randn(37, 1000, generator=torch.Generator().manual_seed(0))).bfloat16()
+    labels = torch.arange(37)
+    exact = logits.double().log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+    ours = torch_functional.logprobs_from_logits(logits, labels)
+    assert ours.dtype == torch.float32 and float((ours - exact).abs().max()) < 1e-5
+    assert float((whole_batch(logits, labels) - exact).abs().max()) > 1e-3, "upstream's are rounded"
 
 
 # --- the gradient of the head's weight ------------------------------------------------------------

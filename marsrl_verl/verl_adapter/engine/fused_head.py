@@ -1,4 +1,5 @@
-"""verl's FSDP engine with fused kernels for a head of the model's own, and for one that is the embedding's.
+"""Log-probabilities of verl's FSDP engine: fused kernels for a head of the model's own and for one that is
+the embedding's, and logits without flash-attn.
 
 Fused kernels take the head's weight and compute log-probabilities and entropies from it, a few hundred tokens
 at a time, so that the logits of a micro-batch never exist at once.
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from verl.utils import fsdp_utils
+from verl.utils import torch_functional as logits_functional
 from verl.utils.experimental import torch_functional
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
@@ -30,6 +32,24 @@ class FusedHeadFSDPEngine(FSDPEngineWithLMHead):
         torch_functional.FusedLinearForPPOFunction = FusedLinear
         with _head_in_the_root_unit():
             return super()._build_fsdp_module(module)
+
+
+def whole_batch_log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities of the labels, (T,), from logits, (T, V); in float32 where those are half as wide."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return -torch.nn.functional.cross_entropy(
+        wide.flatten(0, -2), labels.flatten(), reduction="none"
+    ).view_as(labels)
+
+
+def use_whole_batch_log_probs() -> None:
+    """Where flash-attn is not installed, take the log-softmax of all tokens at once.
+
+    Upstream behaviour: `logprobs_from_logits` then calls `logprobs_from_logits_v2`, which walks over the
+    first dimension to save memory and rounds bfloat16's results to bfloat16. The engine hands it one row per
+    token, so every token becomes its own node of the autograd graph, and several launches on a GPU.
+    """
+    logits_functional.logprobs_from_logits_v2 = whole_batch_log_probs
 
 
 @contextmanager

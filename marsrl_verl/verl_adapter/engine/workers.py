@@ -19,6 +19,7 @@ from marsrl_verl.verl_adapter.checkpoint import resumed_optimizer
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.adapter_engine import AdapterFiles, AdapterFSDPEngine
 from marsrl_verl.verl_adapter.engine.batch import POLICY, ROW_ID
+from marsrl_verl.verl_adapter.engine.fused_head import use_whole_batch_log_probs
 from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
 from marsrl_verl.verl_adapter.engine.policy_loss import update_loss
 from marsrl_verl.verl_adapter.engine.probe_engine import register_engine
@@ -35,12 +36,11 @@ class MarsRLTrainingWorker(TrainingWorker):
             from marsrl_verl.verl_adapter.cpu.ranks import (
                 initialize_gloo,
                 offload_without_pinned_memory,
-                use_whole_batch_log_probs,
             )
 
             initialize_gloo()
-            use_whole_batch_log_probs()
             offload_without_pinned_memory()
+        use_whole_batch_log_probs()
         register_engine()
         use_fast_micro_batches()
         checkpoint.without_lock_files()
