@@ -141,14 +141,14 @@ def ranks(bench: Bench) -> None:
 CALL = Call(
     1,
     "platform, kernels, workers",
-    4,
+    5,
     "the platform (CUDA IPC, VMM, NCCL), the Triton kernels, or verl's FSDP2 worker with our engine",
     (
         Check("cuda ipc", 30, cuda_ipc),
         Check("vmm", 30, vmm),
         Check("nccl", 30, nccl),
         Check("system", 30, system),
-        Check("attention tests", 60, attention),
+        Check("attention tests", 110, attention),
         Check("rank tests", 150, ranks),
     ),
 )

@@ -41,8 +41,9 @@ def tiny_model(name: str = TINY) -> str:
     return str(assets.model_path(name))
 
 
-def tiny_data(split: str, count: int, world: str = TINY) -> str:
-    """The parquet file with `count` problems of a split (`train`, `held_out`).
+def tiny_data(split: str, count: int, world: str = TINY, *levels: int) -> str:
+    """The parquet file with `count` problems of a split (`train`, `held_out`); of some levels alone, in turn,
+    where the world has levels and these are named.
 
     The same arguments give the same file; its name holds a fingerprint of the generator's source, of the
     usual world's, whose parts others use, and of the further files that it names (`SOURCES`).
@@ -53,12 +54,15 @@ def tiny_data(split: str, count: int, world: str = TINY) -> str:
     generator = importlib.import_module(f"{package}.problems")
 
     def write(path: Path) -> None:
-        write_rows(path, generator.rows(problems.Split(split), count, DATA_SEED))
+        write_rows(
+            path, generator.rows(problems.Split(split), count, DATA_SEED, *([levels] if levels else []))
+        )
 
     sources = dict.fromkeys(
         (str(generator.__file__), str(problems.__file__), *getattr(generator, "SOURCES", ()))
     )
-    return made_once(f"{world}-{split}-{count}-{DATA_SEED}", ".parquet", tuple(sources), write)
+    name = "-".join(map(str, (world, split, count, DATA_SEED, *levels)))
+    return made_once(name, ".parquet", tuple(sources), write)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

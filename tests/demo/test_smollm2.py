@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pandas
 import pytest
 
 from marsrl_verl.algos.marsrl.verdict import Verdict, parse_verdict
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.demo.files import tiny_data
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.smollm2 import model, problems
 from marsrl_verl.demo.smollm2.prompts import EXAMPLES, WordProblemPrompts
@@ -20,12 +22,25 @@ _CALCULATION = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)")
 def test_levels_come_in_turn_with_their_steps_and_numbers():
     found = problems.generate(Split.TRAIN, 30, 0)
     assert [one.level for one in found] == [1, 2, 1, 2, 3] * 6
-    assert [len(one.steps) for one in found] == [1, 1, 1, 1, 2] * 6
+    assert [len(one.steps) for one in found] == [1, 2, 1, 2, 2] * 6
     for one in found:
-        largest = {1: 10, 2: 30, 3: 15}[one.level]
+        largest = {1: 12, 2: 6, 3: 15}[one.level]
         assert all(int(number) <= largest for number in re.findall(r"\d+", one.question))
+        assert all(0 < step.result <= 99 for step in one.steps)
     assert len({one.question for one in found}) == 30
     assert found == problems.generate(Split.TRAIN, 30, 0)
+
+
+def test_the_fourth_level_wants_a_calculator():
+    found = problems.generate(Split.TRAIN, 200, 0, [4])
+    assert all(len(one.steps) == 1 and one.level == 4 for one in found)
+    assert sum(one.answer > 99 for one in found) > 60 and max(one.answer for one in found) > 700
+    assert not {one.question for one in found} & {
+        one.question for one in problems.generate(Split.HELD_OUT, 200, 0, [4])
+    }
+    path = tiny_data("train", 12, "smollm2", 4)
+    assert path != tiny_data("train", 12, "smollm2")
+    assert {row["level"] for row in pandas.read_parquet(path)["extra_info"]} == {4}
 
 
 def test_splits_share_no_arithmetic():
@@ -42,7 +57,7 @@ def test_a_story_tells_its_arithmetic():
             one.steps[0].left,
             *(step.right for step in one.steps),
         ]
-        assert all(0 < step.result <= problems.LARGEST_TOTAL for step in one.steps)
+        assert all(0 < step.result <= 99 for step in one.steps)
         assert not re.search(r"[{}]", one.question)
 
 

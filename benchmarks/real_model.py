@@ -1,0 +1,168 @@
+"""What runs of SmolLM2 on word problems came to: a row a run, accuracy by level, a picture.
+
+    for seed in 1 2 3; do make smollm2 ARGS="name=smollm2_$seed marsrl.run.seed=$seed"; done
+    python -m benchmarks.real_model outputs/smollm2_* --picture docs/images/smollm2.png
+
+Reads the runs' evaluations before and after training, greedy and at temperature 1; intervals are Wilson's, of
+95 %. Starts nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.record import options, write_json
+from benchmarks.tables import table
+from benchmarks.training_runs import steps
+from marsrl_verl.demo.problems import Split
+from marsrl_verl.demo.smollm2.problems import generate
+from marsrl_verl.evaluation.estimators import wilson_interval
+
+TAGS = {"greedy": ("before_greedy", "after_greedy"), "T = 1": ("before", "after")}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    name: str
+    method: str
+    seed: int
+    steps: int
+    minutes: float
+    """From the first evaluation to the end of the last one."""
+    solved: dict[str, dict[int, list[int]]]
+    """tag of an evaluation → level → [right, problems] of its first stage."""
+    rewards: list[float]
+    """Mean reward of the Solver in each step."""
+
+
+@functools.cache
+def _levels(count: int) -> dict[str, int]:
+    return {one.question: one.level for one in generate(Split.HELD_OUT, count, 0)}
+
+
+def solved(folder: Path, tag: str) -> dict[int, list[int]]:
+    """Right answers and problems by level.
+
+    Raises:
+        ValueError: the run was evaluated on other problems.
+    """
+    rows = [json.loads(line) for line in (folder / "rollouts" / f"eval_{tag}.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["stage"] == "solver"]
+    levels, found = _levels(len(rows)), defaultdict(lambda: [0, 0])
+    for row in rows:
+        question = row["problem"]["question"]
+        if question not in levels:
+            raise ValueError(f"{folder}: {question!r} is none of the {len(rows)} held-out word problems")
+        found[levels[question]][0] += row["reward"] == 1.0
+        found[levels[question]][1] += 1
+    return dict(sorted(found.items()))
+
+
+def read(folder: Path) -> Run:
+    """A run's outcome, from what it has left."""
+    config: Any = yaml.safe_load((folder / "config.yaml").read_text())
+    done = steps(folder)
+    evaluations = [
+        json.loads((folder / "evaluations" / f"{tag}.json").read_text())["seconds"]
+        for tag in ("before", "after")
+    ]
+    seconds = sum(evaluations) + sum(one.timings["step"] for one in done)
+    return Run(
+        name=folder.name,
+        method=config["marsrl"]["algo"]["name"],
+        seed=config["marsrl"]["run"]["seed"],
+        steps=len(done),
+        minutes=seconds / 60,
+        solved={tag: solved(folder, tag) for pair in TAGS.values() for tag in pair},
+        rewards=[one.metrics["stage/solver/reward_mean"] for one in done],
+    )
+
+
+def share(counts: Sequence[Sequence[int]]) -> str:
+    """Percent right with its interval."""
+    right, of = (sum(column) for column in zip(*counts, strict=True))
+    low, high = wilson_interval(right / of, of)
+    return f"{100 * right / of:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def rows(runs: Sequence[Run]) -> list[list[str]]:
+    """A row for each run, and one for all of them."""
+    found = []
+    for run in runs:
+        cells = [f"{run.method}, seed {run.seed}", str(run.steps), f"{run.minutes:.1f}"]
+        cells += [share(list(run.solved[tag].values())) for pair in TAGS.values() for tag in pair]
+        found.append(cells)
+    return found
+
+
+def level_rows(runs: Sequence[Run]) -> list[list[str]]:
+    """Levels of all runs together, greedy and at temperature 1."""
+    levels = sorted(runs[0].solved["before"])
+    return [
+        [str(level), str(runs[0].solved["before"][level][1])]
+        + [share([run.solved[tag][level] for run in runs]) for pair in TAGS.values() for tag in pair]
+        for level in levels
+    ]
+
+
+def draw(runs: Sequence[Run], path: Path) -> None:
+    """Rewards while training, and greedy accuracy by level before and after."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for run in runs:
+        window = 8
+        smooth = [
+            sum(run.rewards[max(0, n - window + 1) : n + 1]) / min(n + 1, window)
+            for n in range(len(run.rewards))
+        ]
+        left.plot(range(1, len(smooth) + 1), smooth, label=f"seed {run.seed}")
+    left.set(xlabel="training step", ylabel="share right, mean of 8 steps", ylim=(0, 1), title="Training")
+    left.legend(frameon=False)
+    levels = sorted(runs[0].solved["before"])
+    for place, (tag, label) in enumerate((("before_greedy", "before"), ("after_greedy", "after"))):
+        counts = [[sum(run.solved[tag][level][i] for run in runs) for i in (0, 1)] for level in levels]
+        heights = [ok / of for ok, of in counts]
+        ends = [wilson_interval(ok / of, of) for ok, of in counts]
+        errors = [[h - low for h, (low, _) in zip(heights, ends, strict=True)],
+                  [high - h for h, (_, high) in zip(heights, ends, strict=True)]]  # fmt: skip
+        where = [n + 0.4 * (place - 0.5) for n in range(len(levels))]
+        right.bar(
+            where, heights, 0.36, yerr=errors, capsize=3, label=label, color=("#bbbbbb", "#0072b2")[place]
+        )
+    right.set(ylim=(0, 1), title=f"Held-out problems, greedy, {len(runs)} runs", ylabel="share right")
+    right.set_xticks(range(len(levels)), [f"level {level}" for level in levels])
+    right.legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = options(__doc__, "the runs")
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs")
+    parser.add_argument("--picture", type=Path, help="draw here")
+    arguments = parser.parse_args()
+    runs = [read(folder) for folder in arguments.runs]
+    head = [f"{name} {when}, %" for name in TAGS for when in ("before", "after")]
+    print(table(["run", "steps", "minutes", *head], rows(runs)))
+    print()
+    print(table(["level", "problems", *head], level_rows(runs)))
+    if arguments.picture is not None:
+        draw(runs, arguments.picture)
+    write_json(arguments.json, [asdict(run) for run in runs])
+
+
+if __name__ == "__main__":
+    main()
