@@ -21,26 +21,27 @@ _CALCULATION = re.compile(r"(\d+) ([-+*]) (\d+) = (\d+)")
 
 def test_levels_come_in_turn_with_their_steps_and_numbers():
     found = problems.generate(Split.TRAIN, 30, 0)
-    assert [one.level for one in found] == [1, 2, 1, 2, 3] * 6
-    assert [len(one.steps) for one in found] == [1, 2, 1, 2, 2] * 6
+    assert [one.level for one in found] == [1, 2, 3] * 10
+    assert {len(one.steps) for one in found} == {1}
     for one in found:
-        largest = {1: 12, 2: 6, 3: 15}[one.level]
+        largest = {1: 12, 2: 30, 3: 60}[one.level]
         assert all(int(number) <= largest for number in re.findall(r"\d+", one.question))
         assert all(0 < step.result <= 99 for step in one.steps)
     assert len({one.question for one in found}) == 30
     assert found == problems.generate(Split.TRAIN, 30, 0)
+    assert {len(one.steps) for one in problems.generate(Split.TRAIN, 30, 0, [4, 5])} == {2}
 
 
-def test_the_fourth_level_wants_a_calculator():
-    found = problems.generate(Split.TRAIN, 200, 0, [4])
-    assert all(len(one.steps) == 1 and one.level == 4 for one in found)
+def test_the_sixth_level_wants_a_calculator():
+    found = problems.generate(Split.TRAIN, 200, 0, [6])
+    assert all(len(one.steps) == 1 and one.level == 6 for one in found)
     assert sum(one.answer > 99 for one in found) > 60 and max(one.answer for one in found) > 700
     assert not {one.question for one in found} & {
-        one.question for one in problems.generate(Split.HELD_OUT, 200, 0, [4])
+        one.question for one in problems.generate(Split.HELD_OUT, 200, 0, [6])
     }
-    path = tiny_data("train", 12, "smollm2", 4)
+    path = tiny_data("train", 12, "smollm2", 6)
     assert path != tiny_data("train", 12, "smollm2")
-    assert {row["level"] for row in pandas.read_parquet(path)["extra_info"]} == {4}
+    assert {row["level"] for row in pandas.read_parquet(path)["extra_info"]} == {6}
 
 
 def test_splits_share_no_arithmetic():
@@ -70,7 +71,7 @@ def test_the_worked_solution_is_right_by_the_training_s_grader():
 
 def test_rows_have_the_level():
     row = problems.rows(Split.TRAIN, 5, 0)[4]
-    assert row["extra_info"]["level"] == 3
+    assert row["extra_info"]["level"] == 2
     assert row["reward_model"]["ground_truth"] == str(problems.generate(Split.TRAIN, 5, 0)[4].answer)
 
 

@@ -2,7 +2,7 @@
 
     Tom has 4 bags with 6 marbles each. He gives 5 marbles to Anna. How many marbles does he have now?
 
-Each is one or two steps of arithmetic, at four levels; the fourth wants a calculator. Splits share no
+Each is one or two steps of arithmetic, at six levels; the sixth wants a calculator. Splits share no
 arithmetic: a problem's split is a hash of its numbers and signs, whatever the story is about.
 """
 
@@ -16,9 +16,10 @@ from typing import Any
 from marsrl_verl.demo.problems import Split, hashed_split, verl_row
 
 DATA_SOURCE = "word_problems"
-LEVELS = (1, 2, 1, 2, 3)
-"""Levels of problems in their order: two of five are of level 1, two of level 2, one of level 3. With too few
-problems of two steps that are solved now and then, a policy learns to write one line, and solves none."""
+LEVELS = (1, 2, 3)
+"""Levels of problems in their order, unless others are named: one step, with numbers up to 12, 30 and 60. Of
+two steps (4, 5) the model solves one in twenty; beside problems of one step it learns to write one line
+for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class Level:
     """Result of a step."""
 
 
-_LEVELS = {1: Level(1, 12), 2: Level(2, 6), 3: Level(2, 15), 4: Level(1, 99, 9999)}
+_LEVELS = {
+    1: Level(1, 12), 2: Level(1, 30), 3: Level(1, 60), 4: Level(2, 6), 5: Level(2, 15), 6: Level(1, 99, 9999),
+}  # fmt: skip
 _SHARES = ((Split.TRAIN, 75), (Split.HELD_OUT, 25))
 _NAMES = ("Tom", "Ben", "Sam", "Max", "Leo", "Paul"), ("Anna", "Mia", "Lucy", "Emma", "Sara", "Nina")
 _THINGS = ("apples", "marbles", "stickers", "coins", "pencils", "cards", "shells", "cookies")
