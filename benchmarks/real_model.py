@@ -9,24 +9,24 @@ Reads the runs' evaluations before and after training, greedy and at temperature
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas
 import yaml
 
 from benchmarks.record import options, write_json
 from benchmarks.tables import table
 from benchmarks.training_runs import steps
-from marsrl_verl.demo.problems import Split
-from marsrl_verl.demo.smollm2.problems import generate
 from marsrl_verl.evaluation.estimators import wilson_interval
 
 TAGS = {"greedy": ("before_greedy", "after_greedy"), "T = 1": ("before", "after")}
+ANSWERING = ("solver", "agent", "initial", "solution")
+"""Stages whose responses are first answers: of MarsRL and GRPO, ARPO, AttnRL, ReMA."""
 
 
 @dataclass(frozen=True)
@@ -38,53 +38,63 @@ class Run:
     seed: int
     steps: int
     minutes: float
-    """From the first evaluation to the end of the last one."""
+    """Of the steps and the two evaluations at temperature 1; starting and greedy decoding take two more."""
     solved: dict[str, dict[int, list[int]]]
-    """tag of an evaluation → level → [right, problems] of its first stage."""
+    """tag of an evaluation → level → [right, problems] of its first answers."""
+    system: dict[str, float]
+    """tag → share of problems that all roles together solve, where the method has several."""
     rewards: list[float]
-    """Mean reward of the Solver in each step."""
+    """Mean reward of the answering stage in each step; of a step without it, that of the step before."""
 
 
-@functools.cache
-def _levels(count: int) -> dict[str, int]:
-    return {one.question: one.level for one in generate(Split.HELD_OUT, count, 0)}
+def levels(config: Any) -> dict[str, int]:
+    """question → level of the run's held-out problems."""
+    rows = pandas.read_parquet(config["data"]["val_files"])
+    questions = (chat[-1]["content"] for chat in rows["prompt"])
+    return dict(zip(questions, (int(one["level"]) for one in rows["extra_info"]), strict=True))
 
 
-def solved(folder: Path, tag: str) -> dict[int, list[int]]:
-    """Right answers and problems by level.
-
-    Raises:
-        ValueError: the run was evaluated on other problems.
-    """
+def solved(folder: Path, tag: str, level_of: Mapping[str, int]) -> dict[int, list[int]]:
+    """Right answers and problems by level."""
     rows = [json.loads(line) for line in (folder / "rollouts" / f"eval_{tag}.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["stage"] == "solver"]
-    levels, found = _levels(len(rows)), defaultdict(lambda: [0, 0])
+    found: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
-        question = row["problem"]["question"]
-        if question not in levels:
-            raise ValueError(f"{folder}: {question!r} is none of the {len(rows)} held-out word problems")
-        found[levels[question]][0] += row["reward"] == 1.0
-        found[levels[question]][1] += 1
+        if row["stage"] in ANSWERING:
+            counts = found[level_of[row["problem"]["question"]]]
+            counts[0] += row["answer"] is not None and row["answer"] == row["problem"]["ground_truth"]
+            counts[1] += 1
     return dict(sorted(found.items()))
 
 
 def read(folder: Path) -> Run:
     """A run's outcome, from what it has left."""
     config: Any = yaml.safe_load((folder / "config.yaml").read_text())
-    done = steps(folder)
+    done, level_of = steps(folder), levels(config)
     evaluations = [
-        json.loads((folder / "evaluations" / f"{tag}.json").read_text())["seconds"]
-        for tag in ("before", "after")
+        json.loads((folder / "evaluations" / f"{tag}.json").read_text()) for tag in ("before", "after")
     ]
-    seconds = sum(evaluations) + sum(one.timings["step"] for one in done)
+    seconds = sum(one["seconds"] for one in evaluations) + sum(one.timings["step"] for one in done)
+    summary = json.loads((folder / "summary.json").read_text())
+    system = {
+        tag: summary[tag]["system_accuracy"]["mean"]
+        for tag in ("before", "after")
+        if "system_accuracy" in summary.get(tag, {})
+    }
+    rewards: list[float] = []
+    for one in done:
+        found = [
+            one.metrics[key] for stage in ANSWERING if (key := f"stage/{stage}/reward_mean") in one.metrics
+        ]
+        rewards += found[:1] or rewards[-1:] or [0.0]
     return Run(
         name=folder.name,
         method=config["marsrl"]["algo"]["name"],
         seed=config["marsrl"]["run"]["seed"],
         steps=len(done),
         minutes=seconds / 60,
-        solved={tag: solved(folder, tag) for pair in TAGS.values() for tag in pair},
-        rewards=[one.metrics["stage/solver/reward_mean"] for one in done],
+        solved={tag: solved(folder, tag, level_of) for pair in TAGS.values() for tag in pair},
+        system=system,
+        rewards=rewards,
     )
 
 
@@ -96,11 +106,12 @@ def share(counts: Sequence[Sequence[int]]) -> str:
 
 
 def rows(runs: Sequence[Run]) -> list[list[str]]:
-    """A row for each run, and one for all of them."""
+    """A row for each run."""
     found = []
     for run in runs:
         cells = [f"{run.method}, seed {run.seed}", str(run.steps), f"{run.minutes:.1f}"]
         cells += [share(list(run.solved[tag].values())) for pair in TAGS.values() for tag in pair]
+        cells.append(" → ".join(f"{100 * value:.1f}" for value in run.system.values()) or "–")
         found.append(cells)
     return found
 
@@ -156,7 +167,7 @@ def main() -> None:
     arguments = parser.parse_args()
     runs = [read(folder) for folder in arguments.runs]
     head = [f"{name} {when}, %" for name in TAGS for when in ("before", "after")]
-    print(table(["run", "steps", "minutes", *head], rows(runs)))
+    print(table(["run", "steps", "minutes", *head, "system, T = 1, %"], rows(runs)))
     print()
     print(table(["level", "problems", *head], level_rows(runs)))
     if arguments.picture is not None:

@@ -11,12 +11,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.attention.layer_kinds import FULL, layer_kinds
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.model_shapes import largest_weight
 
 SMALL_MODEL_BYTES = 40 << 20
 """Weights on disk of a model that counts as tiny, at most."""
 _SMALLEST_BUCKET_MIB = 64
+_USUAL_BUCKET_MIB = 2048
+"""verl's, for models whose shape is not known."""
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """What `/proc/cpuinfo` calls instructions that multiply bfloat16, on x86 and on ARM. Without them it is
 emulated: slower than float32, and less exact."""
@@ -48,17 +51,45 @@ def threads(model: Any, ranks: Any) -> str:
     own = os.environ.get("OMP_NUM_THREADS")
     if own:
         return own
+    return str(max(1, processors() // max(1, int(ranks)))) if is_real(model) else "1"
+
+
+def processors(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processors this process may use: by its affinity, and in a container by its quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return str(max(1, cores // max(1, int(ranks)))) if is_real(model) else "1"
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((groups / name).read_text() for name in names).split()
+        except (OSError, ValueError):
+            continue
+        if quota.isdigit() and int(period) > 0:
+            return max(1, min(cores, -(-int(quota) // int(period))))
+    return cores
+
+
+def shares_prefixes(model: Any) -> bool:
+    """Whether the prompt that a group's rows share is computed once: of a real model all of whose layers
+    attend to everything, as far as that is known."""
+    config = _config(model)
+    return config is not None and is_real(model) and layer_kinds(config) == {FULL}
 
 
 def weight_bucket(model: Any) -> int:
     """MiB of the buffer in which weights travel to an engine: verl's wants each of them whole, in float32
     here."""
+    config = _config(model)
+    largest = 0 if config is None else largest_weight(config)
+    if not largest:
+        return _USUAL_BUCKET_MIB if is_real(model) else _SMALLEST_BUCKET_MIB
+    return max(_SMALLEST_BUCKET_MIB, -(-4 * largest // (1 << 20)))
+
+
+def _config(model: Any) -> dict[str, Any] | None:
+    """The content of its `config.json`; None: it is not here."""
     folder = None if model is None else hf_folder.local_folder(str(model))
     if folder is None or not (folder / "config.json").is_file():
-        return _SMALLEST_BUCKET_MIB
-    return max(_SMALLEST_BUCKET_MIB, -(-4 * largest_weight(hf_folder.read_config(folder)) // (1 << 20)))
+        return None
+    return hf_folder.read_config(folder)
 
 
 def has_bf16(flags: frozenset[str]) -> bool:

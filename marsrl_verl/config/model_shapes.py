@@ -79,15 +79,20 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
     )
 
 
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""What configurations call the number of a layer's experts."""
+
+
 def largest_weight(config: Mapping[str, Any]) -> int:
     """Elements of the largest weight by the content of a `config.json`: the embedding, a layer's experts in
-    one
-    where there are some, or a feed-forward matrix; 0 where it does not say."""
-    hidden = int(config.get("hidden_size") or 0)
-    experts = int(config.get("num_experts") or 0) * 2 * int(config.get("moe_intermediate_size") or 0)
-    return hidden * max(
-        int(config.get("vocab_size") or 0), experts, int(config.get("intermediate_size") or 0)
-    )
+    one where there are some, or a feed-forward matrix; 0 where it does not say. Of a model of texts and
+    images it is the text model's."""
+    if isinstance(text := config.get("text_config"), Mapping):
+        return largest_weight({**text, "vocab_size": text.get("vocab_size") or config.get("vocab_size")})
+    experts = max(int(config.get(name) or 0) for name in _EXPERTS)
+    wide = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
+    others = (int(config.get(name) or 0) for name in ("vocab_size", "intermediate_size"))
+    return int(config.get("hidden_size") or 0) * max(experts * 2 * wide, *others)
 
 
 def _attention(config: Mapping[str, Any], hidden: int, heads: int, kv_heads: int, head_size: int) -> int:

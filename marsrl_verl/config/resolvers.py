@@ -104,6 +104,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_gpus": lambda trainer, rollout_nodes, rollout: int(trainer) + int(rollout_nodes) * int(rollout),
     "file": _file,
     "is_real": cpu_defaults.is_real,
+    "shares_prefixes": cpu_defaults.shares_prefixes,
     "cpu_dtype": cpu_defaults.dtype,
     "cpu_param_dtype": cpu_defaults.param_dtype,
     "cpu_threads": cpu_defaults.threads,

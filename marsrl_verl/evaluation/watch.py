@@ -22,6 +22,11 @@ STAYS = 0.9
 """It is over when the share is below so much of that."""
 LEAST_GROUPS, LEAST_OUTCOMES, LEAST_OTHERS, LEAST_FAILED = 8, 32, 8, 4
 """Fewer groups, decisions, cases in which another decision was right, and failures say nothing."""
+LEAST_IDLE = 256
+"""Samples of steps that trained nothing, before that says something: with few groups a step it happens to
+healthy runs."""
+MOSTLY = 0.8
+"""From this share on, equal groups are of one kind."""
 OTHERS_SHARE = 0.05
 """Where another decision was right less often, always deciding alike is nearly right."""
 _SHOWN_CHARACTERS = 300
@@ -193,8 +198,11 @@ def _which(found: RoleStep) -> str:
 
 
 def _remedy(found: RoleStep) -> str:
-    if found.right > found.wrong:
+    equal = found.right + found.wrong
+    if equal and found.right >= MOSTLY * equal:
         return "Train on harder problems, or end here"
+    if equal and found.wrong < MOSTLY * equal:
+        return "Train on problems that are solved now and then, or sample more of each"
     return (
         "Read the rollouts: problems that are too hard, answers in another form than the reward reads, or "
         "weights spoiled by too high a learning rate (an earlier checkpoint: trainer.resume_from_path)"
@@ -237,6 +245,7 @@ class Watch:
         """Of each role, its last steps."""
         self._idle: list[int] = []
         """The last steps, that could train and did not."""
+        self._idle_samples = 0
         self.warnings: list[Warned] = []
         """All so far."""
         self.ending: str | None = None
@@ -257,12 +266,16 @@ class Watch:
                     text = sentence(role, RoleStep.total([one for _, one in seen]), standing is not None)
                 said += self._tell(rule, role, [number for number, _ in seen], text)
         if facts.trained:
-            self._idle = []
+            self._idle, self._idle_samples = [], 0
         elif facts.could_train:
             self._idle.append(step)
-        idle = self._idle if len(self._idle) >= self._config.steps else []
-        text = self._nothing_trained() if idle else None
-        return said + self._tell(NOTHING_TRAINED, "", idle or [step], text)
+            self._idle_samples += sum(
+                one.samples for role, one in facts.roles.items() if role not in self.untrained
+            )
+        enough = len(self._idle) >= self._config.steps and self._idle_samples >= LEAST_IDLE
+        idle = self._idle if enough else []
+        text, solved = self._nothing_trained() if idle else (None, False)
+        return said + self._tell(NOTHING_TRAINED, "", idle or [step], text, ends=not solved)
 
     def note(self, rule: str, step: int, text: str | None) -> list[str]:
         """Take note of what was found elsewhere, or that it is no more (None); returns what is to be said."""
@@ -282,7 +295,9 @@ class Watch:
         found = (one for one in self.warnings if (one.rule, one.role, one.over) == (rule, role, None))
         return next(found, None)
 
-    def _tell(self, rule: str, role: str, steps: Sequence[int], text: str | None) -> list[str]:
+    def _tell(
+        self, rule: str, role: str, steps: Sequence[int], text: str | None, *, ends: bool = True
+    ) -> list[str]:
         standing = self._standing(rule, role)
         if text is None and standing is not None:
             standing.over = steps[-1]
@@ -292,11 +307,12 @@ class Watch:
             return []
         self.warnings.append(Warned(rule, role, text, steps[-1]))
         text = f"{_where(steps)}: {text}"
-        if getattr(self._config, rule) is Action.END and self.ending is None:
+        if ends and getattr(self._config, rule) is Action.END and self.ending is None:
             self.ending = f"{text} (marsrl.watch.{rule} = end; with warn it goes on)"
         return [f"warning: {text}"]
 
-    def _nothing_trained(self) -> str:
+    def _nothing_trained(self) -> tuple[str, bool]:
+        """What is said, and whether that is because the problems are solved."""
         steps = [one for role in sorted(self._roles.keys() - self.untrained) for _, one in self._roles[role]]
         found = RoleStep.total(steps)
         equal = f" {found.right + found.wrong} of {found.groups} groups have equal rewards ({_which(found)})"
@@ -304,7 +320,8 @@ class Watch:
             found.truncated
         )
         failed = f", {found.failed} failed, the first: {found.first_failure}" if found.failed else ""
-        return f"no group was trained:{equal}{cut}{failed}. {_remedy(found)}"
+        solved = found.groups > 0 and found.right >= MOSTLY * found.groups
+        return f"no group was trained:{equal}{cut}{failed}. {_remedy(found)}", solved
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -313,6 +330,7 @@ class Watch:
                 role: [[step, asdict(one)] for step, one in found] for role, found in self._roles.items()
             },
             "idle": list(self._idle),
+            "idle_samples": self._idle_samples,
             "warnings": [asdict(one) for one in self.warnings],
         }
 
@@ -322,10 +340,11 @@ class Watch:
             role: [(int(step), RoleStep(**one)) for step, one in found]
             for role, found in state["roles"].items()
         }
-        self._idle = list(state["idle"])
+        self._idle, self._idle_samples = list(state["idle"]), int(state.get("idle_samples", 0))
         self.warnings = [Warned(**one) for one in state["warnings"]]
         for one in self.warnings:
             if one.over is None and getattr(self._config, one.rule) is Action.END:
                 one.over = one.begun
-                self._idle = [] if one.rule == NOTHING_TRAINED else self._idle
+                if one.rule == NOTHING_TRAINED:
+                    self._idle, self._idle_samples = [], 0
                 self._roles.pop(one.role, None)

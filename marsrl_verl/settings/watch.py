@@ -26,7 +26,8 @@ class WatchConfig(Settings):
     """A loss or gradient norm is NaN or infinite, in the step itself. With `warn` verl skips such an update
     and the run goes on. Where log-probabilities or weights are not finite it ends in any case."""
     nothing_trained: Action = Action.END
-    """No group was trained: in all of them the rewards were equal."""
+    """No group was trained: in all of at least 256 responses' groups the rewards were equal. Groups that are
+    all right for the most part are warned of only."""
     equal_groups: Action = Action.WARN
     """At least 85 % of a role's groups have equal rewards."""
     one_outcome: Action = Action.WARN

@@ -104,4 +104,46 @@ def test_a_layers_experts_may_be_the_largest_weight(tmp_path):
 def test_a_model_that_is_not_here_counts_as_real():
     assert cpu_defaults.is_real("Qwen/Qwen2.5-0.5B-Instruct")
     assert not cpu_defaults.is_real(None)
-    assert cpu_defaults.weight_bucket("Qwen/Qwen2.5-0.5B-Instruct") == 64
+    assert cpu_defaults.weight_bucket("Qwen/Qwen2.5-0.5B-Instruct") == 2048, "its embedding has 520 MiB"
+    assert not cpu_defaults.shares_prefixes("Qwen/Qwen2.5-0.5B-Instruct"), "its layers are not known"
+    assert cpu_defaults.weight_bucket(None) == 64
+
+
+def test_layers_with_a_window_share_no_prefixes(run, real_model):
+    assert composed(run, real_model).marsrl.training.share_prefixes is True
+    path = real_model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sliding_window": 512}))
+    assert composed(run, real_model).marsrl.training.share_prefixes is False
+    done = run(
+        "cluster=cpu",
+        "model=custom",
+        f"actor_rollout_ref.model.path={real_model}",
+        "training=shared_prefixes",
+    )
+    assert done.status == 2 and "layers of sliding_attention" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("name", ["num_local_experts", "n_routed_experts"])
+def test_experts_have_several_names_and_text_models_a_part_of_their_own(tmp_path, name):
+    folder = make_model(tmp_path / "model")
+    text = {name: 128, "moe_intermediate_size": 768, "hidden_size": 2048, "vocab_size": 151_936}
+    (folder / "config.json").write_text(json.dumps({"text_config": text}))
+    assert cpu_defaults.weight_bucket(str(folder)) == 2048 * 128 * 2 * 768 * 4 // 2**20
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "max 100000"}, 64),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
+        ({}, 64),
+    ],
+)
+def test_a_containers_quota_limits_the_threads(tmp_path, monkeypatch, files, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert cpu_defaults.processors(tmp_path) == expected

@@ -11,6 +11,7 @@ from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.evaluation import watch as watching
 from marsrl_verl.evaluation.watch import CollapsedError, RoleStep, StepFacts, Watch
 from marsrl_verl.settings.watch import WatchConfig
 
@@ -64,7 +65,13 @@ def test_a_verdict_is_counted_with_the_one_that_was_right():
 # --- nothing is trained -------------------------------------------------------------------------
 
 
-def test_steps_without_a_trained_group_end_a_run():
+@pytest.fixture
+def few(monkeypatch):
+    """A few samples decide."""
+    monkeypatch.setattr(watching, "LEAST_IDLE", 1)
+
+
+def test_steps_without_a_trained_group_end_a_run(few):
     watch = Watch(WatchConfig(steps=3))
     idle = facts(trained=False, solver=mixed(wrong=10, truncated=7))
     said = looked(watch, facts(solver=mixed()), idle, facts(trained=False, could_train=False), idle)
@@ -86,13 +93,35 @@ def test_a_trained_group_counts_anew():
     watch.check()
 
 
-def test_groups_that_are_all_right_ask_for_harder_problems():
+def test_groups_that_are_all_right_ask_for_harder_problems_and_end_nothing():
     watch = Watch(WatchConfig(steps=1))
-    *_, line = watch.look(1, facts(trained=False, solver=mixed(right=10)))
-    assert "harder problems" in line
+    *_, line = watch.look(1, facts(trained=False, solver=mixed(64, right=64)))
+    assert "harder problems" in line and "no group was trained" in line
+    watch.check()
 
 
-def test_a_run_that_is_warned_goes_on_and_hears_of_the_end_once():
+@pytest.mark.parametrize(
+    ("right", "wrong", "remedy"),
+    [(8, 2, "harder problems"), (6, 4, "solved now and then"), (2, 8, "too hard")],
+)
+def test_the_advice_is_about_most_of_the_equal_groups(right, wrong, remedy):
+    watch = Watch(WatchConfig(steps=1))
+    (line,) = watch.look(1, facts(solver=mixed(right=right, wrong=wrong)))
+    assert remedy in line
+
+
+def test_a_few_small_steps_without_a_trained_group_end_nothing():
+    watch = Watch(WatchConfig(steps=5))
+    idle = facts(trained=False, solver=RoleStep(groups=1, samples=8, wrong=1))
+    for step in range(1, 32):
+        watch.look(step, idle)
+        watch.check()
+    watch.look(32, idle)
+    with pytest.raises(CollapsedError):
+        watch.check()
+
+
+def test_a_run_that_is_warned_goes_on_and_hears_of_the_end_once(few):
     watch = Watch(WatchConfig(steps=2, nothing_trained="warn", equal_groups="warn"))
     idle, busy = facts(trained=False, solver=mixed(wrong=5)), facts(solver=mixed())
     said = looked(watch, idle, idle, idle, busy, busy)
@@ -102,7 +131,7 @@ def test_a_run_that_is_warned_goes_on_and_hears_of_the_end_once():
     assert [one.line[:24] for one in watch.warnings] == ["From step 2 until step 4"]
 
 
-def test_a_run_that_was_ended_can_go_on_from_its_checkpoint():
+def test_a_run_that_was_ended_can_go_on_from_its_checkpoint(few):
     watch = Watch(WatchConfig(steps=2))
     idle = facts(trained=False, solver=mixed(wrong=5))
     looked(watch, idle, idle)

@@ -164,6 +164,7 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._get_packed_pad_size": ["self", "packed_length"],
     "verl.utils.tensordict_utils:get_non_tensor_data": ["data", "key", "default"],
     "verl.utils.device:get_device_id": [],
+    "verl.utils.device:get_device_name": [],
     "verl.workers.engine.base:EngineRegistry.register": ["model_type", "backend", "device", "vendor"],
     "verl.utils.distributed:initialize_global_process_group_ray": ["timeout_second", "backend"],
     "verl.utils.torch_functional:logprobs_from_logits_v2": ["logits", "labels"],

@@ -18,6 +18,7 @@ from scripted_trainer import ScriptedTrainer
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.evaluation import watch as watching
 from marsrl_verl.evaluation.watch import CollapsedError
 from marsrl_verl.verl_adapter.checkpoint.sealed import newest_sealed
 from marsrl_verl.verl_adapter.engine.warmup_engine import largest_value
@@ -122,7 +123,8 @@ def test_the_engines_own_numbers_tell_it_too():
     assert raised.value.before
 
 
-def test_a_run_without_a_trained_group_ends_and_keeps_its_state(tmp_path):
+def test_a_run_without_a_trained_group_ends_and_keeps_its_state(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "LEAST_IDLE", 1)
     always_wrong = lambda item, k: Reply("\\boxed{0.5}")  # noqa: E731
     trainer = ScriptedTrainer(tmp_path, 30, save_freq=100, script=always_wrong)
     with pytest.raises(CollapsedError, match="steps 1 to 5: no group was trained"):
@@ -138,7 +140,8 @@ def test_a_run_without_a_trained_group_ends_and_keeps_its_state(tmp_path):
     assert resumed.global_steps == 8
 
 
-def test_a_run_that_ends_anyway_is_not_ended(tmp_path):
+def test_a_run_that_ends_anyway_is_not_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "LEAST_IDLE", 1)
     trainer = ScriptedTrainer(tmp_path, 5, script=lambda item, k: Reply("\\boxed{0.5}"))
     trainer.fit()
     assert trainer.metrics["warning/nothing_trained"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from marsrl_verl.reporting.run_folder import FolderLostError, RunFolder
 from marsrl_verl.reporting.storage import StorageError
 from marsrl_verl.verl_adapter.checkpoint.sealed import newest_sealed
 from marsrl_verl.verl_adapter.run.run_end import report_end
+from marsrl_verl.verl_adapter.stop_signals import StopRequested
 
 
 class WithFolder(ScriptedTrainer):
@@ -64,6 +66,17 @@ def test_a_deleted_folder_ends_the_run_with_its_weights_saved(tmp_path, save_fre
     resumed.fit()
     assert resumed.actor_rollout_wg.steps == whole.actor_rollout_wg.steps == [1, 2, 3, 4, 5, 6]
     assert batches(folder / "batches") == batches(tmp_path / "whole/batches")
+
+
+def test_a_deleted_folder_is_made_anew_for_the_weights_of_a_run_that_is_stopped(tmp_path):
+    def stopped():
+        shutil.rmtree(tmp_path / "run")
+        raise StopRequested(signal.SIGTERM)
+
+    trainer = WithFolder(tmp_path, 6, stopped, save_freq=100)
+    with pytest.raises(StopRequested):
+        trainer.fit()
+    assert newest_sealed(tmp_path / "run/checkpoints") == 3
 
 
 def test_a_full_disk_ends_the_run_with_its_weights_saved_elsewhere(tmp_path):

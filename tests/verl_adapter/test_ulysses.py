@@ -37,3 +37,5 @@ def test_shared_sequences_train_what_rows_train(folder, case):
         if float(one.norm()) > 1e-6
     }
     assert len(off) > 10 and max(off.values()) < 1e-4, off
+    # Of both ranks' parts of the weights, though one of them reports.
+    assert shared["metrics"]["actor/weights_max"] == pytest.approx(rows["metrics"]["actor/weights_max"])

