@@ -76,12 +76,13 @@ def packed_rows(bench: Bench, lengths: tuple[int, ...] = (37, 300, 1000)) -> Non
         states, upstream = [one.requires_grad_() for one in drawn[:3]], drawn[3]
         found = flash_attn_varlen_func(*states, ends, ends, max(lengths), max(lengths), causal=True)
         exact = [one.detach().float().requires_grad_() for one in states]
-        rows = [
-            torch.nn.functional.scaled_dot_product_attention(
-                *(one.transpose(0, 1)[None] for one in row), is_causal=True, enable_gqa=True
-            )[0].transpose(0, 1)
-            for row in zip(*(one.split(list(lengths)) for one in exact), strict=True)
-        ]
+        rows = []
+        for row in zip(*(one.split(list(lengths)) for one in exact), strict=True):
+            query, key, value = (one.transpose(0, 1)[None] for one in row)
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True, enable_gqa=True
+            )
+            rows.append(attended[0].transpose(0, 1))
         expected = torch.cat(rows)
         pairs = [(found, expected)]
         pairs += zip(
