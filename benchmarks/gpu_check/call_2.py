@@ -90,7 +90,7 @@ def packed_rows(bench: Bench, lengths: tuple[int, ...] = (37, 300, 1000)) -> Non
             torch.autograd.grad(expected, exact, upstream.float()),
             strict=True,
         )
-        errors = [float((one - other).detach().norm() / other.norm()) for one, other in pairs]
+        errors = [float(((one - other).norm() / other.norm()).detach()) for one, other in pairs]
         bench.figures |= {f"{size}_output": errors[0], f"{size}_gradients": max(errors[1:])}
         expect(max(errors) < FLASH_TOLERANCE, f"head size {size}: {errors} of the norms")
 
