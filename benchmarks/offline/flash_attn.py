@@ -4,8 +4,8 @@
 
 Kernels of bfloat16 and head sizes up to 32, 64 and 128 alone, without dropout, ALiBi, windows, soft caps
 and split keys: what training here calls. The whole package takes an hour and more; this six minutes on 2
-cores. Needs nvcc, g++, the packages ninja and wheel, and in the environment of `--python` torch for CUDA with its libraries'
-headers. OUT is then a folder of Python packages: copy it into what `unpack.py` wrote.
+cores. Needs nvcc, g++, the packages ninja and wheel, and in the environment of `--python` torch for CUDA
+with its libraries' headers. OUT is then a folder of Python packages: copy it into what `unpack.py` wrote.
 """
 
 from __future__ import annotations
