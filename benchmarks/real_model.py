@@ -141,7 +141,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
             for n in range(len(run.rewards))
         ]
         left.plot(range(1, len(smooth) + 1), smooth, label=f"seed {run.seed}")
-    left.set(xlabel="training step", ylabel="share right, mean of 8 steps", ylim=(0, 1), title="Training")
+    left.set(xlabel="training step", ylabel="mean reward of 8 steps", title="Training")
+    left.set_ylim(top=1)
     left.legend(frameon=False)
     levels = sorted(runs[0].solved["before"])
     for place, (tag, label) in enumerate((("before_greedy", "before"), ("after_greedy", "after"))):
@@ -154,7 +155,11 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         right.bar(
             where, heights, 0.36, yerr=errors, capsize=3, label=label, color=("#bbbbbb", "#0072b2")[place]
         )
-    right.set(ylim=(0, 1), title=f"Held-out problems, greedy, {len(runs)} runs", ylabel="share right")
+    right.set(
+        ylim=(0, 1),
+        title=f"Held-out problems, greedy, {len(runs)} run{'s' * (len(runs) > 1)}",
+        ylabel="share right",
+    )
     right.set_xticks(range(len(levels)), [f"level {level}" for level in levels])
     right.legend(frameon=False)
     figure.savefig(path, dpi=110)

@@ -55,7 +55,7 @@ def threads(model: Any, ranks: Any) -> str:
 
 
 def processors(groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """How many processors this process may use: by its affinity, and in a container by its quota."""
+    """Number of processors of this process: of its affinity, and in a container at most of its quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:

@@ -80,7 +80,7 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
 
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""What configurations call the number of a layer's experts."""
+"""Names of the number of a layer's experts in configurations."""
 
 
 def largest_weight(config: Mapping[str, Any]) -> int:

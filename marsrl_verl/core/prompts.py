@@ -48,7 +48,7 @@ what is to be written then."""
 
 
 Wordings = Mapping[str, Callable[..., Chat]]
-"""How each kind of chat is worded, by its name: a function of the problem and of what else it shows."""
+"""Wording of each kind of chat, by its name: a function of the problem and of what else the chat shows."""
 
 
 class WorkedExamples:

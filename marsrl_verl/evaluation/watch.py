@@ -303,16 +303,19 @@ class Watch:
             standing.over = steps[-1]
             what = rule.replace("_", " ") + (f" of the {role}" if role else "")
             return [f"step {steps[-1]}: the warning of step {standing.begun} is over ({what})"]
-        if text is None or standing is not None:
+        if text is None:
+            return []
+        said = f"{_where(steps)}: {text}"
+        if ends and getattr(self._config, rule) is Action.END and self.ending is None:
+            # Also of a standing warning: what began as solved problems may go on as spoiled weights.
+            self.ending = f"{said} (marsrl.watch.{rule} = end; with warn it goes on)"
+        if standing is not None:
             return []
         self.warnings.append(Warned(rule, role, text, steps[-1]))
-        text = f"{_where(steps)}: {text}"
-        if ends and getattr(self._config, rule) is Action.END and self.ending is None:
-            self.ending = f"{text} (marsrl.watch.{rule} = end; with warn it goes on)"
-        return [f"warning: {text}"]
+        return [f"warning: {said}"]
 
     def _nothing_trained(self) -> tuple[str, bool]:
-        """What is said, and whether that is because the problems are solved."""
+        """The sentence, and whether the problems are solved."""
         steps = [one for role in sorted(self._roles.keys() - self.untrained) for _, one in self._roles[role]]
         found = RoleStep.total(steps)
         equal = f" {found.right + found.wrong} of {found.groups} groups have equal rewards ({_which(found)})"

@@ -100,6 +100,15 @@ def test_groups_that_are_all_right_ask_for_harder_problems_and_end_nothing():
     watch.check()
 
 
+def test_solved_problems_that_are_unsolved_again_end_the_run(few):
+    watch = Watch(WatchConfig(steps=2))
+    looked(watch, *[facts(trained=False, solver=mixed(right=10))] * 2)
+    watch.check()
+    looked(watch, *[facts(trained=False, solver=mixed(wrong=10))] * 2, first=3)
+    with pytest.raises(CollapsedError, match="no group was trained"):
+        watch.check()
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "remedy"),
     [(8, 2, "harder problems"), (6, 4, "solved now and then"), (2, 8, "too hard")],

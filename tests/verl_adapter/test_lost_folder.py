@@ -16,7 +16,7 @@ pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
 from omegaconf import OmegaConf
 from scripted_trainer import ScriptedTrainer, batches
 
-from marsrl_verl.reporting.run_folder import FolderLostError, RunFolder
+from marsrl_verl.reporting.run_folder import MARKER, FolderLostError, RunFolder
 from marsrl_verl.reporting.storage import StorageError
 from marsrl_verl.verl_adapter.checkpoint.sealed import newest_sealed
 from marsrl_verl.verl_adapter.run.run_end import report_end
@@ -77,6 +77,21 @@ def test_a_deleted_folder_is_made_anew_for_the_weights_of_a_run_that_is_stopped(
     with pytest.raises(StopRequested):
         trainer.fit()
     assert newest_sealed(tmp_path / "run/checkpoints") == 3
+
+
+def test_another_runs_folder_in_its_place_is_not_touched_by_a_run_that_is_stopped(tmp_path):
+    def stopped():
+        shutil.rmtree(tmp_path / "run")
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / MARKER).write_text(
+            '{"format_version": 1, "created": "2020-01-01T00:00:00+00:00"}'
+        )
+        raise StopRequested(signal.SIGTERM)
+
+    trainer = WithFolder(tmp_path, 6, stopped, save_freq=100)
+    with pytest.raises(StopRequested):
+        trainer.fit()
+    assert newest_sealed(tmp_path / "run/checkpoints") is None
 
 
 def test_a_full_disk_ends_the_run_with_its_weights_saved_elsewhere(tmp_path):

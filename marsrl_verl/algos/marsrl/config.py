@@ -53,8 +53,8 @@ class Config(EstimatorConfig):
     """Loss weight by role, 1 where absent."""
     verdict_balance: VerdictBalance = VerdictBalance.INPUTS
     """`inputs`: every judged solution counts alike in the Verifier's part of the loss (paper); `classes`: the
-    right ones together half and the wrong ones half, so that a Verifier of mostly wrong solutions does not
-    learn to call everything wrong."""
+    right ones together half and the wrong ones half, so that calling everything wrong gains nothing in a
+    step that has both."""
 
 
 def stage_plans(config: Config) -> tuple[StagePlan, ...]:

@@ -1,4 +1,4 @@
-"""What verl's trainer ranks do otherwise on the CPU: process group, offloading."""
+"""Differences of verl's trainer ranks on the CPU: process group, offloading."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def whole_batch_log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.T
 
 
 def use_whole_batch_log_probs() -> None:
-    """Where flash-attn is not installed, take the log-softmax of all tokens at once.
+    """Take the log-softmax of all tokens at once where flash-attn is not installed.
 
     Upstream behaviour: `logprobs_from_logits` then calls `logprobs_from_logits_v2`, which walks over the
     first dimension to save memory and rounds bfloat16's results to bfloat16. The engine hands it one row per

@@ -56,12 +56,14 @@ class EndingTrainer(PolicyTrainer):
         is given, in any case."""
         try:
             self.observer.flush()
-        except (OSError, FolderLostError) as error:
+        except OSError:
             if state is None:
                 raise
             _log.exception("the run's folder lacks something of the last steps")
-            if isinstance(error, FolderLostError) and not error.taken:
-                self.observer.folder.restore()
+        except FolderLostError as error:
+            if state is None or error.taken:
+                raise
+            self.observer.folder.restore()
         super()._save_checkpoint(state)
 
     def _fit_save_elsewhere(self, lost: StorageError) -> None:
