@@ -134,35 +134,66 @@ def judged(name: str, right: bool, says_wrong: list[bool], length: int = 2) -> G
 def test_factors_of_judged_solutions_by_hand():
     groups = [
         rewarded_group("s", "solver", [1, 0], [9, 9]),
-        judged("w1", False, [True, False]),
-        judged("w2", False, [True, False], length=4),
-        judged("r", True, [True, False], length=3),
+        judged("w1", False, [True, False, False]),
+        judged("w2", False, [False, False, False], length=4),
+        judged("r", True, [True, False, False], length=3),
     ]
     rows = Rows.of(groups, comparable_rows(groups))
     assert balance_verdicts(rows).tolist() == [1.0] * 8
-    # 18 tokens of the Verifier, 12 about wrong solutions, 6 about the right one.
-    wrong, right = 18 / (2 * 12), 18 / (2 * 6)
+    # 9 judgements: 6 of wrong solutions, those that all say the same among them, and 3 of the right one.
+    wrong, right = 9 / (2 * 6), 9 / (2 * 3)
     found = balance_verdicts(rows, "classes")
-    assert found == pytest.approx([1, 1, wrong, wrong, wrong, wrong, right, right])
-    factors, tokens = found[2:], rows.trained_tokens()[2:]
-    assert (factors * tokens)[:4].sum() == pytest.approx((factors * tokens)[4:].sum()) == pytest.approx(9)
+    assert found == pytest.approx([1, 1, wrong, wrong, wrong, right, right, right])
+    # Misjudged are 5 of 6 and 1 of 3.
+    found = balance_verdicts(rows, "errors")
+    wrong, right = wrong * 2 * 5 / 7, right * 2 * 2 / 7
+    assert found == pytest.approx([1, 1, wrong, wrong, wrong, right, right, right])
 
 
-def test_a_class_that_nobody_judged_keeps_its_half():
-    groups = [judged("w", False, [True, False])]
+@pytest.mark.parametrize("balance", ["classes", "errors"])
+def test_a_step_that_judged_one_class_alone_does_not_train_the_verifier(balance):
+    groups = [rewarded_group("s", "solver", [1, 0], [9, 9]), judged("w", False, [True, False])]
     rows = Rows.of(groups, comparable_rows(groups))
-    assert balance_verdicts(rows, "classes").tolist() == [0.5, 0.5]
+    assert balance_verdicts(rows, balance).tolist() == [1.0, 1.0, 0.0, 0.0]
+
+
+def push_to_wrong(groups: list[Group], balance: str) -> float:
+    """How much the step's advantages favour the verdict Wrong."""
+    rows = Rows.of(groups, comparable_rows(groups))
+    factors = balance_verdicts(rows, balance)
+    advantages = group_relative(rows, normalize_std=False)
+    said = [rows.trajectory(row).value != _solved(rows, row) for row in range(len(rows))]
+    return float(np.sum(np.where(said, 1.0, -1.0) * advantages * factors))
+
+
+def _solved(rows: Rows, row: int) -> float:
+    return rows.group(row).request.inputs["solution_reward"]
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 7))
 def test_who_can_not_tell_gains_nothing_by_one_verdict(wrong, right, times):
-    """Of eight verdicts on every solution `times` say Wrong: the push towards Wrong is 0, whatever the
-    share of wrong solutions; without the balance it is that of the larger class."""
+    """Of eight verdicts on every solution `times` say Wrong: the push towards Wrong is 0, whatever the share
+    of wrong solutions; without the balance it is that of the larger class, and by errors it leads to the
+    middle."""
     says_wrong = [True] * times + [False] * (8 - times)
     groups = [judged(f"w{k}", False, says_wrong) for k in range(wrong)]
     groups += [judged(f"r{k}", True, says_wrong) for k in range(right)]
-    rows = Rows.of(groups, comparable_rows(groups))
-    advantages = group_relative(rows, normalize_std=False)
-    signs = np.array([1.0 if said else -1.0 for _ in groups for said in says_wrong])
-    assert np.sum(signs * advantages * balance_verdicts(rows, "classes")) == pytest.approx(0.0, abs=1e-5)
-    assert np.sign(np.round(np.sum(signs * advantages), 6)) == np.sign(wrong - right)
+    assert push_to_wrong(groups, "classes") == pytest.approx(0.0, abs=1e-5)
+    assert np.sign(np.round(push_to_wrong(groups, "inputs"), 5)) == np.sign(wrong - right)
+    assert np.sign(np.round(push_to_wrong(groups, "errors"), 5)) == np.sign(4 - times)
+
+
+def test_rare_groups_of_one_class_push_nowhere_in_the_long_run():
+    """A Verifier that says Wrong once in thirty times, whatever it sees; three quarters of the solutions are
+    wrong. Most steps have a group to compare of one class at most; their pushes cancel all the same."""
+    rng = np.random.default_rng(7)
+    pushes = {"inputs": [], "classes": []}
+    for _ in range(3000):
+        groups = [judged(f"g{k}", bool(k < 2), (rng.random(8) < 1 / 30).tolist()) for k in range(8)]
+        if all(len(set(group.rewards)) == 1 for group in groups):
+            continue
+        for balance, found in pushes.items():
+            found.append(push_to_wrong(groups, balance))
+    inputs, classes = (np.array(found) for found in pushes.values())
+    assert inputs.mean() > 5 * inputs.std() / np.sqrt(len(inputs))
+    assert abs(classes.mean()) < 3 * classes.std() / np.sqrt(len(classes))

@@ -53,8 +53,9 @@ class Config(EstimatorConfig):
     """Loss weight by role, 1 where absent."""
     verdict_balance: VerdictBalance = VerdictBalance.INPUTS
     """`inputs`: every judged solution counts alike in the Verifier's part of the loss (paper); `classes`: the
-    right ones together half and the wrong ones half, so that calling everything wrong gains nothing in a
-    step that has both."""
+    right ones together half and the wrong ones half, so that calling everything wrong gains nothing;
+    `errors`: as `classes`, and the class that is misjudged more often counts more, which leads away from any
+    constant verdict. With the last two a step that judged one class alone does not train the Verifier."""
 
 
 def stage_plans(config: Config) -> tuple[StagePlan, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.algos.marsrl.prompts import VERIFIER
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.settings.choices import Choice
@@ -30,6 +31,8 @@ class VerdictBalance(Choice):
     """Every judged solution alike (MarsRL, arXiv 2511.11373)."""
     CLASSES = "classes"
     """The right ones together half, the wrong ones together half."""
+    ERRORS = "errors"
+    """As `classes`, and the class that is misjudged more often counts more."""
 
 
 def role_factors(
@@ -74,22 +77,45 @@ def balance_verdicts(
 ) -> NDArray[np.float64]:
     """(B,) the factor of every row by the solution that it judges; 1 for other roles than the Verifier.
 
-    `classes`: T / (2 T_c), with T the Verifier's tokens in the loss and T_c those about solutions of class c
-    (right, wrong). A constant verdict is then worth the same whatever the share of wrong solutions: half.
-    Where only one class was judged its factor is 1/2.
+    `classes`: N / (2 N_c), with N the step's comparable judgements and N_c those of solutions of class c
+    (right, wrong), those of groups with equal rewards among them. Counting only what is trained would give a
+    step with one such class a push towards its verdict that no other step takes back.
+
+    `errors`: that times 2 e_c / (e_right + e_wrong), with e_c the share of the class's judgements that are
+    wrong: the direction in which the sum of the squared shares falls. A Verifier that can't tell one class
+    from the other has e_right + e_wrong = 1, whatever it says; `classes` leaves it there, while squares are
+    least where it says both verdicts equally often.
+
+    A step in which one class alone was judged does not train the Verifier: 0.
     """
     factors = np.ones(len(rows), dtype=np.float64)
-    if VerdictBalance(balance) is VerdictBalance.INPUTS:
+    balance = VerdictBalance(balance)
+    if balance is VerdictBalance.INPUTS:
         return factors
-    judges = np.array([rows.sequence(row).role == VERIFIER for row in range(len(rows))], dtype=bool)
-    solved = np.array([_judges_a_right_one(rows, row) for row in range(len(rows))], dtype=bool)
-    tokens = rows.trained_tokens()
-    total = tokens[judges].sum()
-    for members in (judges & solved, judges & ~solved):
-        if tokens[members].sum():
-            factors[members] = total / (2.0 * tokens[members].sum())
+    judged: dict[bool, list[bool]] = {True: [], False: []}
+    for group in rows.groups:
+        if group.request.role == VERIFIER:
+            judged[_judges_a_right_one(group)] += [is_correct(reward) for reward in group.rewards]
+    by_class = _class_factors({one: found for one, found in judged.items() if found}, balance)
+    for row in range(len(rows)):
+        if rows.sequence(row).role == VERIFIER:
+            factors[row] = by_class[_judges_a_right_one(rows.group(row))]
     return factors
 
 
-def _judges_a_right_one(rows: Rows, row: int) -> bool:
-    return is_correct(rows.group(row).request.inputs.get("solution_reward") or 0.0)
+def _class_factors(judged: Mapping[bool, list[bool]], balance: VerdictBalance) -> dict[bool, float]:
+    """class → the factor of its rows, from whether each of its judgements is right."""
+    if len(judged) < 2:
+        return dict.fromkeys(judged, 0.0)
+    total = sum(len(found) for found in judged.values())
+    factors = {one: total / (2.0 * len(found)) for one, found in judged.items()}
+    if balance is VerdictBalance.ERRORS:
+        errors = {one: found.count(False) / len(found) for one, found in judged.items()}
+        both = sum(errors.values())
+        # Without an error there is no group to compare either.
+        factors = {one: 2.0 * errors[one] / both * factor if both else 0.0 for one, factor in factors.items()}
+    return factors
+
+
+def _judges_a_right_one(group: Group) -> bool:
+    return is_correct(group.request.inputs.get("solution_reward") or 0.0)
