@@ -10,25 +10,20 @@ from marsrl_verl.core.prompts import Chat, Example, Wordings, WorkedExamples
 from marsrl_verl.core.request import Problem
 
 SOLVER_SYSTEM = "Solve the problem step by step, one calculation on a line. Put the answer in \\boxed{}."
-VERIFIER_SYSTEM = (
-    "Check the solution of a problem. Work every step out anew, then write Correctness: Correct or "
-    "Correctness: Wrong."
-)
+VERIFIER_SYSTEM = "Judge the solution of a problem: Correctness: Correct or Correctness: Wrong."
 
 _BUS = "A bus has 14 seats free. At a stop 5 people get on. How many seats are free now?"
-_EGGS = "Kim has 3 nests with 4 eggs each. Then she gives away 7 eggs. How many eggs does she have now?"
-_BOOKS = (
-    "Rob has 9 books. He buys 8 more books. Then he sells 6 of the books. How many books does he have now?"
-)
+_EGGS = "Kim has 3 nests with 4 eggs each. How many eggs does she have now?"
+_BOOKS = "Rob has 9 books. He buys 8 more books. How many books does he have now?"
+_SHOP = "A shop has 8 boxes with 5 pens each. How many pens does it have now?"
 
 _BUS_SOLUTION = "5 people get on: 14 - 5 = 9\n\\boxed{9}"
-_EGGS_SOLUTION = "3 nests with 4 eggs: 3 * 4 = 12\nShe gives 7 eggs: 12 - 7 = 5\n\\boxed{5}"
-_BOOKS_SOLUTION = "He buys 8 books: 9 + 8 = 17\nHe sells 6 books: 17 - 6 = 11\n\\boxed{11}"
-_BOOKS_SLIP = "He buys 8 books: 9 + 8 = 16\nHe sells 6 books: 16 - 6 = 10\n\\boxed{10}"
+_EGGS_SOLUTION = "3 nests with 4 eggs: 3 * 4 = 12\n\\boxed{12}"
+_BOOKS_SOLUTION = "He buys 8 books: 9 + 8 = 17\n\\boxed{17}"
+_BOOKS_SLIP = "He buys 8 books: 9 + 8 = 16\n\\boxed{16}"
 _BUS_MISREAD = "5 people get on: 14 + 5 = 19\n\\boxed{19}"
-_BUS_REPORT = "5 people get on: 14 - 5 = 9, not 19."
-_EGGS_REPORT = "3 nests with 4 eggs: 3 * 4 = 12, right.\nShe gives 7 eggs: 12 - 7 = 5, right."
-_BOOKS_REPORT = "He buys 8 books: 9 + 8 = 17, not 16.\nHe sells 6 books: 17 - 6 = 11, not 10."
+_SHOP_MISREAD = "8 boxes with 5 pens: 8 + 5 = 13\n\\boxed{13}"
+_CORRECT, _WRONG = "Correctness: Correct", "Correctness: Wrong"
 
 EXAMPLES: dict[str, Sequence[Example]] = {
     SOLVER: [
@@ -36,43 +31,29 @@ EXAMPLES: dict[str, Sequence[Example]] = {
         {"question": _EGGS, "answer": _EGGS_SOLUTION},
         {"question": _BOOKS, "answer": _BOOKS_SOLUTION},
     ],
+    # The verdict alone, since a report agrees with the solution whatever that says; more often Wrong, since the
+    # model calls nearly everything Correct.
     VERIFIER: [
-        {
-            "question": _BUS,
-            "solution": _BUS_MISREAD,
-            "answer": f"{_BUS_REPORT}\nCorrectness: Wrong",
-        },
-        {
-            "question": _EGGS,
-            "solution": _EGGS_SOLUTION,
-            "answer": f"{_EGGS_REPORT}\nCorrectness: Correct",
-        },
-        {
-            "question": _BOOKS,
-            "solution": _BOOKS_SLIP,
-            "answer": f"{_BOOKS_REPORT}\nCorrectness: Wrong",
-        },
-        {
-            "question": _BUS,
-            "solution": _BUS_SOLUTION,
-            "answer": "5 people get on: 14 - 5 = 9, right.\nCorrectness: Correct",
-        },
+        {"question": _BUS, "solution": _BUS_MISREAD, "answer": _WRONG},
+        {"question": _EGGS, "solution": _EGGS_SOLUTION, "answer": _CORRECT},
+        {"question": _BOOKS, "solution": _BOOKS_SLIP, "answer": _WRONG},
+        {"question": _SHOP, "solution": _SHOP_MISREAD, "answer": _WRONG},
     ],
     CORRECTOR: [
-        {"question": _BUS, "solution": _BUS_MISREAD, "report": _BUS_REPORT, "answer": _BUS_SOLUTION},
-        {"question": _BOOKS, "solution": _BOOKS_SLIP, "report": _BOOKS_REPORT, "answer": _BOOKS_SOLUTION},
+        {"question": _BUS, "solution": _BUS_MISREAD, "report": "", "answer": _BUS_SOLUTION},
+        {"question": _BOOKS, "solution": _BOOKS_SLIP, "report": "", "answer": _BOOKS_SOLUTION},
     ],
 }
 
 
 class WordProblemPrompts(RolePrompts):
-    """MarsRL's roles, and GRPO's one, with worked examples of three problems.
+    """MarsRL's roles, and GRPO's one, with worked examples of one step.
 
     Args:
         examples: others by role, in place of these.
     """
 
-    # A line for each of up to two steps, then the answer.
+    # A line for the calculation, one more of some, then the answer.
     step_distance = 1
     most_steps = 3
 
@@ -103,7 +84,7 @@ class WordProblemPrompts(RolePrompts):
         return (
             *self._solver(problem),
             {"role": "assistant", "content": solution},
-            {"role": "user", "content": f"That is wrong. Solve it again.\n{report}"},
+            {"role": "user", "content": f"That is wrong. Solve it again.\n{report}".rstrip()},
         )
 
 
