@@ -31,8 +31,8 @@ EXAMPLES: dict[str, Sequence[Example]] = {
         {"question": _EGGS, "answer": _EGGS_SOLUTION},
         {"question": _BOOKS, "answer": _BOOKS_SOLUTION},
     ],
-    # The verdict alone, since a report agrees with the solution whatever that says; more often Wrong, since the
-    # model calls nearly everything Correct.
+    # The verdict alone, since a report agrees with the solution whatever that says; more often Wrong, since
+    # the model calls nearly everything Correct.
     VERIFIER: [
         {"question": _BUS, "solution": _BUS_MISREAD, "answer": _WRONG},
         {"question": _EGGS, "solution": _EGGS_SOLUTION, "answer": _CORRECT},
