@@ -10,7 +10,7 @@ from marsrl_verl.core.prompts import Chat, Example, Wordings, WorkedExamples
 from marsrl_verl.core.request import Problem
 
 SOLVER_SYSTEM = "Solve the problem step by step, one calculation on a line. Put the answer in \\boxed{}."
-VERIFIER_SYSTEM = "Judge the solution of a problem: Correctness: Correct or Correctness: Wrong."
+VERIFIER_SYSTEM = "Check the solution of a problem. Work it out anew, then write Correctness: Correct or Correctness: Wrong."
 
 _BUS = "A bus has 14 seats free. At a stop 5 people get on. How many seats are free now?"
 _EGGS = "Kim has 3 nests with 4 eggs each. How many eggs does she have now?"
@@ -22,8 +22,24 @@ _EGGS_SOLUTION = "3 nests with 4 eggs: 3 * 4 = 12\n\\boxed{12}"
 _BOOKS_SOLUTION = "He buys 8 books: 9 + 8 = 17\n\\boxed{17}"
 _BOOKS_SLIP = "He buys 8 books: 9 + 8 = 16\n\\boxed{16}"
 _BUS_MISREAD = "5 people get on: 14 + 5 = 19\n\\boxed{19}"
-_SHOP_MISREAD = "8 boxes with 5 pens: 8 + 5 = 13\n\\boxed{13}"
+_SHOP_SOLUTION = "8 boxes with 5 pens: 8 * 5 = 40\n\\boxed{40}"
 _CORRECT, _WRONG = "Correctness: Correct", "Correctness: Wrong"
+
+
+def report(line: str, said: int) -> str:
+    """What a Verifier writes before its verdict.
+
+    Args:
+        line: the calculation as it should be.
+        said: the solution's answer.
+    """
+    return f"{line}\nThe solution says {said}."
+
+
+_BUS_REPORT = report("5 people get on: 14 - 5 = 9", 19)
+_EGGS_REPORT = report("3 nests with 4 eggs: 3 * 4 = 12", 12)
+_BOOKS_REPORT = report("He buys 8 books: 9 + 8 = 17", 16)
+_SHOP_REPORT = report("8 boxes with 5 pens: 8 * 5 = 40", 40)
 
 EXAMPLES: dict[str, Sequence[Example]] = {
     SOLVER: [
@@ -31,17 +47,15 @@ EXAMPLES: dict[str, Sequence[Example]] = {
         {"question": _EGGS, "answer": _EGGS_SOLUTION},
         {"question": _BOOKS, "answer": _BOOKS_SOLUTION},
     ],
-    # The verdict alone, since a report agrees with the solution whatever that says; more often Wrong, since
-    # the model calls nearly everything Correct.
     VERIFIER: [
-        {"question": _BUS, "solution": _BUS_MISREAD, "answer": _WRONG},
-        {"question": _EGGS, "solution": _EGGS_SOLUTION, "answer": _CORRECT},
-        {"question": _BOOKS, "solution": _BOOKS_SLIP, "answer": _WRONG},
-        {"question": _SHOP, "solution": _SHOP_MISREAD, "answer": _WRONG},
+        {"question": _EGGS, "solution": _EGGS_SOLUTION, "answer": f"{_EGGS_REPORT}\n{_CORRECT}"},
+        {"question": _BUS, "solution": _BUS_MISREAD, "answer": f"{_BUS_REPORT}\n{_WRONG}"},
+        {"question": _SHOP, "solution": _SHOP_SOLUTION, "answer": f"{_SHOP_REPORT}\n{_CORRECT}"},
+        {"question": _BOOKS, "solution": _BOOKS_SLIP, "answer": f"{_BOOKS_REPORT}\n{_WRONG}"},
     ],
     CORRECTOR: [
-        {"question": _BUS, "solution": _BUS_MISREAD, "report": "", "answer": _BUS_SOLUTION},
-        {"question": _BOOKS, "solution": _BOOKS_SLIP, "report": "", "answer": _BOOKS_SOLUTION},
+        {"question": _BUS, "solution": _BUS_MISREAD, "report": _BUS_REPORT, "answer": _BUS_SOLUTION},
+        {"question": _BOOKS, "solution": _BOOKS_SLIP, "report": _BOOKS_REPORT, "answer": _BOOKS_SOLUTION},
     ],
 }
 
@@ -84,7 +98,7 @@ class WordProblemPrompts(RolePrompts):
         return (
             *self._solver(problem),
             {"role": "assistant", "content": solution},
-            {"role": "user", "content": f"That is wrong. Solve it again.\n{report}".rstrip()},
+            {"role": "user", "content": f"That is wrong. Solve it again.\n{report}"},
         )
 
 

@@ -1,0 +1,149 @@
+"""A start of SmolLM2 for MarsRL: a few hundred worked examples of its three roles, learnt by supervised
+training.
+
+As it was published the model calls nearly every solution Correct, whatever is wrong with it, and a
+reinforced Verifier that can't tell right from wrong learns one verdict. Here it first sees how a solution is
+worked out anew and compared. The examples share no arithmetic with the held-out problems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.core.prompts import Chat
+from marsrl_verl.core.request import Problem
+from marsrl_verl.demo.problems import Split
+from marsrl_verl.demo.smollm2 import model, problems
+from marsrl_verl.demo.smollm2.problems import Step
+from marsrl_verl.demo.smollm2.prompts import WordProblemPrompts, report
+
+EXAMPLES = 480
+"""Twelve dozen of the Solver, twice as many of the Verifier and as many of the Corrector."""
+_SEED = 77
+_ROLES = (SOLVER, VERIFIER, CORRECTOR, VERIFIER)
+_BATCH, _RATE, _WARM_UP = 8, 5e-5, 10
+_UNSEEN = -100
+"""What torch's cross entropy leaves out."""
+
+
+def slip(rng: random.Random, step: Step) -> tuple[str, int]:
+    """A wrong line of arithmetic and its result: another sign or, as often, a wrong result."""
+    if rng.random() < 0.5:
+        other = Step(step.left, rng.choice([sign for sign in "+-*" if sign != step.sign]), step.right)
+        if other.result != step.result:
+            return str(other), other.result
+    result = step.result + rng.choice([-10, -3, -2, -1, 1, 2, 3, 10])
+    if result < 0:
+        result = step.result + 1
+    return f"{step.left} {step.sign} {step.right} = {result}", result
+
+
+def examples(count: int = EXAMPLES, seed: int = _SEED) -> list[tuple[Chat, str]]:
+    """Chats and their answers, the roles in turn. Of the judged solutions half are right; those that are
+    corrected are wrong."""
+    rng = random.Random(seed)
+    prompts = WordProblemPrompts({SOLVER: [], VERIFIER: [], CORRECTOR: []})
+    found: list[tuple[Chat, str]] = []
+    for index, one in enumerate(problems.generate(Split.TRAIN, count, seed)):
+        (step,), role = one.steps, _ROLES[index % len(_ROLES)]
+        problem = Problem(f"s{index}", one.question, str(one.answer))
+        right = problems.solution(one.steps)
+        if role == SOLVER:
+            found.append((prompts.solver(problem), right))
+            continue
+        line, said = slip(rng, step)
+        shown, checked = f"{line}\n\\boxed{{{said}}}", report(str(step), said)
+        if role == CORRECTOR:
+            found.append((prompts.corrector(problem, shown, checked), right))
+        elif rng.random() < 0.5:
+            found.append((prompts.verifier(problem, shown), f"{checked}\nCorrectness: Wrong"))
+        else:
+            checked = report(str(step), step.result)
+            found.append((prompts.verifier(problem, right), f"{checked}\nCorrectness: Correct"))
+    return found
+
+
+def train(source: Path, target: Path, learnt: list[tuple[Chat, str]]) -> None:
+    """One pass over the examples, cross entropy of the answers' tokens; saved in bfloat16.
+
+    Args:
+        source: folder of a model with a chat template.
+        target: folder to write.
+        learnt: chats and answers, in the order in which they are learnt.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    net = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=_RATE, weight_decay=0.0)
+    steps, began = -(-len(learnt) // _BATCH), time.monotonic()
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = _RATE * min(1.0, (step + 1) / _WARM_UP) * (1.0 - step / steps)
+        rows: list[tuple[list[int], list[int]]] = []
+        for chat, answer in learnt[step * _BATCH : (step + 1) * _BATCH]:
+            asked = tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, return_dict=False)
+            given = tokenizer(answer + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
+            rows.append((asked + given, [_UNSEEN] * len(asked) + given))
+        longest = max(len(ids) for ids, _ in rows)
+        ids = torch.tensor([ids + [0] * (longest - len(ids)) for ids, _ in rows])
+        labels = torch.tensor([labels + [_UNSEEN] * (longest - len(labels)) for _, labels in rows])
+        mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in rows])
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = net(input_ids=ids, attention_mask=mask, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 10 == 0 or step == steps - 1:
+            print(f"[{time.monotonic() - began:.0f} s] {step + 1}/{steps} loss {loss.item():.3f}", flush=True)
+    net.to(torch.bfloat16).save_pretrained(target)
+    tokenizer.save_pretrained(target)
+
+
+def usual_folder() -> Path:
+    """Where the trained model lies."""
+    return model.usual_folder().with_name("SmolLM2-135M-roles")
+
+
+def folder() -> str:
+    """The folder of the model.
+
+    Raises:
+        FileNotFoundError: it has not been made.
+    """
+    found = usual_folder()
+    if not (found / "config.json").is_file():
+        raise FileNotFoundError(
+            f"SmolLM2 with MarsRL's roles is not in {found}: make it once with `python -m {__name__}` "
+            "(a few minutes)"
+        )
+    return str(found)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Teach SmolLM2-135M-Instruct MarsRL's roles.")
+    where = "folder of the model, kept where it exists (default: %(default)s)"
+    parser.add_argument("--output", type=Path, default=usual_folder(), help=where)
+    parser.add_argument("--examples", type=int, default=EXAMPLES, help="default: %(default)s")
+    arguments = parser.parse_args()
+    if not (arguments.output / "config.json").is_file():
+        source = model.make(model.usual_folder())
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=arguments.output.parent) as scratch:
+            partial = Path(scratch) / "model"
+            train(source, partial, examples(arguments.examples))
+            os.replace(partial, arguments.output)
+    print(arguments.output)
+
+
+if __name__ == "__main__":
+    main()
