@@ -10,7 +10,8 @@ from marsrl_verl.core.prompts import Chat, Example, Wordings, WorkedExamples
 from marsrl_verl.core.request import Problem
 
 SOLVER_SYSTEM = "Solve the problem step by step, one calculation on a line. Put the answer in \\boxed{}."
-VERIFIER_SYSTEM = "Check the solution of a problem. Work it out anew, then write Correctness: Correct or Correctness: Wrong."
+_VERDICTS = "Correctness: Correct or Correctness: Wrong"
+VERIFIER_SYSTEM = f"Check the solution of a problem. Work it out anew, then write {_VERDICTS}."
 
 _BUS = "A bus has 14 seats free. At a stop 5 people get on. How many seats are free now?"
 _EGGS = "Kim has 3 nests with 4 eggs each. How many eggs does she have now?"
@@ -67,7 +68,7 @@ class WordProblemPrompts(RolePrompts):
         examples: others by role, in place of these.
     """
 
-    # A line for the calculation, one more of some, then the answer.
+    # What is to be calculated, where the examples say it, the calculation, the answer.
     step_distance = 1
     most_steps = 3
 
