@@ -25,6 +25,12 @@ from benchmarks.training_runs import steps
 from marsrl_verl.evaluation.estimators import wilson_interval
 
 TAGS = {"greedy": ("before_greedy", "after_greedy"), "T = 1": ("before", "after")}
+ROLES = {
+    "system_accuracy": "all roles right",
+    "verifier_recall": "errors found",
+    "verifier_false_alarm_rate": "false alarms",
+}
+"""What is told of methods with several roles."""
 ANSWERING = ("solver", "agent", "initial", "solution")
 """Stages whose responses are first answers: of MarsRL and GRPO, ARPO, AttnRL, ReMA."""
 
@@ -41,8 +47,8 @@ class Run:
     """Of the steps and the two evaluations at temperature 1; starting and greedy decoding take two more."""
     solved: dict[str, dict[int, list[int]]]
     """tag of an evaluation → level → [right, problems] of its first answers."""
-    system: dict[str, float]
-    """tag → share of problems that all roles together solve, where the method has several."""
+    roles: dict[str, dict[str, float]]
+    """tag of an evaluation → the shares of `ROLES` that it has."""
     rewards: list[float]
     """Mean reward of the answering stage in each step; of a step without it, that of the step before."""
 
@@ -75,10 +81,12 @@ def read(folder: Path) -> Run:
     ]
     seconds = sum(one["seconds"] for one in evaluations) + sum(one.timings["step"] for one in done)
     summary = json.loads((folder / "summary.json").read_text())
-    system = {
-        tag: summary[tag]["system_accuracy"]["mean"]
+    roles = {
+        tag + suffix: {
+            name: summary[tag][name + suffix]["mean"] for name in ROLES if name + suffix in summary[tag]
+        }
         for tag in ("before", "after")
-        if "system_accuracy" in summary.get(tag, {})
+        for suffix in ("", "_greedy")
     }
     rewards: list[float] = []
     for one in done:
@@ -93,7 +101,7 @@ def read(folder: Path) -> Run:
         steps=len(done),
         minutes=seconds / 60,
         solved={tag: solved(folder, tag, level_of) for pair in TAGS.values() for tag in pair},
-        system=system,
+        roles=roles,
         rewards=rewards,
     )
 
@@ -111,7 +119,22 @@ def rows(runs: Sequence[Run]) -> list[list[str]]:
     for run in runs:
         cells = [f"{run.method}, seed {run.seed}", str(run.steps), f"{run.minutes:.1f}"]
         cells += [share(list(run.solved[tag].values())) for pair in TAGS.values() for tag in pair]
-        cells.append(" → ".join(f"{100 * value:.1f}" for value in run.system.values()) or "–")
+        found.append(cells)
+    return found
+
+
+def role_rows(runs: Sequence[Run]) -> list[list[str]]:
+    """A row for each run of a method whose roles are told of, in percent before → after."""
+    found = []
+    for run in runs:
+        if not any(run.roles.values()):
+            continue
+        cells = [f"{run.method}, seed {run.seed}"]
+        for name in ROLES:
+            for pair in TAGS.values():
+                values = [run.roles[tag].get(name) for tag in pair]
+                shown = ["–" if value is None else f"{100 * value:.0f}" for value in values]
+                cells.append(" → ".join(shown))
         found.append(cells)
     return found
 
@@ -172,8 +195,11 @@ def main() -> None:
     arguments = parser.parse_args()
     runs = [read(folder) for folder in arguments.runs]
     head = [f"{name} {when}, %" for name in TAGS for when in ("before", "after")]
-    print(table(["run", "steps", "minutes", *head, "system, T = 1, %"], rows(runs)))
+    print(table(["run", "steps", "minutes", *head], rows(runs)))
     print()
+    if told := role_rows(runs):
+        print(table(["run", *(f"{what}, {name}, %" for what in ROLES.values() for name in TAGS)], told))
+        print()
     print(table(["level", "problems", *head], level_rows(runs)))
     if arguments.picture is not None:
         draw(runs, arguments.picture)

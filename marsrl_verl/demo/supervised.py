@@ -64,7 +64,7 @@ _PARTS = 3
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerFast, transcripts: Sequence[Transcript]
+    tokenizer: PreTrainedTokenizerFast, transcripts: Sequence[Transcript], parts: int = _PARTS
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Right-padded ids and loss weights, both (B, T), in a few parts of like length; prompts weigh 0."""
     prompts = [
@@ -78,7 +78,7 @@ def encode(
         for prompt, response in zip(prompt_ids, responses, strict=True)
     ]
     pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
-    size = -(-len(pairs) // _PARTS)
+    size = -(-len(pairs) // parts)
     return [_padded(pairs[at : at + size], tokenizer.pad_token_id) for at in range(0, len(pairs), size)]
 
 

@@ -9,7 +9,7 @@ import pandas
 import pytest
 import yaml
 
-from benchmarks.real_model import draw, level_rows, read, rows
+from benchmarks.real_model import draw, level_rows, read, role_rows, rows
 
 PROBLEMS = [("1+1?", "2", 1), ("2+2?", "4", 1), ("9+9?", "18", 2)]
 ANSWERS = {"before": [None, "4", "1"], "after": ["2", "4", "18"]}
@@ -46,7 +46,10 @@ def folder(tmp_path: Path, request) -> Path:
         for name in (tag, f"{tag}_greedy"):
             text = "".join(json.dumps(one) + "\n" for one in written)
             (tmp_path / "rollouts" / f"eval_{name}.jsonl").write_text(text)
-    summary = {"before": {"system_accuracy": {"mean": 0.5}}, "after": {"system_accuracy": {"mean": 0.75}}}
+    summary = {
+        "before": {"system_accuracy": {"mean": 0.5}, "verifier_recall_greedy": {"mean": 0.0}},
+        "after": {"system_accuracy": {"mean": 0.75}},
+    }
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     return tmp_path
 
@@ -55,9 +58,9 @@ def test_a_run_is_a_row_and_its_levels_stand_apart(folder, tmp_path):
     run = read(folder)
     assert (run.seed, run.steps, run.minutes, run.rewards) == (3, 2, 1.5, [0.25, 0.25])
     assert run.solved["before"] == {1: [1, 2], 2: [0, 1]} and run.solved["after"] == {1: [2, 2], 2: [1, 1]}
-    ((name, *_, before, after, system),) = rows([run])
+    ((name, *_, before, after),) = rows([run])
     assert name == "own, seed 3" and before.startswith("33.3 [") and after.startswith("100.0 [")
-    assert system == "50.0 → 75.0"
+    assert role_rows([run]) == [["own, seed 3", "– → –", "50 → 75", "0 → –", "– → –", "– → –", "– → –"]]
     assert [one[:2] for one in level_rows([run])] == [["1", "2"], ["2", "1"]]
     draw([run], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 5000

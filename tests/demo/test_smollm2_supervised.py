@@ -12,19 +12,20 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.smollm2 import problems, supervised
 from marsrl_verl.demo.smollm2.prompts import SOLVER_SYSTEM, VERIFIER_SYSTEM
+from marsrl_verl.demo.transcripts import Transcript
 from marsrl_verl.rewards.exact import ExactAnswerReward
 
 _BOX = re.compile(r"\\boxed\{(-?\d+)\}")
 
 
 def learnt(count):
-    """(kind of chat, last message, answer, the problem)"""
+    """(role, chat, response, the problem)"""
     drawn = problems.generate(Split.TRAIN, count, 77)
-    for one, (chat, answer) in zip(drawn, supervised.examples(count), strict=True):
-        roles = [message["role"] for message in chat]
-        kind = "verifier" if chat[0]["content"] == VERIFIER_SYSTEM else "solver"
-        assert kind == "verifier" or chat[0]["content"] == SOLVER_SYSTEM
-        yield "corrector" if "assistant" in roles else kind, chat, answer, one
+    for one, found in zip(drawn, supervised.examples(count), strict=True):
+        speakers = [message["role"] for message in found.messages]
+        role = "verifier" if found.messages[0]["content"] == VERIFIER_SYSTEM else "solver"
+        assert role == "verifier" or found.messages[0]["content"] == SOLVER_SYSTEM
+        yield "corrector" if "assistant" in speakers else role, found.messages, found.response, one
 
 
 def test_answers_are_right_and_verdicts_true():
@@ -79,7 +80,7 @@ def test_a_model_learns_the_answers_and_is_saved(tmp_path, capsys, monkeypatch):
     built.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     template = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}<|im_start|>"
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=built, eos_token="<|im_end|>", chat_template=template
+        tokenizer_object=built, eos_token="<|im_end|>", pad_token="<|im_end|>", chat_template=template
     )
     torch.manual_seed(0)
     net = LlamaForCausalLM(
@@ -92,7 +93,7 @@ def test_a_model_learns_the_answers_and_is_saved(tmp_path, capsys, monkeypatch):
     net.save_pretrained(source)
     tokenizer.save_pretrained(source)
     monkeypatch.setattr(supervised, "_RATE", 1e-2)
-    supervised.train(source, target, [(({"role": "user", "content": "a"},), "right")] * 400)
+    supervised.train(source, target, [Transcript(({"role": "user", "content": "a"},), "right")] * 400)
     losses = [float(found) for found in re.findall(r"loss ([\d.]+)", capsys.readouterr().out)]
     assert losses[-1] < 0.1 < 3 < losses[0]
     again = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)

@@ -13,23 +13,22 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.core.prompts import Chat
 from marsrl_verl.core.request import Problem
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.smollm2 import model, problems
 from marsrl_verl.demo.smollm2.problems import Step
 from marsrl_verl.demo.smollm2.prompts import WordProblemPrompts, report
+from marsrl_verl.demo.transcripts import Transcript
 
 EXAMPLES = 480
 """Twelve dozen of the Solver, twice as many of the Verifier and as many of the Corrector."""
 _SEED = 77
 _ROLES = (SOLVER, VERIFIER, CORRECTOR, VERIFIER)
 _BATCH, _RATE, _WARM_UP = 8, 5e-5, 10
-_UNSEEN = -100
-"""What torch's cross entropy leaves out."""
 
 
 def slip(rng: random.Random, step: Step) -> tuple[str, int]:
@@ -44,67 +43,62 @@ def slip(rng: random.Random, step: Step) -> tuple[str, int]:
     return f"{step.left} {step.sign} {step.right} = {result}", result
 
 
-def examples(count: int = EXAMPLES, seed: int = _SEED) -> list[tuple[Chat, str]]:
-    """Chats and their answers, the roles in turn. Of the judged solutions half are right; those that are
-    corrected are wrong."""
+def examples(count: int = EXAMPLES, seed: int = _SEED) -> list[Transcript]:
+    """The roles in turn. Of the judged solutions half are right; those that are corrected are wrong."""
     rng = random.Random(seed)
     prompts = WordProblemPrompts({SOLVER: [], VERIFIER: [], CORRECTOR: []})
-    found: list[tuple[Chat, str]] = []
+    found: list[Transcript] = []
     for index, one in enumerate(problems.generate(Split.TRAIN, count, seed)):
         (step,), role = one.steps, _ROLES[index % len(_ROLES)]
         problem = Problem(f"s{index}", one.question, str(one.answer))
         right = problems.solution(one.steps)
         if role == SOLVER:
-            found.append((prompts.solver(problem), right))
+            found.append(Transcript(prompts.solver(problem), right))
             continue
         line, said = slip(rng, step)
         shown, checked = f"{line}\n\\boxed{{{said}}}", report(str(step), said)
         if role == CORRECTOR:
-            found.append((prompts.corrector(problem, shown, checked), right))
-        elif rng.random() < 0.5:
-            found.append((prompts.verifier(problem, shown), f"{checked}\nCorrectness: Wrong"))
-        else:
-            checked = report(str(step), step.result)
-            found.append((prompts.verifier(problem, right), f"{checked}\nCorrectness: Correct"))
+            found.append(Transcript(prompts.corrector(problem, shown, checked), right))
+            continue
+        wrong = rng.random() < 0.5
+        if not wrong:
+            shown, checked = right, report(str(step), step.result)
+        verdict = "Correctness: Wrong" if wrong else "Correctness: Correct"
+        found.append(Transcript(prompts.verifier(problem, shown), f"{checked}\n{verdict}"))
     return found
 
 
-def train(source: Path, target: Path, learnt: list[tuple[Chat, str]]) -> None:
-    """One pass over the examples, cross entropy of the answers' tokens; saved in bfloat16.
+def train(source: Path, target: Path, transcripts: Sequence[Transcript]) -> None:
+    """One pass over transcripts in their order, cross entropy of the responses' tokens; saved in bfloat16.
 
     Args:
         source: folder of a model with a chat template.
         target: folder to write.
-        learnt: chats and answers, in the order in which they are learnt.
+        transcripts: what is learnt.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from marsrl_verl.demo.learning import weighted_loss
+    from marsrl_verl.demo.supervised import encode
+
     tokenizer = AutoTokenizer.from_pretrained(source)
-    net = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=_RATE, weight_decay=0.0)
-    steps, began = -(-len(learnt) // _BATCH), time.monotonic()
+    network = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=0.0)
+    steps, began = -(-len(transcripts) // _BATCH), time.monotonic()
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = _RATE * min(1.0, (step + 1) / _WARM_UP) * (1.0 - step / steps)
-        rows: list[tuple[list[int], list[int]]] = []
-        for chat, answer in learnt[step * _BATCH : (step + 1) * _BATCH]:
-            asked = tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, return_dict=False)
-            given = tokenizer(answer + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
-            rows.append((asked + given, [_UNSEEN] * len(asked) + given))
-        longest = max(len(ids) for ids, _ in rows)
-        ids = torch.tensor([ids + [0] * (longest - len(ids)) for ids, _ in rows])
-        labels = torch.tensor([labels + [_UNSEEN] * (longest - len(labels)) for _, labels in rows])
-        mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in rows])
+        ((ids, weights),) = encode(tokenizer, transcripts[step * _BATCH : (step + 1) * _BATCH], parts=1)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = net(input_ids=ids, attention_mask=mask, labels=labels).loss
+            loss = weighted_loss(network, ids, weights)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         if step % 10 == 0 or step == steps - 1:
             print(f"[{time.monotonic() - began:.0f} s] {step + 1}/{steps} loss {loss.item():.3f}", flush=True)
-    net.to(torch.bfloat16).save_pretrained(target)
+    network.to(torch.bfloat16).save_pretrained(target)
     tokenizer.save_pretrained(target)
 
 
