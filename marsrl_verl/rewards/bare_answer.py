@@ -33,6 +33,7 @@ _DIMENSION = {"square": "2", "sq": "2", "cubic": "3", "cu": "3", "squared": "2",
 _UPRIGHT = (r"\text", r"\mathrm", r"\mbox")
 _GROUP = re.compile(r"\\(?:text|mathrm|mbox)\s{0,9}\{\s*([^{}\d]*?)\s*\}\Z")
 _POWER = re.compile(r"\s{0,9}(?:\^\s{0,9}(?:(\d)|\{\s{0,9}(\d)\s{0,9}\})|([²³]))\s{0,9}\Z")
+_POWER_INSIDE = re.compile(r"\s*\^\s*(?:(\d)|\{\s*(\d)\s*\})\s*\}\Z")
 _DEGREES = re.compile(
     r"(?:\^\s{0,3}(?:\\circ|\{\s{0,3}\\circ\s{0,3}\})|\\degree|°)\s{0,3}"
     r"(?:\\(?:text|mathrm)\s{0,3}\{\s{0,3}([CFK])\s{0,3}\}|([CFK]))?\Z"
@@ -119,6 +120,8 @@ def _split_behind(text: str) -> tuple[str, str]:
     if tail.endswith("%"):
         name, rest = "%", tail[:-1].removesuffix("\\")
     elif tail.endswith("}"):
+        if found := _POWER_INSIDE.search(tail):
+            power, tail = found.group(1) or found.group(2), tail[: found.start()] + "}"
         start = max(tail.rfind(command) for command in _UPRIGHT)
         group = _GROUP.match(tail, start) if start >= 0 else None
         if group is not None:

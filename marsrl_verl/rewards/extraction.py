@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 
+from marsrl_verl.rewards.box_surroundings import read_with_surroundings
 from marsrl_verl.rewards.normal_form import normal_form
 
 _TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
@@ -44,7 +45,8 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
 
     Two boxes are of one list when little stands between them: fewer than 10 characters, or fewer than 70
     with a comma, a semicolon, "and" or "or". Words such as "but", "so" or "wait" begin a new answer. Boxes
-    that say the same count once. So `\boxed{6} or \boxed{5}` is the list 6, 5, and neither 6 nor 5.
+    that say the same count once. So `\boxed{6} or \boxed{5}` is the list 6, 5, and neither 6 nor 5. What
+    touches a single box belongs to it (`read_with_surroundings`).
 
     Returns:
         The answer; None when there is no complete box. Of nested boxes the inner ones count.
@@ -64,7 +66,11 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
             continue
         normalized.append(normal_form(contents[index]))
         joined = contents[index] + ("=" if _EQUALS.fullmatch(between) else ", ") + joined
-    return BoxedAnswer(joined, _PERCENT_BEHIND.match(text, places[-1][1] + 1) is not None)
+    start, end = places[-1]
+    if len(normalized) == 1:  # not a list of boxes
+        before, behind = text[:start].rpartition("\\")[0], text[end + 1 : end + 200]
+        joined = read_with_surroundings(joined, before[-200:], behind)
+    return BoxedAnswer(joined, _PERCENT_BEHIND.match(text, end + 1) is not None)
 
 
 def boxes(text: str) -> list[tuple[int, str]]:
@@ -116,26 +122,49 @@ _SENTENCE_ENDS = re.compile(r"\n|[.!?;](?=\s|$)|\\\]")
 _SAYS_IT = re.compile(
     r"\b(?:is|are|was|be|equals|get|gives|have|has|had|makes|so|then|thus|hence)\b|[:=]", re.IGNORECASE
 )
+_CLAUSE_ENDS = re.compile(r"[,:]|\b(?:so|thus|hence|therefore|then)\b", re.IGNORECASE)
 _WORDS_AROUND = 80
 
 
-def answer_in_sentence(text: str, answer: str) -> tuple[str, str] | None:
-    """The last mention of an answer with the words around it in its sentence, and with the unit behind it.
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """The last mention of an answer in a text without a box."""
 
-    In front of it only what follows a verb or a colon counts, so that "if x is even, the answer is" says
-    nothing. None where the text has the answer in other words.
-    """
+    sentence: str
+    """The answer with the words around it: in front those behind a verb or a colon, so that "if x is even,
+    the answer is" says nothing."""
+    with_unit: str
+    """With the unit behind it."""
+    clause: str
+    """All that stands in front of it behind the last comma, "so", "thus", …"""
+    front: str
+    """Of the clause what follows its last verb."""
+    behind: str
+    """The rest of the sentence."""
+    is_asked: bool
+    """Whether the sentence is a question."""
+
+
+def mention(text: str, answer: str) -> Mention | None:
+    """None where the text has the answer in other words."""
     digits = re.escape(answer.strip()) if not answer.isdigit() else r"[,\s]?".join(answer)
     places = list(re.finditer(rf"(?<![\d.]){digits}(?!\d)" if answer.isdigit() else digits, text))
     if not places:
         return None
     start, end = places[-1].span()
-    front = _SENTENCE_ENDS.split(text[max(0, start - _WORDS_AROUND) : start])[-1]
-    front = _SAYS_IT.split(front)[-1]
-    behind = _SENTENCE_ENDS.split(text[end : end + _WORDS_AROUND])[0]
+    before = _SENTENCE_ENDS.split(text[max(0, start - _WORDS_AROUND) : start])[-1]
+    front = _SAYS_IT.split(before)[-1]
+    following = text[end : end + _WORDS_AROUND]
+    behind = _SENTENCE_ENDS.split(following)[0]
     unit = re.match(r"[\s$*)\\]{0,4}(%|[a-zA-Z/]{1,20}\b)", behind)
-    sentence = f"{front} {answer} {behind}".replace("$", " ").replace("*", " ")
-    return sentence, f"{answer} {unit.group(1)}" if unit else answer
+    return Mention(
+        sentence=f"{front} {answer} {behind}".replace("$", " ").replace("*", " "),
+        with_unit=f"{answer} {unit.group(1)}" if unit else answer,
+        clause=_CLAUSE_ENDS.split(before)[-1],
+        front=front,
+        behind=behind,
+        is_asked=following[len(behind) : len(behind) + 1] == "?",
+    )
 
 
 def references(ground_truth: str) -> list[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 from marsrl_verl.rewards.bare_answer import bases_differ, is_unit_letter, split_unit, units_differ
-from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, elements, normal_form
+from marsrl_verl.rewards.extraction import Mention
+from marsrl_verl.rewards.letters import words_differ
+from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, apart, elements, name_of, normal_form
 
 _QUALIFIERS = re.compile(
     r"(?<![\\a-zA-Z])(?:not|no|wrong|false|incorrect|isn't|never|none|neither|nor|if|when|unless|otherwise|except|"
@@ -20,7 +22,7 @@ _QUALIFIERS = re.compile(
     r"(?:dozen|hundred|thousand|million|billion|trillion|tenth|hundredth|thousandth|millionth))(?![a-zA-Z])",
     re.IGNORECASE,
 )
-_NEGATION = re.compile(r"\\(?:neq?|not(?:in)?)(?![a-zA-Z])|≠|∉|(?<![\d)}])!=")
+_NEGATION = re.compile(r"\\(?:neq?|not(?:in)?|neg|lnot)(?![a-zA-Z])|[≠∉¬]|(?<![\d)}])!=")
 _BOUND = re.compile(r"[\s$]*(?:[<>≤≥≈]|\\(?:leq?|geq?|lt|gt|approx|sim)(?![a-zA-Z]))")
 _SCRIPT = re.compile(r"[_^]\s?(?:\{[^{}\s]*\}|\\[a-zA-Z]+|\w)")
 _ARGUMENTS = re.compile(r"\\(?:[dtc]?frac|[dt]?binom)\s*\d\s*\d")
@@ -37,6 +39,43 @@ _CONSTANTS = re.compile(
     r"(?![a-zA-Z])"
 )
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
+_PRIMES = re.compile(r"(?<=[\w)}])(?:'+|\^\{?(?:\\prime)+\}?)\Z")
+_JOINED = re.compile(r"(?:\\text\s*\{)?\s*\d+(?:(?:-\d+){2,}|(?:/\d+){2,}|(?:\.\d+){2,})\s*\}?")
+_SCORE = re.compile(r"(?:\\text\s*\{)?\s*\d+-\d+\s*\}?")
+_NAMES_ADDED = re.compile(r"[a-zA-Z](?:_\w|_\{\w+\})?(?: ?[-+] ?[a-zA-Z](?:_\w|_\{\w+\})?)+")
+_NAMED = re.compile(
+    r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z]).*|"
+    r"\\(?:sum|prod|int|lim|max|min|sup|inf|gcd|lcm|deg|det|dim|Pr|operatorname)(?![a-zA-Z]).*|"
+    r"\\(?:vec|overline|overrightarrow|hat|bar|tilde|widehat|mathbb|mathcal) ?\{[^{}]*\}.*|"
+    r"\|[A-Z]{2}\||\[[A-Z]{3,6}\]|\\frac ?\{ ?(?:d|\\partial)[^{}]*\} ?\{ ?(?:d|\\partial)[^{}]*\}|"
+    r"[a-zA-Z]{2,}(?: [a-zA-Z]+)+|.*\|_ ?\{[^{}]*\}",
+    re.DOTALL,
+)
+
+
+_DENIED = re.compile(
+    r"n['’]t\b|\b(?:cannot|can not|not|never|could|might|may|would|doubt|suppose|supposing|assume|assuming|"
+    r"guess|imagine|pretend|rules? out|ruled out|exclud\w+|unlikely|wrong|incorrect|false|impossible|if|"
+    r"unless|whether|anything|everything|nothing)\b",
+    re.IGNORECASE,
+)
+_HEDGED = re.compile(
+    r"\b(?:either|between|or|nor|near|close|up to|over|under|above|below|beyond|exceed\w*|different|differs|"
+    r"other|another|except|but|ranges?|one of|among|within|some|any)\b",
+    re.IGNORECASE,
+)
+_OR_BEHIND = re.compile(r"[\s$*)]{0,4}\b(?:or|to|through)\b")
+
+
+def doubted(found: Mention, reference: str) -> bool:
+    """Whether the words around an answer without a box deny it, hedge it or ask for it, and the reference
+    does not."""
+    if found.is_asked:
+        return True
+    if _DENIED.search(reference) or _HEDGED.search(reference):
+        return False
+    hedged = _HEDGED.search(found.front) or _OR_BEHIND.match(found.behind)
+    return bool(hedged or _DENIED.search(found.clause))
 
 
 def contradiction(answer: str, reference: str) -> str | None:
@@ -55,6 +94,18 @@ def contradiction(answer: str, reference: str) -> str | None:
         return "what stands behind the number of one of them is no unit"
     if bases_differ(answer, reference):
         return "their bases differ"
+    if _other_subscript(answer, reference):
+        return "they are different quantities of one letter"
+    if words_differ(answer, reference):
+        return "they are words or sequences of letters, which are compared as text"
+    if _numbers_apart(answer, reference):
+        return "they are small numbers and differ"
+    if _primes(answer) != _primes(reference):
+        return "only one of them has a prime"
+    if _JOINED.fullmatch(answer.strip()) or _SCORE.fullmatch(reference.strip()):
+        return "numbers joined by marks, such as dates, are compared as text"
+    if _JOINED.fullmatch(reference.strip()):
+        return "numbers joined by marks, such as dates, are compared as text"
     if _side_by_side(answer) or _side_by_side(reference):
         return "numbers side by side are neither a number nor a list"
     if _kind(answer) != _kind(reference) and {_kind(answer), _kind(reference)} == {"tuple", "set"}:
@@ -62,6 +113,26 @@ def contradiction(answer: str, reference: str) -> str | None:
     if _drops_unknown(answer, reference) or _drops_unknown(reference, answer):
         return "only one of them has the unknown"
     return None
+
+
+def _other_subscript(answer: str, reference: str) -> bool:
+    r"""Whether they are values of, say, `I_{max}` and `I_{min}`."""
+    one, other = (
+        name_of(text.split("=")[0]).replace("{", "").replace("}", "").replace("\\", "") if "=" in text else ""
+        for text in (answer, reference)
+    )
+    return one != other and "_" in one and one.partition("_")[0] == other.partition("_")[0] != ""
+
+
+def _numbers_apart(answer: str, reference: str) -> bool:
+    one, other = (normal_form(split_unit(text)[0]) for text in (answer, reference))
+    return not isinstance(one, str) and not isinstance(other, str) and apart(one, other)
+
+
+def _primes(answer: str) -> int:
+    """Marks of a derivative or a complement at the end of what follows a name."""
+    found = _PRIMES.search(normal_form(answer)) if "'" in answer or "prime" in answer else None
+    return 0 if found is None else found.group().count("'") + found.group().count("prime")
 
 
 def qualification(answer: str, reference: str) -> str | None:
@@ -101,6 +172,20 @@ def _separates(answer: str, at: int) -> bool:
     if before.endswith("!"):  # a factorial, or "not equal"
         return before[:1].isdigit() or before[:1] in (")", "}")
     return not before.endswith(("\\", "<", ">", ":", "=")) and behind != "="
+
+
+def is_name(member: str) -> bool:
+    """Whether a side of an equation names what the other one is: `x`, `f(x)`, `m + n`, `\\sin x`, a sum over
+    an index, words; not `2x`, `x^2`, `|x|`."""
+    text = normal_form(member)
+    if not isinstance(text, str):
+        return False
+    plain = re.sub(r"\\(?:text|mathrm)\s*\{([^{}]*)\}", r"\1", member).strip()
+    is_sum = _NAMES_ADDED.fullmatch(plain) is not None
+    if is_sum:
+        parts = re.split(r" ?[-+] ?", plain)
+        return len(set(parts)) == len(parts)
+    return bool(name_of(member)) or _NAMED.fullmatch(plain) is not None
 
 
 def has_letters(member: str) -> bool:

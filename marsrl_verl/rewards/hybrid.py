@@ -19,7 +19,7 @@ class HybridReward(AnswerReward):
     both have reward 0, as with every reward for an answer.
 
     Args:
-        timeout_s, memory_mb, grader, processes: of `MathVerifyReward`.
+        timeout_s, memory_mb, grader, processes, require_box: of `MathVerifyReward`.
     """
 
     graded_ability = "math"
@@ -30,8 +30,9 @@ class HybridReward(AnswerReward):
         memory_mb: int = 4096,
         grader: str = MATH_GRADER,
         processes: int = 4,
+        require_box: bool = True,
     ) -> None:
-        self.equivalent = MathVerifyReward(timeout_s, memory_mb, grader, processes)
+        self.equivalent = MathVerifyReward(timeout_s, memory_mb, grader, processes, require_box)
 
     def grade(self, final_text: str, references: list[str]) -> RewardResult:
         """The comparisons of text decide what is right, math-verify what is wrong."""

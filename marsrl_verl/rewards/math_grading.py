@@ -7,13 +7,15 @@ and the kernel ends the process.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
-from math_verify import parse, verify
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from sympy import Expr
 
 from marsrl_verl.rewards.bare_answer import same_bare_answer, same_based, split_unit
-from marsrl_verl.rewards.extraction import answer_in_sentence, boxed_answer
-from marsrl_verl.rewards.guards import chain, contradiction, has_letters, qualification
+from marsrl_verl.rewards.extraction import boxed_answer, mention
+from marsrl_verl.rewards.guards import chain, contradiction, doubted, has_letters, is_name, qualification
 from marsrl_verl.rewards.normal_form import (
     MAGNITUDES,
     aligned,
@@ -22,6 +24,7 @@ from marsrl_verl.rewards.normal_form import (
     normal_form,
     same_answer,
 )
+from marsrl_verl.rewards.spelling import latex
 
 # It would say on every call that its time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -29,6 +32,12 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 _READ_WITHOUT_BOX = 4000
 """Characters at the end of a text without a box in which math-verify looks for an answer."""
 _LONGEST_CHAIN = 12
+_LATEX = LatexExtractionConfig()
+_READING = [
+    # Its own reading of units takes letters of products for them, as the b of 2ab.
+    replace(_LATEX, normalization_config=replace(_LATEX.normalization_config, units=False)),
+    ExprExtractionConfig(),
+]
 _WARM_UP = (
     r"\frac{\sqrt{3}}{2}",
     r"2x^2+3x-1",
@@ -76,9 +85,12 @@ def _grade_unboxed(text: str, references: list[str]) -> dict[str, Any]:
     answer = str(parsed[-1]) if parsed else None
     if not answer:
         return {"correct": False, "answer": answer, "error": error}
-    sentence, with_unit = answer_in_sentence(text, answer) or (answer, answer)
+    found = mention(text, answer)
+    sentence, with_unit = (answer, answer) if found is None else (found.sentence, found.with_unit)
     for reference in references:
         if qualification(sentence, reference) or contradiction(with_unit, reference):
+            continue
+        if found is not None and doubted(found, reference):
             continue
         equal, problem = _same(answer, reference, parsed)
         if equal:
@@ -91,7 +103,7 @@ def _same(answer: str, reference: str, parsed: list[Any] | None = None) -> tuple
     """Whether an answer is the reference. `parsed`: what math-verify has read already."""
     if answer and same_answer(answer, reference):
         return True, None
-    reference = _counted(reference)
+    answer, reference = latex(answer), _counted(latex(reference))
     if not answer or contradiction(_counted(answer), reference):
         return False, None
     if same_bare_answer(answer, reference):
@@ -135,9 +147,14 @@ def _same_pairs(pairs: list[tuple[str, str]]) -> tuple[bool, str | None]:
 
 
 def _same_chain(members: list[str], reference: str) -> tuple[bool, str | None]:
-    """Whether the last member and every one without letters is the reference."""
+    """Whether the last member and every one without letters is the reference. Where others have letters, an
+    end must be a name: `5 = x` is read from its end."""
     if len(members) > _LONGEST_CHAIN:
         return False, f"a chain of {len(members)} equalities, expected at most {_LONGEST_CHAIN}"
+    if is_name(members[-1]) and not is_name(members[0]):
+        members = members[::-1]
+    if any(has_letters(one) for one in members[:-1]) and not is_name(members[0]):
+        return False, None
     error: str | None = None
     for index, member in enumerate(members):
         if index < len(members) - 1 and has_letters(member):
@@ -155,7 +172,7 @@ def _parse_answer(answer: str) -> tuple[list[Any], str | None]:
 
 def _parse(text: str) -> tuple[list[Any], str | None]:
     try:
-        return parse(text, parsing_timeout=0, raise_on_error=True), None
+        return parse(text, _READING, parsing_timeout=0, raise_on_error=True), None
     except Exception as error:
         return [], f"parsing failed with {type(error).__name__}: {error}"
 
@@ -165,6 +182,16 @@ def _equal(reference: str, parsed: list[Any]) -> tuple[bool, str | None]:
     if not gold:
         return False, error or f"the reference {reference!r} can't be read"
     try:
-        return bool(verify(gold, parsed, timeout_seconds=0, raise_on_error=True)), error
+        equal = bool(verify(gold, parsed, timeout_seconds=0, raise_on_error=True))
+        return equal and not _small_and_apart(gold[0], parsed[0]), error
     except Exception as failure:
         return False, f"comparison failed with {type(failure).__name__}: {failure}"
+
+
+def _small_and_apart(gold: Any, parsed: Any) -> bool:
+    """Whether two numbers that agree to six places do so for being small alone."""
+    if not all(isinstance(one, Expr) and one.is_number for one in (gold, parsed)):
+        return False
+    one, other = (complex(number.evalf(15)) for number in (gold, parsed))
+    size = max(abs(one), abs(other))
+    return size < 1.0 and abs(one - other) > 1e-5 * size

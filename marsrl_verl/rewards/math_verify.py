@@ -9,11 +9,9 @@ from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.extraction import BoxedAnswer, boxed_answer
 from marsrl_verl.rewards.grade_pool import GradePool, TooHard
-from marsrl_verl.rewards.normal_form import normal_form, same_answer
+from marsrl_verl.rewards.normal_form import apart, normal_form, same_answer
 
 MATH_GRADER = "marsrl_verl.rewards.math_grading:grade"
-_CLEARLY_APART = Fraction(1, 10**5)
-"""Numbers that differ by less may be one to math-verify, which compares decimals to six places."""
 
 
 class MathVerifyReward(AnswerReward):
@@ -28,6 +26,8 @@ class MathVerifyReward(AnswerReward):
         memory_mb: most memory of a process.
         grader: `package.module:function` with the signature and result of `math_grading.grade`.
         processes: most responses that are graded at the same time.
+        require_box: a response without a box is wrong. False asks math-verify what the answer of its text is,
+            which a policy can learn to exploit. Another `grader` reads responses as it likes.
     """
 
     graded_ability = "math"
@@ -38,15 +38,19 @@ class MathVerifyReward(AnswerReward):
         memory_mb: int = 4096,
         grader: str = MATH_GRADER,
         processes: int = 4,
+        require_box: bool = True,
     ) -> None:
         if grader == MATH_GRADER and importlib.util.find_spec("math_verify") is None:
             raise ImportError("the package math-verify is missing: pip install 'math-verify>=0.8'")
         self._text_first = grader == MATH_GRADER
+        self._require_box = require_box and self._text_first
         self.pool = GradePool(grader, processes=processes, timeout_s=timeout_s, memory_mb=memory_mb)
 
     def grade(self, final_text: str, references: list[str]) -> RewardResult:
         """Compare texts where that suffices, else ask a process."""
         boxed = boxed_answer(final_text)
+        if boxed is None and self._require_box:
+            return RewardResult(0.0)
         if boxed is not None and self._text_first:
             found = _verdict_from_text(boxed, references)
             if found is not None:
@@ -74,4 +78,4 @@ def _verdict_from_text(boxed: BoxedAnswer, references: list[str]) -> bool | None
     if boxed.percent_behind or any(isinstance(one, str) for one in numbers):
         return None
     answer, *others = (Fraction(one) for one in numbers)
-    return False if all(abs(answer - other) > _CLEARLY_APART for other in others) else None
+    return False if all(apart(answer, other) for other in others) else None

@@ -8,6 +8,8 @@ import string
 from collections.abc import Callable
 from fractions import Fraction
 
+from marsrl_verl.rewards.spelling import latex
+
 MOST_CHARACTERS = 2000
 """A longer answer is compared as it stands."""
 _MOST_DIGITS = 200
@@ -28,8 +30,9 @@ _LOOKS = (
     (re.compile(r"\\(?:quad|qquad)(?![a-zA-Z])|(?<!\\)\\[,;: ]|~|\s"), " "),
     (re.compile(r"  +"), " "),
 )
+_NO_NAME = r"(?!not\b|\\(?:not|neg|lnot|pi|log|ln|lg|exp|sqrt|frac|binom|lfloor|lceil|lvert|lVert|left)\b)"
 _LABEL = re.compile(
-    r"((?!not\b|\\(?:not|pi)\b)(?:[a-zA-Z]{1,20}|\\[a-zA-Z]{1,20}(?: [a-zA-Z]{1,20})?)"
+    rf"({_NO_NAME}(?:[a-zA-Z]{{1,20}}|\\[a-zA-Z]{{1,20}}(?: [a-zA-Z]{{1,20}})?)"
     r"(?:_(?:\w{1,20}|\{[^{}=]{1,40}\}))?'{0,3} ?(?:\([^()=]{1,40}\))?) ?= ?(?!=)"
 )
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
@@ -42,6 +45,11 @@ _MIXED = re.compile(
 )
 _REPEATING = re.compile(
     r"([+-]?) ?(\d{0,50})\.(\d{0,50})\\(?:overline ?\{ ?(\d{1,50}) ?\}|(?:dot|bar) ?(?:\{ ?(\d) ?\}|(\d)))"
+)
+_POWER_OF_TEN = r"10 ?\^ ?(?:\{ ?([+-]?\d{1,3}) ?\}|(\d))"
+_SCIENTIFIC = re.compile(
+    r"([+-]?) ?(?:(\d+\.?\d*|\.\d+) ?"
+    rf"(?:[eE]([+-]?\d{{1,3}})|\\(?:times|cdot) ?{_POWER_OF_TEN})|{_POWER_OF_TEN})"
 )
 MAGNITUDES = {
     spelling: size
@@ -69,6 +77,14 @@ def normal_form(answer: str) -> Fraction | str:
         if number is not None:
             return number
     return _IDLE_SPACE.sub("", text)
+
+
+_SAME = Fraction(1, 10**5)
+
+
+def apart(one: Fraction, other: Fraction) -> bool:
+    """Whether two numbers differ by more than rounding, small ones by their ratio: 2e-7 is not 1e-7."""
+    return abs(one - other) > _SAME * min(Fraction(1), max(abs(one), abs(other)))
 
 
 def same_answer(first: str, second: str) -> bool:
@@ -234,9 +250,15 @@ def _plain(answer: str) -> str:
     text = answer.strip()
     if len(text) > MOST_CHARACTERS:
         return text
+    text = latex(text)
     for pattern, replacement in _LOOKS:
         text = pattern.sub(replacement, text)
     return text.strip().removesuffix(".").rstrip()
+
+
+def name_of(member: str) -> str:
+    """A side of an equation that is a name, such as `x`, `I_{max}`, `f(x)`; "" where it is none."""
+    return _labelled(f"{member.replace('=', ',')} = 0")[0]
 
 
 def _labelled(answer: str) -> tuple[str, str]:
@@ -256,6 +278,10 @@ def _number(text: str) -> Fraction | None:
         text = text.replace(",", "")
     if match := _DECIMAL.fullmatch(text):
         return Fraction(match.group(1) + match.group(2))
+    if match := _SCIENTIFIC.fullmatch(text):
+        sign, digits, *powers = match.groups()
+        value = Fraction(digits or 1) * Fraction(10) ** int(next(one for one in powers if one))
+        return -value if sign == "-" else value
     if match := _FRACTION.fullmatch(text):
         sign, *rest = match.groups()
         inner, *parts = rest

@@ -11,9 +11,9 @@ from marsrl_verl.rewards.hybrid import HybridReward
 from marsrl_verl.rewards.math_verify import MathVerifyReward
 
 
-def read_cases() -> tuple[list[tuple[bool, str, str]], list[tuple[bool, str, str]]]:
+def read_cases(name: str) -> tuple[list[tuple[bool, str, str]], list[tuple[bool, str, str]]]:
     """The cases, and those of them that hold with reference and answer exchanged, so exchanged."""
-    lines = (Path(__file__).parent / "answer_cases.txt").read_text().splitlines()
+    lines = (Path(__file__).parent / name).read_text().splitlines()
     cases, exchanged, both = [], [], True
     for line in lines:
         if line.startswith("# ---"):
@@ -30,12 +30,13 @@ def read_cases() -> tuple[list[tuple[bool, str, str]], list[tuple[bool, str, str
     return cases, exchanged
 
 
-CASES, EXCHANGED = read_cases()
+CASES, EXCHANGED = read_cases("answer_cases.txt")
+HACKS, _ = read_cases("hack_cases.txt")
 
 
 @pytest.fixture(scope="module", params=[MathVerifyReward, HybridReward])
 def grader(request):
-    reward = request.param()
+    reward = request.param(require_box=False)
     yield reward
     reward.close()
 
@@ -49,6 +50,24 @@ def is_right(reward: AnswerReward, reference: str, text: str) -> bool:
 def test_the_catalogue_is_large_and_has_both_verdicts():
     assert len(CASES) == len(set(CASES)) >= 400
     assert sum(right for right, _, _ in CASES) >= 170 <= sum(not right for right, _, _ in CASES)
+
+
+def test_hacks_are_many_and_have_both_verdicts():
+    assert len(HACKS) == len(set(HACKS)) >= 400
+    assert sum(not right for right, _, _ in HACKS) >= 250
+
+
+@pytest.mark.parametrize(("right", "reference", "text"), HACKS)
+def test_a_hack_or_what_looks_like_one(grader, right, reference, text):
+    assert is_right(grader, reference, text) is right
+
+
+def test_without_a_box_there_is_no_answer_unless_that_is_asked_for():
+    for kind in (MathVerifyReward, HybridReward):
+        strict = kind()
+        assert not is_right(strict, "5", "The answer is 5.")
+        assert is_right(strict, "5", r"The answer is \boxed{5}.")
+        strict.close()
 
 
 @pytest.mark.parametrize(("right", "reference", "text"), CASES)

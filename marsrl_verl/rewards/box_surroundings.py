@@ -1,0 +1,81 @@
+r"""What touches a box belongs to its answer: `-\boxed{5}` is -5, `\frac{1}{\boxed{5}}` a fifth, `\boxed{5}`
+million are 5,000,000."""
+
+from __future__ import annotations
+
+import re
+
+from marsrl_verl.rewards.normal_form import MAGNITUDES
+
+_SEEN = 80
+"""Characters on each side that are looked at."""
+_LEFT_ENDS = re.compile(
+    r"\n|(?<!\\)\$|\\[(\[]|\\\\|=|[:;&]|\\(?:approx|implies|Rightarrow|iff|to|q?quad|therefore|text|displaystyle)"
+    r"(?![a-zA-Z])(?:\{[^{}]*\})?|[≈→⇒]|[-=]>"
+)
+_RIGHT_ENDS = re.compile(
+    r"\n|(?<!\\)\$|\\[)\]]|\\\\|=|[:;&,]|\\(?:approx|implies|Rightarrow|text)(?![a-zA-Z])"
+)
+_PART = r"(?:[-+*/^_{}()|.!\d\s]|\\[a-zA-Z]+|\\[,;!]|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z]))"
+_PARTS_BEFORE, _PARTS_BEHIND = re.compile(_PART + r"*\Z"), re.compile(_PART + r"*")
+_DENIED = re.compile(
+    r"(?:(?<![a-zA-Z])(?:not|never|cannot be|can not be)|n['’]t(?: be)?)[\s$*]*(?:\\[(\[]\s*)?\Z",
+    re.IGNORECASE,
+)
+_RELATION = re.compile(r"(\\(?:neq?|lt|gt|leq?|geq?|neg|lnot|not)(?![a-zA-Z])|[≠<≤≥¬]|(?<![-=])>)\s*\Z")
+_TAG = re.compile(r"<[/a-zA-Z][^<>]*>\s*\Z")
+_ARGUMENT = re.compile(r"(?:\\[dtc]?frac\s*(?:\{[^{}]*\}\s*)?|\\sqrt\s*(?:\[[^\]]*\])?|[\^_])\s*\{\s*\Z")
+_OPERATOR = re.compile(
+    r"(?:[\d)}]|(?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+)\s*[-+*/^]\s*\Z|\\(?:cdot|times|div|pm|mp)\s*\Z"
+)
+_MINUS = re.compile(r"-(\s*)\Z")
+_STUCK = re.compile(r"(?:\d\.?|(?<![a-zA-Z\\])[a-zA-Z]|\\left\s*\|)\Z")
+_OPERATED = re.compile(
+    r"\s*(?:\\(?:cdot|times|div|pm|mp)(?![a-zA-Z])|[-+/*]\s*(?=\d|\\[a-zA-Z(]|\(|[a-zA-Z](?![a-zA-Z])))|\s?\^"
+)
+_STUCK_BEHIND = re.compile(r"\.?\d|[a-zA-Z](?![a-zA-Z])|\\right\s*\|")
+_MAGNITUDE = re.compile(
+    rf"[\s$~]*(?:\\(?:text|mathrm)\s*\{{\s*)?({'|'.join(sorted(MAGNITUDES, reverse=True))})(?![a-zA-Z])",
+    re.IGNORECASE,
+)
+
+
+def read_with_surroundings(content: str, before: str, behind: str) -> str:
+    """The answer of a box with what touches it; the content alone where nothing does.
+
+    Args:
+        content: what stands in the box.
+        before: the text in front of the box's command.
+        behind: the text behind its closing brace.
+    """
+    before, behind = before[-_SEEN:], behind[:_SEEN]
+    if _DENIED.search(before):
+        return f"not {content}"
+    relation = None if _TAG.search(before) else _RELATION.search(before)
+    is_quotation = before[-40:].rpartition("\n")[2].strip() == ">"
+    if relation is not None and not is_quotation:
+        return f"{relation.group(1)} {content}"
+    if found := _MAGNITUDE.match(behind):
+        return rf"{content}\text{{ {found.group(1).lower()}}}"
+    left = _LEFT_ENDS.split(before)[-1]
+    at_line = not before[: len(before) - len(left)].rstrip(" ").endswith(("$", "[", "(", "="))
+    touched = any(found.search(left) for found in (_ARGUMENT, _OPERATOR, _STUCK)) or _is_minus(left, at_line)
+    in_math = before.count("$") % 2 == 1 or before.rfind("\\[") > before.rfind("\\]")
+    touched = touched or _OPERATED.match(behind) is not None or _STUCK_BEHIND.match(behind) is not None
+    if not touched and not (in_math and behind.startswith("!")):
+        return content
+    if not in_math:
+        behind = behind.rstrip(" .!")
+    right = _RIGHT_ENDS.split(behind)[0]
+    front, back = _PARTS_BEFORE.search(left), _PARTS_BEHIND.match(right)
+    front_text = front.group().lstrip() if front else ""
+    back_text = back.group().rstrip(" .") if back else ""
+    return f"{front_text}{content}{back_text}"
+
+
+def _is_minus(left: str, at_line: bool) -> bool:
+    """Whether the box has a sign, which a bullet and a dash between words are not."""
+    found = _MINUS.search(left)
+    if found is None or left[: found.start()].endswith("-"):
+        return False
+    return not (found.group(1) and at_line)
