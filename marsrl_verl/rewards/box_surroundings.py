@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import re
 
-from marsrl_verl.rewards.normal_form import MAGNITUDES
+from marsrl_verl.rewards.normal_form import MAGNITUDES, name_of
 
-_SEEN = 80
-"""Characters on each side that are looked at."""
+SEEN = 80
+"""Characters on each side of a box that are looked at."""
+_GLANCE = 16
+# Nearly all boxes: behind a word or a colon, before a mark or the end.
+_QUIET_BEFORE = re.compile(
+    r"(?:\A|[^a-zA-Z\\])(?:is|are|get|gives|answer|have|Answer)(?: is)?:? ?\$?\Z|[a-z]:\s{0,3}\$?\Z"
+)
+_QUIET_BEHIND = re.compile(r"\$?(?:\Z|[.,](?!\d)|\n|\*\*|</)")
 _LEFT_ENDS = re.compile(
     r"\n|(?<!\\)\$|\\[(\[]|\\\\|=|[:;&]|\\(?:approx|implies|Rightarrow|iff|to|q?quad|therefore|text|displaystyle)"
     r"(?![a-zA-Z])(?:\{[^{}]*\})?|[≈→⇒]|[-=]>"
@@ -26,14 +32,23 @@ _RELATION = re.compile(r"(\\(?:neq?|lt|gt|leq?|geq?|neg|lnot|not)(?![a-zA-Z])|[�
 _TAG = re.compile(r"<[/a-zA-Z][^<>]*>\s*\Z")
 _ARGUMENT = re.compile(r"(?:\\[dtc]?frac\s*(?:\{[^{}]*\}\s*)?|\\sqrt\s*(?:\[[^\]]*\])?|[\^_])\s*\{\s*\Z")
 _OPERATOR = re.compile(
-    r"(?:[\d)}]|(?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+)\s*[-+*/^]\s*\Z|\\(?:cdot|times|div|pm|mp)\s*\Z"
+    r"(?:[\d)}]|(?<![a-zA-Z\\])[a-zA-Z]|\\[a-zA-Z]+)\s*[-+*/^]\s*\Z|\\(?:cdot|times|div|pm|mp|ln|log|exp|sin|cos|tan|sqrt)\s*\Z"
 )
+_LEFT_ENDS_BUT_EQUALS = re.compile(
+    r"\n|(?<!\\)\$|\\[(\[]|\\\\|[:;&,]|\b[a-zA-Z]{2,}\b(?<!sqrt)(?<!left)(?<!right)(?<!frac)|[≈→⇒]"
+)
+_EQUATED = re.compile(r"\A([^=]{1,30})=\s*\Z")
+_LETTER = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])|(?<=\d)[a-zA-Z](?![a-zA-Z])")
+_CHANGED = re.compile(r"\d|[|^/+-]|sqrt")
 _MINUS = re.compile(r"-(\s*)\Z")
 _STUCK = re.compile(r"(?:\d\.?|(?<![a-zA-Z\\])[a-zA-Z]|\\left\s*\|)\Z")
 _OPERATED = re.compile(
     r"\s*(?:\\(?:cdot|times|div|pm|mp)(?![a-zA-Z])|[-+/*]\s*(?=\d|\\[a-zA-Z(]|\(|[a-zA-Z](?![a-zA-Z])))|\s?\^"
 )
-_STUCK_BEHIND = re.compile(r"\.?\d|[a-zA-Z](?![a-zA-Z])|\\right\s*\|")
+_STUCK_BEHIND = re.compile(
+    r"\.?\d|[a-zA-Z](?![a-zA-Z])|\\right\s*\||_(?:\d|\{)|"
+    r"\s*\\(?:pi|sqrt|[dtc]?frac|[dt]?binom|ln|log|exp|sin|cos|tan|infty)(?![a-zA-Z])"
+)
 _MAGNITUDE = re.compile(
     rf"[\s$~]*(?:\\(?:text|mathrm)\s*\{{\s*)?({'|'.join(sorted(MAGNITUDES, reverse=True))})(?![a-zA-Z])",
     re.IGNORECASE,
@@ -45,16 +60,21 @@ def read_with_surroundings(content: str, before: str, behind: str) -> str:
 
     Args:
         content: what stands in the box.
-        before: the text in front of the box's command.
-        behind: the text behind its closing brace.
+        before: up to `SEEN` characters in front of the box's command.
+        behind: up to as many behind its closing brace.
     """
-    before, behind = before[-_SEEN:], behind[:_SEEN]
+    if _QUIET_BEHIND.match(behind) and _QUIET_BEFORE.search(before[-_GLANCE:]):
+        return content
     if _DENIED.search(before):
         return f"not {content}"
     relation = None if _TAG.search(before) else _RELATION.search(before)
     is_quotation = before[-40:].rpartition("\n")[2].strip() == ">"
     if relation is not None and not is_quotation:
         return f"{relation.group(1)} {content}"
+    if found := _EQUATED.search(_LEFT_ENDS_BUT_EQUALS.split(before)[-1]):
+        side = found.group(1).strip()
+        if len(set(_LETTER.findall(side))) == 1 and not name_of(side) and _CHANGED.search(side):
+            return f"{side} = {content}"
     if found := _MAGNITUDE.match(behind):
         return rf"{content}\text{{ {found.group(1).lower()}}}"
     left = _LEFT_ENDS.split(before)[-1]

@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from marsrl_verl.rewards.box_surroundings import read_with_surroundings
+from marsrl_verl.rewards.box_surroundings import SEEN, read_with_surroundings
 from marsrl_verl.rewards.normal_form import normal_form
 
 _TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
@@ -68,8 +68,10 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
         joined = contents[index] + ("=" if _EQUALS.fullmatch(between) else ", ") + joined
     start, end = places[-1]
     if len(normalized) == 1:  # not a list of boxes
-        before, behind = text[:start].rpartition("\\")[0], text[end + 1 : end + 200]
-        joined = read_with_surroundings(joined, before[-200:], behind)
+        command = text.rfind("\\", 0, start)
+        joined = read_with_surroundings(
+            joined, text[max(0, command - SEEN) : command], text[end + 1 : end + SEEN]
+        )
     return BoxedAnswer(joined, _PERCENT_BEHIND.match(text, end + 1) is not None)
 
 

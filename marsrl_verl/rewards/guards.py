@@ -39,8 +39,12 @@ _CONSTANTS = re.compile(
     r"(?![a-zA-Z])"
 )
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
-_PRIMES = re.compile(r"(?<=[\w)}])(?:'+|\^\{?(?:\\prime)+\}?)\Z")
-_JOINED = re.compile(r"(?:\\text\s*\{)?\s*\d+(?:(?:-\d+){2,}|(?:/\d+){2,}|(?:\.\d+){2,})\s*\}?")
+_UPRIGHT = re.compile(r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}")
+_SYMBOL = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
+_JOINED = re.compile(
+    r"(?:\\text\s*\{[^{}\d]*\}?)?\s*(?:\d+(?:(?:-\d+){2,}|(?:/\d+){2,}|(?:\.\d+){2,})|\d+-0\d*|0\d+-\d+|\d{3}-\d{4})"
+    r"\s*\}?"
+)
 _SCORE = re.compile(r"(?:\\text\s*\{)?\s*\d+-\d+\s*\}?")
 _NAMES_ADDED = re.compile(r"[a-zA-Z](?:_\w|_\{\w+\})?(?: ?[-+] ?[a-zA-Z](?:_\w|_\{\w+\})?)+")
 _NAMED = re.compile(
@@ -56,7 +60,7 @@ _NAMED = re.compile(
 _DENIED = re.compile(
     r"n['’]t\b|\b(?:cannot|can not|not|never|could|might|may|would|doubt|suppose|supposing|assume|assuming|"
     r"guess|imagine|pretend|rules? out|ruled out|exclud\w+|unlikely|wrong|incorrect|false|impossible|if|"
-    r"unless|whether|anything|everything|nothing)\b",
+    r"no reason|no way|no evidence|unless|whether|anything|everything|nothing)\b",
     re.IGNORECASE,
 )
 _HEDGED = re.compile(
@@ -100,8 +104,10 @@ def contradiction(answer: str, reference: str) -> str | None:
         return "they are words or sequences of letters, which are compared as text"
     if _numbers_apart(answer, reference):
         return "they are small numbers and differ"
-    if _primes(answer) != _primes(reference):
+    if _primes_differ(answer, reference):
         return "only one of them has a prime"
+    if _other_case(answer, reference):
+        return "their unknowns are capital in one of them and small in the other"
     if _JOINED.fullmatch(answer.strip()) or _SCORE.fullmatch(reference.strip()):
         return "numbers joined by marks, such as dates, are compared as text"
     if _JOINED.fullmatch(reference.strip()):
@@ -129,10 +135,20 @@ def _numbers_apart(answer: str, reference: str) -> bool:
     return not isinstance(one, str) and not isinstance(other, str) and apart(one, other)
 
 
-def _primes(answer: str) -> int:
-    """Marks of a derivative or a complement at the end of what follows a name."""
-    found = _PRIMES.search(normal_form(answer)) if "'" in answer or "prime" in answer else None
-    return 0 if found is None else found.group().count("'") + found.group().count("prime")
+def _primes_differ(answer: str, reference: str) -> bool:
+    """Whether one has marks of a derivative or a complement that the other one lacks; those of a name count
+    where both have one."""
+    texts = [_UPRIGHT.sub("", text) for text in (answer, reference)]
+    if ("=" in texts[0]) != ("=" in texts[1]):
+        texts = [text.rpartition("=")[2] for text in texts]
+    one, other = (text.count("'") + text.count(r"\prime") for text in texts)
+    return one != other
+
+
+def _other_case(answer: str, reference: str) -> bool:
+    """Whether their unknowns are the same but for capital letters: `3R^2` and `3r^2`."""
+    one, other = (set(_SYMBOL.findall(_UPRIGHT.sub("", text))) for text in (answer, reference))
+    return one != other and {name.lower() for name in one} == {name.lower() for name in other}
 
 
 def qualification(answer: str, reference: str) -> str | None:

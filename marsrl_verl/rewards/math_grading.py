@@ -115,16 +115,20 @@ def _same(answer: str, reference: str, parsed: list[Any] | None = None) -> tuple
     members = chain(answer)
     if members is not None and chain(reference) is None:
         return _same_chain(members, reference)
-    if elements(reference) is not None and elements(answer) is None:
-        interval = as_interval(answer)
-        answer, parsed = interval, parsed if interval == answer else None
-    elif elements(answer) is not None:
+    are_sets = [_is_set(one) for one in (answer, reference)]
+    if are_sets[1] and (interval := as_interval(answer)) != answer:
+        answer, parsed = interval, None
+    if any(are_sets):
         reference = as_interval(reference)
     if parsed is None:
         parsed, error = _parse_answer(_counted(answer))
         if not parsed:
             return False, error
     return _equal(reference, parsed)
+
+
+def _is_set(answer: str) -> bool:
+    return elements(answer) is not None or r"\cup" in answer or r"\in" in answer
 
 
 def _counted(answer: str) -> str:
@@ -157,7 +161,7 @@ def _same_chain(members: list[str], reference: str) -> tuple[bool, str | None]:
         return False, None
     error: str | None = None
     for index, member in enumerate(members):
-        if index < len(members) - 1 and has_letters(member):
+        if index < len(members) - 1 and (has_letters(member) or is_name(member)):
             continue
         equal, error = _same(member, reference)
         if not equal:

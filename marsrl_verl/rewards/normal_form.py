@@ -227,12 +227,23 @@ def _same_in_any_order(left: list[str], right: list[str], equal: Callable[[str, 
 
 _BETWEEN = re.compile(r"(.{1,60}?)(<|\\leq?|\\lt|≤) ?[a-zA-Z] ?(<|\\leq?|\\lt|≤)(?![a-zA-Z])(.{1,60})")
 _ONE_SIDED = re.compile(r"[a-zA-Z] ?(<|\\leq?|\\lt|≤|>|\\geq?|\\gt|≥)(?![a-zA-Z])([^<>≤≥]{1,60})")
+_MEMBER = re.compile(r"[a-zA-Z] ?\\in(?![a-zA-Z]) ?(?=[\[(])")
+_OR = re.compile(r" ?(?:(?<![a-zA-Z])or(?![a-zA-Z])|\\(?:lor|vee)(?![a-zA-Z])) ?")
+_MOST_PARTS = 4
 _STRICT = frozenset({"<", ">", r"\lt", r"\gt"})
 
 
 def as_interval(answer: str) -> str:
-    r"""`1 \le x < 3` as `[1,3)` and `x > 5` as `(5,\infty)`; any other answer as it stands."""
+    r"""`1 \le x < 3` as `[1,3)`, `x > 5` as `(5,\infty)`, several with "or" as a union, `x \in` taken off;
+    any other answer as it stands."""
     text = _plain(answer) if len(answer) <= _MOST_DIGITS else ""
+    if found := _MEMBER.match(text):
+        return text[found.end() :]
+    parts = _OR.split(text)
+    if 1 < len(parts) <= _MOST_PARTS:
+        intervals = [as_interval(part) for part in parts]
+        changed = all(one != part for one, part in zip(intervals, parts, strict=True))
+        return r" \cup ".join(intervals) if changed else answer
     if "=" in text or "," in text:
         return answer
     if match := _BETWEEN.fullmatch(text):
@@ -248,7 +259,7 @@ def as_interval(answer: str) -> str:
 
 def _plain(answer: str) -> str:
     text = answer.strip()
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MOST_CHARACTERS or (text.isascii() and text.isdigit()):
         return text
     text = latex(text)
     for pattern, replacement in _LOOKS:

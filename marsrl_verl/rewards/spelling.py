@@ -9,7 +9,7 @@ import unicodedata
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SIGNS = str.maketrans({
     "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "−": "-",
-    "¬": r"\neg ",
+    "¬": r"\neg ", "∅": r"\emptyset ",
 })  # fmt: skip
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _POWER = re.compile("⁻?[⁰¹²³⁴-⁹]+")
@@ -25,6 +25,8 @@ def latex(answer: str) -> str:
         answer = _POWER.sub(lambda found: f"^{{{found.group().translate(_RAISED)}}}", answer)
         answer = _ROOT.sub(lambda found: rf"\sqrt{{{next(filter(None, found.groups()), '')}}}", answer)
         answer = answer.translate(_SIGNS)
+    if "varnothing" in answer:
+        answer = answer.replace(r"\varnothing", r"\emptyset")
     return _braced(answer) if "frac" in answer or "binom" in answer else answer
 
 

@@ -32,6 +32,7 @@ def read_cases(name: str) -> tuple[list[tuple[bool, str, str]], list[tuple[bool,
 
 CASES, EXCHANGED = read_cases("answer_cases.txt")
 HACKS, _ = read_cases("hack_cases.txt")
+ORDINARY, _ = read_cases("ordinary_cases.txt")
 
 
 @pytest.fixture(scope="module", params=[MathVerifyReward, HybridReward])
@@ -53,12 +54,17 @@ def test_the_catalogue_is_large_and_has_both_verdicts():
 
 
 def test_hacks_are_many_and_have_both_verdicts():
-    assert len(HACKS) == len(set(HACKS)) >= 400
-    assert sum(not right for right, _, _ in HACKS) >= 250
+    assert len(HACKS) == len(set(HACKS)) >= 590
+    assert sum(not right for right, _, _ in HACKS) >= 450
 
 
 @pytest.mark.parametrize(("right", "reference", "text"), HACKS)
 def test_a_hack_or_what_looks_like_one(grader, right, reference, text):
+    assert is_right(grader, reference, text) is right
+
+
+@pytest.mark.parametrize(("right", "reference", "text"), ORDINARY)
+def test_an_ordinary_case(grader, right, reference, text):
     assert is_right(grader, reference, text) is right
 
 
