@@ -65,11 +65,11 @@ def read_with_surroundings(content: str, before: str, behind: str) -> str:
     """
     if _QUIET_BEHIND.match(behind) and _QUIET_BEFORE.search(before[-_GLANCE:]):
         return content
-    if _DENIED.search(before):
+    line = before.rpartition("\n")[2]
+    if _DENIED.search(line):
         return f"not {content}"
-    relation = None if _TAG.search(before) else _RELATION.search(before)
-    is_quotation = before[-40:].rpartition("\n")[2].strip() == ">"
-    if relation is not None and not is_quotation:
+    relation = None if _TAG.search(line) or line.strip() == ">" else _RELATION.search(line)
+    if relation is not None:
         return f"{relation.group(1)} {content}"
     if found := _EQUATED.search(_LEFT_ENDS_BUT_EQUALS.split(before)[-1]):
         side = found.group(1).strip()

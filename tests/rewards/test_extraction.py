@@ -114,3 +114,9 @@ def test_repetitive_text_is_searched_in_linear_time(text):
 def test_a_box_is_found_only_where_one_is(text):
     assert boxed_answer(text) is None or "boxed" in text
     assert boxed_answer(rf"{text.replace('{', '').replace('}', '')} \boxed{{7}}") is not None
+
+
+@pytest.mark.parametrize("before", ["x > 3 >\n", "k12X<\n", "-\n", "It is not\n", "2 +\n\n", "x =\n"])
+def test_what_ends_the_line_before_does_not_touch_a_box(before):
+    found = boxed_answer(before + r"\boxed{5}")
+    assert found is not None and found.text == "5"
