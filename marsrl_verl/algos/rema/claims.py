@@ -18,7 +18,10 @@ MOST_VALUES = 400
 """Values of a text that are compared, the last ones."""
 _LONGEST_CLAIM = 200
 
-_NOUN = "answer|result|solution|value|total|sum|product|difference|quotient|probability|area|volume|number"
+_NOUN = (
+    "answer|result|solution|value|total|sum|product|difference|quotient|probability|area|volume|number|choice|"
+    "guess|amount|count|estimate|conclusion"
+)
 _SAID = r"(?=(?P<said>[^\n]{1,200}))"
 _NAMED = re.compile(
     rf"\b(?:{_NOUN})\b"
@@ -39,6 +42,8 @@ _REACHED = re.compile(
     rf"|(?:arriv(?:es?|ed|ing)|land(?:s|ed|ing)?){_GAP}(?:at|on)\b"
     rf"|(?:evaluates?|simplif(?:y|ies)|amounts?|reduces?|adds?{_GAP}up|sums?(?:{_GAP}up)?|sets?|equal){_GAP}to\b"
     rf"|(?:results?|resulting){_GAP}in\b|(?:so|thus|hence|therefore|namely)\b"
+    # Of thinking and telling: "I think 17 is right".
+    rf"|(?:expect|think|believe|guess|bet|reckon|say|tell{_GAP}(?:them|him|her|me))\b"
     # Words of being something: "it's 17", "x should be 17".
     rf"|(?:it|that|this|which|there|x|y|z|n)(?:['’]s|{_GAP}is)\b|(?:they|these|those){_GAP}are\b"
     rf"|(?:should|must|will|would|can{_GAP}only|has{_GAP}to|have{_GAP}to|needs?{_GAP}to|ought{_GAP}to)"
@@ -58,6 +63,14 @@ _REVERSED = re.compile(
     rf"(?:the|your|our|its)[ \t]{{1,3}}(?:[a-z]{{1,12}}[ \t]{{1,3}})?(?:{_NOUN})\b",
     re.IGNORECASE,
 )
+_APPROVED = re.compile(
+    r"(?P<said>\$[^$\n]{1,100}\$|(?<!\S)[^\s$]{1,80})[ \t*]{1,6}(?:is|are|seems|looks|sounds)[ \t]{1,3}"
+    r"(?:right|correct|true|it|what|plausible|likely|best)\b",
+    re.IGNORECASE,
+)
+_LABELLED = re.compile(
+    rf"^[ \t>*#_-]{{0,8}}(?:final|ans|{_NOUN})\b[ \t:.*]{{1,6}}{_SAID}", re.IGNORECASE | re.MULTILINE
+)
 _EQUAL = re.compile(
     r"(?:=>|->|(?<![=<>!:\\])=(?![=>])|[≡≈→⇒⟹]"
     r"|\\(?:equiv|approx|cong|simeq|to|[lL]?(?:ong)?[rR]ightarrow|implies)(?![a-zA-Z]))\s{0,6}"
@@ -66,9 +79,16 @@ _END = re.compile(
     r"[;!?\n]|,\s|\.(?:\s|$)|\s(?:and|so|then|but|where|because|since|which|to)\s|\\\]|\$\$"
     rf"|\s(?:as|for|in|into)\s(?:the|your|our|its|a)\s(?:[a-z]{{1,12}}\s)?(?:box|{_NOUN})\b|\s(?:in|into)\s\$?\\"
 )
+_PARENTHESIS = re.compile(r"\([^()\d]*\)\s*\Z")
 _MARKS = " \t$*`_\"'()."
 _PLAIN = re.compile(r"[\s$*`{}\\()\[\]]")
 _NUMBER = r"[-+−]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[ ]?/[ ]?\d+)?%?"
+_HELD = re.compile(
+    rf"\b(?:has|have|had|number|there{_GAP}(?:are|is|will{_GAP}be)|altogether|in{_GAP}total|overall){_GAP}"
+    rf"(?P<said>{_NUMBER}(?:[ \t-][a-zA-Z]{{2,20}}){{0,3}})[.!]?[ \t]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What somebody has, with which a line ends: "she has 17 hens now"."""
 _WITH_UNIT = re.compile(rf"({_NUMBER}\$?)(?:[ \t-][a-zA-Z]{{2,20}}){{1,2}}")
 _WORDED = re.compile(
     r"(?!(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|min|max)\b)[a-zA-Z'’]{2,}\s+\w|[a-zA-Z]\s+[a-zA-Z]{2}"
@@ -100,7 +120,7 @@ _FORMULA = re.compile(
 def claims(text: str) -> list[str]:
     r"""What a text says that something comes to, in its order: contents of boxes; what follows "the answer
     is", "you get", "it's", "should be", "output" or the like, or stands before "is the answer"; and what
-    follows an equality sign or an arrow.
+    follows an equality sign or an arrow; a text that is a value and nothing else.
 
     Every member of a chain `3 + 4 = 7 = x` behind its first sign counts. `17 apples` claims 17 too, and
     `seventeen` is 17. Numbers elsewhere are no claims.
@@ -110,13 +130,18 @@ def claims(text: str) -> list[str]:
     found += [(at, claim) for at, claim in boxes(text) if len(claim) <= _LONGEST_CLAIM]
     for match in _NAMED.finditer(text):
         found.append((match.start("said"), _first_part(match["said"])))
-    for match in (*_REACHED.finditer(text), *_REVERSED.finditer(text)):
+    patterns = (_REACHED, _REVERSED, _APPROVED, _LABELLED, _HELD)
+    for match in (match for pattern in patterns for match in pattern.finditer(text)):
         claim = _first_part(match["said"])
         if _LIKE_AN_ANSWER.search(claim) and (_number_in_words(claim) or not _WORDED.match(claim)):
             found.append((match.start("said"), claim))
     for match in _EQUAL.finditer(text):
         behind = text[match.end() : match.end() + _LONGEST_CLAIM]
         found.append((match.end(), _first_part(_EQUAL.split(behind)[0])))
+    bare = _PARENTHESIS.sub("", text).strip(_MARKS)
+    is_value = " " not in bare or _WITH_UNIT.fullmatch(bare) or _number_in_words(bare) is not None
+    if is_value and _LIKE_AN_ANSWER.search(bare):  # the text is nothing else
+        found.append((0, bare))
     cleaned = [claim.strip(_MARKS) for _, claim in sorted(found)]
     read = [each for claim in cleaned if claim for each in _readings(claim)]
     return list(dict.fromkeys(read))[-MOST_CLAIMS:]

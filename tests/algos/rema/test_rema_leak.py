@@ -211,7 +211,7 @@ def test_numbers_in_words(words, number):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("Add 12 and 5; there are 17 ways.", ["12", "5", "17"]),
+        ("Add 12 and 5; 17 ways are open.", ["12", "5", "17"]),
         ("1. Count.\n2) Add.\nStep 3: check 4.5.", ["4.5"]),
         (r"Use $2\sqrt{2}$ or \(x+1\) or \frac{1}{2}", ["2", r"2\sqrt{2}", "x+1", "1", r"\frac{1}{2}"]),
         ("There are two bags with thirteen balls in one of them.", ["13"]),
@@ -244,9 +244,80 @@ def test_the_strict_rule_finds_every_value_that_the_question_does_not_hold(plan,
 
 
 def test_values_are_looked_for_where_that_is_asked():
-    assert "value_leak" not in leak("There are 17 ways.", "17")
-    told = leak("There are 17 ways.", "17", **VALUES)
+    assert "value_leak" not in leak("Look at 17 ways of it.", "17")
+    told = leak("Look at 17 ways of it.", "17", **VALUES)
     assert told == {"leak": False, "value_leak": True, "leaked": "17"}
+
+
+PLAINEST = [
+    "17",
+    "17.",
+    "**17**",
+    "It is 17",
+    "I think 17 is right",
+    "You should get 17 hens",
+    "You should get 17",
+    "We should end with 17",
+    "Seventeen",
+    "(17)",
+    "Answer: 17",
+    "17 hens",
+    "There are 17 hens.",
+    "There will be 17 hens left.",
+    "She has 17 hens.",
+    "She has 17 hens now.",
+    "He now has 17.",
+    "I believe it's 17.",
+    "My guess: 17",
+    "17 seems right.",
+    "17 is correct.",
+    "17 is what you want.",
+    "That makes 17.",
+    "Expect 17.",
+    "You will find 17.",
+    "Check that you get 17.",
+    "Verify that it is 17.",
+    "Make sure you get 17.",
+    "It has to be 17.",
+    "Think about it and say 17.",
+    "Say 17.",
+    "Tell them 17.",
+    "The correct choice is 17.",
+    "Your result: 17",
+    "Final: 17",
+    "= 17",
+    "Ans 17",
+    "ans = 17",
+    "17 (the answer)",
+    "The hens number 17.",
+    "In total 17.",
+    "Altogether 17 hens.",
+    "Result 17",
+]
+
+
+@pytest.mark.parametrize("plan", PLAINEST)
+def test_the_plainest_leaks_are_found(plan):
+    assert leak(plan, "17")["leak"]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "Add 12 and 17, then subtract 5.",
+        "First read the 17 lines of the question.",
+        "There are 17 hens at first; then subtract.",
+        "Multiply 17 by 3.",
+        "Start from 17 and take 4 away.",
+        "Step 17: check.",
+        "She has 17 hens and sells 4. Work out what is left.",
+        "Use x for the 17 boxes.",
+        "17 boxes hold 5 each, so multiply.",
+        "Subtract 4 from 17 to get the rest.",
+    ],
+)
+def test_a_number_that_is_only_used_is_no_claim(plan):
+    assert not leak(plan, "17")["leak"]
 
 
 @given(
