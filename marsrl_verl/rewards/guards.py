@@ -42,8 +42,8 @@ _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _UPRIGHT = re.compile(r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}")
 _SYMBOL = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 _JOINED = re.compile(
-    r"(?:\\text\s*\{[^{}\d]*\}?)?\s*(?:\d+(?:(?:-\d+){2,}|(?:/\d+){2,}|(?:\.\d+){2,})|\d+-0\d*|0\d+-\d+|\d{3}-\d{4})"
-    r"\s*\}?"
+    r"(?:\\text\s*\{[^{}\d]*\}?)?\s*(?=[^}]*(?:\d{3}|(?<!\d)0\d))"
+    r"(?:\d+(?:(?:-\d+){2,}|(?:/\d+){2,}|(?:\.\d+){2,})|\d+-0\d*|0\d+-\d+|\d{3}-\d{4})\s*\}?"
 )
 _SCORE = re.compile(r"(?:\\text\s*\{)?\s*\d+-\d+\s*\}?")
 _NAMES_ADDED = re.compile(r"[a-zA-Z](?:_\w|_\{\w+\})?(?: ?[-+] ?[a-zA-Z](?:_\w|_\{\w+\})?)+")

@@ -31,6 +31,12 @@ def words_differ(answer: str, reference: str) -> bool:
     return any(words_differ(part, one) for part, one in zip(left[1], right[1], strict=True))
 
 
+def same_word(answer: str, reference: str) -> bool:
+    """Whether both are one word, whose first letter may be capital, or yes, no, … in any case."""
+    one, other = _letters(answer), _letters(reference)
+    return one is not None and other is not None and _same_letters(one, other, may_be_products=False)
+
+
 def _letters(answer: str) -> str | None:
     text = normal_form(answer)
     text = text[1:-1] if isinstance(text, str) and text[:1] == "(" and text[-1:] == ")" else text

@@ -16,6 +16,7 @@ from sympy import Expr
 from marsrl_verl.rewards.bare_answer import same_bare_answer, same_based, split_unit
 from marsrl_verl.rewards.extraction import boxed_answer, mention
 from marsrl_verl.rewards.guards import chain, contradiction, doubted, has_letters, is_name, qualification
+from marsrl_verl.rewards.letters import same_word
 from marsrl_verl.rewards.normal_form import (
     MAGNITUDES,
     aligned,
@@ -32,6 +33,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 _READ_WITHOUT_BOX = 4000
 """Characters at the end of a text without a box in which math-verify looks for an answer."""
 _LONGEST_CHAIN = 12
+_ZERO = 1e-50
 _LATEX = LatexExtractionConfig()
 _READING = [
     # Its own reading of units takes letters of products for them, as the b of 2ab.
@@ -101,7 +103,7 @@ def _grade_unboxed(text: str, references: list[str]) -> dict[str, Any]:
 
 def _same(answer: str, reference: str, parsed: list[Any] | None = None) -> tuple[bool, str | None]:
     """Whether an answer is the reference. `parsed`: what math-verify has read already."""
-    if answer and same_answer(answer, reference):
+    if answer and (same_answer(answer, reference) or same_word(answer, reference)):
         return True, None
     answer, reference = latex(answer), _counted(latex(reference))
     if not answer or contradiction(_counted(answer), reference):
@@ -198,4 +200,5 @@ def _small_and_apart(gold: Any, parsed: Any) -> bool:
         return False
     one, other = (complex(number.evalf(15)) for number in (gold, parsed))
     size = max(abs(one), abs(other))
-    return size < 1.0 and abs(one - other) > 1e-5 * size
+    # What is 0 comes out as something like 1e-125.
+    return _ZERO < size < 1e-3 and abs(one - other) > 1e-5 * size

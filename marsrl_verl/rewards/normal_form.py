@@ -79,12 +79,15 @@ def normal_form(answer: str) -> Fraction | str:
     return _IDLE_SPACE.sub("", text)
 
 
-_SAME = Fraction(1, 10**5)
+_RATIO, _SIX_PLACES = Fraction(1, 10**5), Fraction(6, 10**7)
 
 
 def apart(one: Fraction, other: Fraction) -> bool:
-    """Whether two numbers differ by more than rounding, small ones by their ratio: 2e-7 is not 1e-7."""
-    return abs(one - other) > _SAME * min(Fraction(1), max(abs(one), abs(other)))
+    """Whether two numbers differ by more than rounding to six places; those below a thousandth by more than a
+    hundred-thousandth of their size: 2e-7 is not 1e-7."""
+    size = max(abs(one), abs(other))
+    limit = _RATIO * min(Fraction(1), size)
+    return abs(one - other) > (max(limit, _SIX_PLACES) if 1000 * size >= 1 else limit)
 
 
 def same_answer(first: str, second: str) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+_LONGEST = 2000
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SIGNS = str.maketrans({
     "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "−": "-",
@@ -20,6 +21,8 @@ _COMMAND = re.compile(r"\\[a-zA-Z]+")
 
 def latex(answer: str) -> str:
     r"""An answer with `½`, `√2`, `x²`, `∞`, `2·3` as LaTeX, and `\binom n2` as `\binom{n}{2}`."""
+    if len(answer) > _LONGEST:
+        return answer
     if not answer.isascii():
         answer = _VULGAR.sub(_vulgar, answer)
         answer = _POWER.sub(lambda found: f"^{{{found.group().translate(_RAISED)}}}", answer)

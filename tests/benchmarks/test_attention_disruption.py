@@ -164,7 +164,7 @@ def test_a_data_file_is_read_and_answers_are_graded(tmp_path, chat, reward):
     finally:
         check.close()
     equivalent = reward == "hybrid"
-    assert right == [True, True, False, False, True, equivalent, equivalent]
+    assert right == [True, True, False, False, True, False, equivalent]
 
 
 def test_a_failing_grader_is_no_wrong_answer(chat):

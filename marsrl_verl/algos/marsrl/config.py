@@ -52,8 +52,8 @@ class Config(EstimatorConfig):
     role_weights: dict[str, float] = Field(default_factory=dict)
     """Loss weight by role, 1 where absent."""
     verdict_balance: VerdictBalance = VerdictBalance.INPUTS
-    """`inputs`: every judged solution counts alike in the Verifier's part of the loss (paper); `classes`: the
-    right ones together half and the wrong ones half, so that calling everything wrong gains nothing;
+    """`inputs`: every judged solution counts alike in the Verifier's part of the loss (paper); `classes`: by
+    the number of judgements of right and of wrong ones, so that calling everything wrong gains nothing;
     `errors`: as `classes`, and the class that is misjudged more often counts more, which leads away from any
     constant verdict. With the last two a step that judged one class alone does not train the Verifier."""
 

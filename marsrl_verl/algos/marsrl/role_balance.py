@@ -30,7 +30,7 @@ class VerdictBalance(Choice):
     INPUTS = "inputs"
     """Every judged solution alike (MarsRL, arXiv 2511.11373)."""
     CLASSES = "classes"
-    """The right ones together half, the wrong ones together half."""
+    """By the number of a step's judgements of right ones and of wrong ones."""
     ERRORS = "errors"
     """As `classes`, and the class that is misjudged more often counts more."""
 
@@ -83,8 +83,8 @@ def balance_verdicts(
 
     `errors`: that times 2 e_c / (e_right + e_wrong), with e_c the share of the class's judgements that are
     wrong: the direction in which the sum of the squared shares falls. A Verifier that can't tell one class
-    from the other has e_right + e_wrong = 1, whatever it says; `classes` leaves it there, while squares are
-    least where it says both verdicts equally often.
+    from the other has e_right + e_wrong = 1, whatever it says (if all is readable); `classes` leaves it
+    there, while squares are least where it says both verdicts equally often.
 
     A step in which one class alone was judged does not train the Verifier: 0.
     """

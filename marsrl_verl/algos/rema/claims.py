@@ -43,7 +43,7 @@ _REACHED = re.compile(
     rf"|(?:evaluates?|simplif(?:y|ies)|amounts?|reduces?|adds?{_GAP}up|sums?(?:{_GAP}up)?|sets?|equal){_GAP}to\b"
     rf"|(?:results?|resulting){_GAP}in\b|(?:so|thus|hence|therefore|namely)\b"
     # Of thinking and telling: "I think 17 is right".
-    rf"|(?:expect|think|believe|guess|bet|reckon|say|tell{_GAP}(?:them|him|her|me))\b"
+    rf"|I{_GAP}(?:think|believe|guess|bet|reckon)\b|(?:expect|say|tell{_GAP}(?:them|him|her|me))\b"
     # Words of being something: "it's 17", "x should be 17".
     rf"|(?:it|that|this|which|there|x|y|z|n)(?:['’]s|{_GAP}is)\b|(?:they|these|those){_GAP}are\b"
     rf"|(?:should|must|will|would|can{_GAP}only|has{_GAP}to|have{_GAP}to|needs?{_GAP}to|ought{_GAP}to)"
@@ -69,7 +69,9 @@ _APPROVED = re.compile(
     re.IGNORECASE,
 )
 _LABELLED = re.compile(
-    rf"^[ \t>*#_-]{{0,8}}(?:final|ans|{_NOUN})\b[ \t:.*]{{1,6}}{_SAID}", re.IGNORECASE | re.MULTILINE
+    rf"^[ \t>*#_-]{{0,8}}(?:(?:final|ans|result|total)\b[ \t:.*]{{1,6}}|"
+    rf"(?:{_NOUN})\b[ \t*]{{0,3}}:[ \t*]{{0,3}})(?!\d+[:)]){_SAID}",
+    re.IGNORECASE | re.MULTILINE,
 )
 _EQUAL = re.compile(
     r"(?:=>|->|(?<![=<>!:\\])=(?![=>])|[≡≈→⇒⟹]"

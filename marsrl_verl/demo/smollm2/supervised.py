@@ -3,7 +3,8 @@ training.
 
 As it was published the model calls nearly every solution Correct, whatever is wrong with it, and a
 reinforced Verifier that can't tell right from wrong learns one verdict. Here it first sees how a solution is
-worked out anew and compared. The examples share no arithmetic with the held-out problems.
+worked out anew and compared. Problems and answers share no arithmetic with the held-out problems;
+wrong solutions under judgement may (`14 + 5` for `14 - 5`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from marsrl_verl.demo.smollm2.prompts import WordProblemPrompts, report
 from marsrl_verl.demo.transcripts import Transcript
 
 EXAMPLES = 480
-"""Twelve dozen of the Solver, twice as many of the Verifier and as many of the Corrector."""
+"""120 of the Solver, 240 of the Verifier, 120 of the Corrector."""
 _SEED = 77
 _ROLES = (SOLVER, VERIFIER, CORRECTOR, VERIFIER)
 _BATCH, _RATE, _WARM_UP = 8, 5e-5, 10
