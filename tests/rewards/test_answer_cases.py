@@ -55,7 +55,7 @@ def test_the_catalogue_is_large_and_has_both_verdicts():
 
 def test_hacks_are_many_and_have_both_verdicts():
     assert len(HACKS) == len(set(HACKS)) >= 580
-    assert sum(not right for right, _, _ in HACKS) >= 450
+    assert sum(not right for right, _, _ in HACKS) >= 440
 
 
 @pytest.mark.parametrize(("right", "reference", "text"), HACKS)
