@@ -140,7 +140,7 @@ class Mention:
     clause: str
     """All that stands in front of it behind the last comma, "so", "thus", …"""
     front: str
-    """Of the clause what follows its last verb."""
+    """The part of the clause behind its last verb."""
     behind: str
     """The rest of the sentence."""
     is_asked: bool
@@ -148,7 +148,7 @@ class Mention:
 
 
 def mention(text: str, answer: str) -> Mention | None:
-    """None where the text has the answer in other words."""
+    """Find the last mention; None where the text has the answer in other words."""
     digits = re.escape(answer.strip()) if not answer.isdigit() else r"[,\s]?".join(answer)
     places = list(re.finditer(rf"(?<![\d.]){digits}(?!\d)" if answer.isdigit() else digits, text))
     if not places:

@@ -8,9 +8,9 @@ import string
 from collections.abc import Callable
 from fractions import Fraction
 
-from marsrl_verl.rewards.spelling import latex
+from marsrl_verl.rewards.spelling import LONGEST, latex
 
-MOST_CHARACTERS = 2000
+MOST_CHARACTERS = LONGEST
 """A longer answer is compared as it stands."""
 _MOST_DIGITS = 200
 _MOST_UNORDERED = 24

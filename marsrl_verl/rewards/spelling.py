@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_LONGEST = 2000
+LONGEST = 2000
+"""Characters; a longer answer is left as it stands."""
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SIGNS = str.maketrans({
     "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "−": "-",
@@ -21,7 +22,7 @@ _COMMAND = re.compile(r"\\[a-zA-Z]+")
 
 def latex(answer: str) -> str:
     r"""An answer with `½`, `√2`, `x²`, `∞`, `2·3` as LaTeX, and `\binom n2` as `\binom{n}{2}`."""
-    if len(answer) > _LONGEST:
+    if len(answer) > LONGEST:
         return answer
     if not answer.isascii():
         answer = _VULGAR.sub(_vulgar, answer)

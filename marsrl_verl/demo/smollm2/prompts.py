@@ -28,7 +28,7 @@ _CORRECT, _WRONG = "Correctness: Correct", "Correctness: Wrong"
 
 
 def report(line: str, said: int) -> str:
-    """What a Verifier writes before its verdict.
+    """The text before a Verifier's verdict.
 
     Args:
         line: the calculation as it should be.

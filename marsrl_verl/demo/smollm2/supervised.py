@@ -33,7 +33,7 @@ _BATCH, _RATE, _WARM_UP = 8, 5e-5, 10
 
 
 def slip(rng: random.Random, step: Step) -> tuple[str, int]:
-    """A wrong line of arithmetic and its result: another sign or, as often, a wrong result."""
+    """A wrong line of arithmetic and its result: another sign, about as often as a wrong result."""
     if rng.random() < 0.5:
         other = Step(step.left, rng.choice([sign for sign in "+-*" if sign != step.sign]), step.right)
         if other.result != step.result:
@@ -104,7 +104,7 @@ def train(source: Path, target: Path, transcripts: Sequence[Transcript]) -> None
 
 
 def usual_folder() -> Path:
-    """Where the trained model lies."""
+    """The trained model's folder in this user's cache."""
     return model.usual_folder().with_name("SmolLM2-135M-roles")
 
 
