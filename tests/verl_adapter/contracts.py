@@ -25,6 +25,13 @@ SIGNATURES: dict[str, list[str]] = {
         "self", "resource_pool", "ray_cls_with_init", "bin_pack", "name_prefix", "detached", "worker_names",
         "worker_handles", "ray_wait_register_center_timeout", "kwargs",
     ],
+    # Waiting for them.
+    "verl.single_controller.ray:RayWorkerGroup._bind_worker_method": [
+        "self", "user_defined_cls", "func_generator",
+    ],
+    "verl.single_controller.ray.base:func_generator": [
+        "self", "method_name", "dispatch_fn", "collect_fn", "execute_fn", "blocking",
+    ],
     # The trainer: called, or overridden.
     f"{TRAINER}.__init__": [
         "self", "config", "tokenizer", "role_worker_mapping", "resource_pool_manager",

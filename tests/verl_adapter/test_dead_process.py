@@ -20,10 +20,11 @@ KILLED = (
 )
 
 
-def died(class_name: str, message: str = KILLED, pid: int = 123) -> ActorDiedError:
+def died(class_name: str, message: str = KILLED, pid: int = 123, name: str = "") -> ActorDiedError:
     context = ActorDiedErrorContext(
-        class_name=class_name, actor_id=b"0" * 16, pid=pid, node_ip_address="10.0.0.1", error_message=message
-    )
+        class_name=class_name, actor_id=b"0" * 16, pid=pid, node_ip_address="10.0.0.1", error_message=message,
+        name=name,
+    )  # fmt: skip
     return ActorDiedError(context)
 
 
@@ -45,6 +46,12 @@ def test_a_dead_process_is_named_with_its_log(tmp_path, monkeypatch, kind, whose
         f"{whose} ({kind}, process 123, on 10.0.0.1) has died: it crashed or was killed, often by the system "
         f"for want of memory; its log is {log}, which ends: CUDA error: device-side assert"
     )
+
+
+def test_its_name_says_which_of_several_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
+    said = reason(died("MarsRLvLLMServer", name="vllm_server_3_0"))
+    assert said.startswith("a vLLM server (vllm_server_3_0, process 123, on 10.0.0.1) has died")
 
 
 @pytest.mark.parametrize(

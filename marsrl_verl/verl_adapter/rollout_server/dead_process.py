@@ -1,4 +1,4 @@
-"""A process of the run that has died, in words: whose it was, why as far as Ray knows, where its log is.
+"""A process of the run that has died or hangs, in words: whose it is, why as far as Ray knows, its log.
 
 Upstream behaviour: the first line of Ray's error is the same for all processes; the others name the actor's
 class and process, and guess at causes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from ray.exceptions import RayActorError
 
@@ -38,24 +39,33 @@ _SHOWN_CHARACTERS = 300
 def dead_process(error: RayActorError) -> str:
     """One sentence about an actor that has died."""
     text = str(error)
-    found = dict(re.findall(r"^\s*(class_name|pid|ip): (\S+)", text, re.MULTILINE))
+    found = dict(re.findall(r"^\s*(class_name|name|pid|ip): (\S+)", text, re.MULTILINE))
     kind, pid = found.get("class_name", ""), found.get("pid")
     whose = next((role for name, role in _ROLES.items() if name in kind), "a process of the run")
-    place = ", ".join(
-        part
-        for part in (
-            kind,
-            f"process {pid}" if pid else "",
-            f"on {found['ip']}" if "ip" in found else "",
-        )
-        if part
-    )
+    place = _place(found.get("name") or kind, pid, found.get("ip"))
     causes = (why for pattern, why in _CAUSES if re.search(pattern, text, re.IGNORECASE | re.DOTALL))
     why = next(causes, one_line(text)[:_SHOWN_CHARACTERS])
-    return f"{whose}{f' ({place})' * bool(place)} has died: {why}{_log_of(pid)}"
+    return f"{whose}{place} has died: {why}{log_of(pid)}"
 
 
-def _log_of(pid: str | None) -> str:
+def running_process(actor: Any) -> str:
+    """Where an actor runs and its log is, in parentheses; nothing where Ray does not say."""
+    from ray._private.state import actors  # the public way asks the dashboard, which a run does not start
+
+    found = actors(actor._ray_actor_id.hex())
+    if not found:
+        return ""
+    pid = str(found["Pid"])
+    place = _place(found["Name"], pid, found["Address"]["IPAddress"])
+    return f"{place}{log_of(pid)}"
+
+
+def _place(name: str, pid: str | int | None, node: str | None) -> str:
+    parts = (name, f"process {pid}" if pid else "", f"on {node}" if node else "")
+    return f" ({', '.join(filter(None, parts))})" if any(parts) else ""
+
+
+def log_of(pid: str | None) -> str:
     """Where its log is, if it ran on this node, with the last line."""
     folder = logs_folder()
     if folder is None or pid is None:

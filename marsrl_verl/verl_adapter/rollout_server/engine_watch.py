@@ -282,12 +282,17 @@ def within(
     return result  # type: ignore[no-any-return]
 
 
-def results(references: Sequence[Any], look: Callable[[], object]) -> list[Any]:
-    """What the references bring, in their order; raises as `next_results`, within a second."""
+def results(references: Sequence[Any], look: Callable[[], object], *, heeds_stop: bool = True) -> list[Any]:
+    """What the references bring, in their order; raises as `next_results`, within a second.
+
+    Args:
+        heeds_stop: whether a signal to end interrupts the wait.
+    """
     found: dict[Any, Any] = {}
     pending = list(references)
     while pending:
-        stop_signals.check()
+        if heeds_stop:
+            stop_signals.check()
         ready, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
         found |= zip(ready, _values(ready), strict=True)
         if pending:

@@ -19,6 +19,7 @@ from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.verl_adapter.checkpoint.sealed import CheckpointError, newest_sealed
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import origin, reason
 from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS
+from marsrl_verl.verl_adapter.run.worker_group import TrainerHangsError
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import chatter_log, terminal
 from marsrl_verl.verl_adapter.trainer.finite import NotFiniteError
@@ -29,7 +30,7 @@ ERROR_LOG = "error.log"
 FAILED = 1
 _SENTENCES = (
     *SAVABLE_ERRORS, NothingToTrainError, CheckpointError, ConfigError, OutputFolderError,
-    ToolUnavailableError, CollapsedError, NotFiniteError, StorageError,
+    ToolUnavailableError, CollapsedError, NotFiniteError, StorageError, TrainerHangsError,
 )  # fmt: skip
 """Errors whose message says everything to a user."""
 

@@ -22,7 +22,7 @@ from verl.workers.config import HFModelConfig
 from marsrl_verl.config.cluster_resources import trainer_cpus
 from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
 from marsrl_verl.verl_adapter.rollout_server.server import register_replica
-from marsrl_verl.verl_adapter.run.worker_group import MarsRLWorkerGroup
+from marsrl_verl.verl_adapter.run.worker_group import worker_group
 from marsrl_verl.verl_adapter.trainer.overlong_prompts import filter_overlong_prompts
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
@@ -38,7 +38,7 @@ class MarsRLTaskRunner(BaseTaskRunner):
         role = Role.ActorRolloutRef if need_reference_policy(config) and not lora else Role.ActorRollout
         self.role_worker_mapping[role] = ray.remote(MarsRLActorRolloutRefWorker)
         self.mapping[role] = "global_pool"
-        return MarsRLActorRolloutRefWorker, MarsRLWorkerGroup
+        return MarsRLActorRolloutRefWorker, worker_group(float(config.marsrl.run.training_timeout_s))
 
     def init_resource_pool_mgr(self, config: DictConfig) -> Any:
         """verl's, with fewer CPUs where one process a rank is all that works: Ray waits in silence for CPUs

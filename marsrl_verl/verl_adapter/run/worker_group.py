@@ -1,11 +1,17 @@
-"""Where the ranks of a worker group meet."""
+"""Where the ranks of a worker group meet, and how long the driver waits for them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from random import SystemRandom
 from typing import Any
 
+import ray
 from verl.single_controller.ray import RayWorkerGroup
+
+from marsrl_verl.verl_adapter.rollout_server.dead_process import running_process
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import Stopwatch, results
 
 PORTS = (20_000, 30_000)
 """Above those of Ray's workers (10002 to 19999), below those of Kubernetes' services (from 30000) and of
@@ -20,13 +26,71 @@ def master_ports() -> list[int]:
     return [first, first + TRIED]
 
 
+class TrainerHangsError(RuntimeError):
+    """Ranks of the trainer do not come to the end of a call; the message says which."""
+
+
 class MarsRLWorkerGroup(RayWorkerGroup):
-    """verl's, whose first rank listens at a port that no other process is given meanwhile.
+    """verl's, whose first rank listens at a port that no other process is given meanwhile, and which
+    waits for no rank without a limit.
 
     Upstream behaviour: without a range, `get_master_addr_port` lets the system choose a free port and gives
-    it back. Until the first rank listens there, seconds later, any outgoing connection can be given it.
+    it back. Until the first rank listens there, seconds later, any outgoing connection can be given it. And a
+    method of the group waits in `ray.get` for as long as a rank computes, or hangs.
     """
+
+    limit_s = math.inf
+    """Most seconds of one call."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("master_port_range", master_ports())
         super().__init__(*args, **kwargs)
+
+    def _bind_worker_method(self, user_defined_cls: type, func_generator: Callable[..., Any]) -> Any:
+        """As verl's, but a blocking method waits here, so that verl is left nothing to wait for."""
+
+        def generate(
+            group: Any, name: str, *, execute_fn: Callable[..., Any], blocking: bool, **functions: Any
+        ) -> Any:
+            def execute(*args: Any, **kwargs: Any) -> Any:
+                called = execute_fn(*args, **kwargs)
+                if not blocking:
+                    return called
+                several = isinstance(called, list)  # of all ranks, or of the first alone
+                found = self._wait(name, called if several else [called])
+                return found if several else found[0]
+
+            return func_generator(group, name, execute_fn=execute, blocking=False, **functions)
+
+        return super()._bind_worker_method(user_defined_cls, generate)
+
+    def _wait(self, name: str, references: Sequence[Any]) -> list[Any]:
+        """What the ranks return.
+
+        Raises:
+            TrainerHangsError: not all have returned within `limit_s`.
+        """
+        watch = Stopwatch()
+
+        def look() -> None:
+            if watch.look() < self.limit_s:
+                return
+            _, pending = ray.wait(list(references), num_returns=len(references), timeout=0)
+            silent = [rank for rank, one in enumerate(references) if one in pending]
+            who = "; ".join(f"rank {rank}{running_process(self.workers[rank])}" for rank in silent[:_SHOWN])
+            raise TrainerHangsError(
+                f"the trainer's {name} has taken longer than marsrl.run.training_timeout_s = "
+                f"{self.limit_s:g} s: it hangs, or needs a higher limit. {len(silent)} of {len(references)} "
+                f"ranks have not returned: {who}"
+            )
+
+        return results(references, look, heeds_stop=False)
+
+
+_SHOWN = 4
+"""Ranks that are named: where one hangs, those that it communicates with wait for it."""
+
+
+def worker_group(limit_s: float) -> type[MarsRLWorkerGroup]:
+    """The class with a limit: verl makes the groups, and hands no setting of ours to them."""
+    return type("LimitedWorkerGroup", (MarsRLWorkerGroup,), {"limit_s": limit_s})
