@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 LOCAL = "local"
 """The address with which `ray.init` starts a cluster whatever else runs on the machine."""
-_AUTO = "auto"
+AUTO = "auto"
+"""The address with which it joins the cluster that it finds on this machine."""
+RAY_CLIENT = "ray://"
+"""How an address of a cluster may begin."""
 
 
 def joins_cluster(config: DictConfig) -> bool:
@@ -37,9 +41,36 @@ def cluster_address(config: DictConfig) -> str | None:
     if not joins_cluster(config):
         return None
     word, left = _word(config), _address_file(config)
-    if word is None or word == _AUTO:
+    if word is None or word == AUTO:
         word = left.read_text().strip() if left.exists() else ""
-    return word.removeprefix("ray://") or None
+    return word.removeprefix(RAY_CLIENT) or None
+
+
+_KNOCK_S = 4.0
+"""For a connection, and for a word on it."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_SETTINGS_FRAME, _HEADER_BYTES = 4, 9
+"""gRPC is HTTP/2: both sides begin with a frame of this type (RFC 9113, §3.4)."""
+
+
+def no_cluster_at(address: str) -> str | None:
+    """Why no Ray cluster can be joined at `HOST:PORT`; None where there may be one. Ray itself knocks for
+    seven minutes, also where something else listens, such as its own dashboard."""
+    host, _, port = address.rpartition(":")
+    if not (host and "/" not in host and port.isdecimal() and int(port) < 2**16):
+        return f"The address of the Ray cluster is {address}; HOST:PORT is expected."
+    what = "the Ray cluster that the run is to join"
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S) as head:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return None
+            head.sendall(_GREETING)
+            answer = head.recv(_HEADER_BYTES, socket.MSG_WAITALL)
+    except OSError as error:
+        return f"Nobody answers at {address}, {what}: {error}."
+    if len(answer) < _HEADER_BYTES or answer[3] != _SETTINGS_FRAME:
+        return f"What listens at {address}, {what}, is no Ray head (its port is 6379 unless told otherwise)."
+    return None
 
 
 def _named(config: DictConfig) -> bool:
@@ -51,7 +82,7 @@ def _named(config: DictConfig) -> bool:
 def _word(config: DictConfig) -> str | None:
     """The address that the run was given, `auto` included; None where nobody gave one."""
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address")
-    if address is not None and address != _AUTO:
+    if address is not None and address != AUTO:
         return str(address)
     return os.environ.get("RAY_ADDRESS") or address
 

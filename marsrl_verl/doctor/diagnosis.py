@@ -236,7 +236,9 @@ def _isolation(machine: Machine) -> Finding:
             Level.WARNING, "isolation", what, "Use marsrl.tools.<name>.backend=remote (docs/tools.md)."
         )
     if machine.isolation.strength == Isolation.NAMESPACES.strength:
-        return Finding(Level.OK, "isolation", f"the Python tool's programs have {machine.isolation}")
+        what = f"the Python tool's programs have {machine.isolation}, the strongest there is"
+        what += f" ({reasons})" if reasons else ""
+        return Finding(Level.OK, "isolation", f"{what}: one was run, and it found no way out")
     what = f"the Python tool's programs have {machine.isolation} alone ({reasons})"
     least = Isolation.LANDLOCK
     if machine.isolation.strength >= least.strength:
@@ -247,7 +249,10 @@ def _isolation(machine: Machine) -> Finding:
 
 
 def _ray(machine: Machine) -> Iterator[Finding]:
-    if machine.ray_address:
+    if machine.ray_address and machine.no_cluster is not None:
+        fix = "Start Ray there (`ray start --head`), or `unset RAY_ADDRESS`."
+        yield Finding(Level.PROBLEM, "Ray", f"RAY_ADDRESS: {machine.no_cluster}", fix)
+    elif machine.ray_address:
         what = f"RAY_ADDRESS={machine.ray_address}: a run joins that cluster"
         yield Finding(Level.OK, "Ray", f"{what}. What its other nodes have, this command can't see")
     for port in machine.busy_ports:

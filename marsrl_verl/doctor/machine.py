@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from marsrl_verl.config.ray_cluster import AUTO, LOCAL, RAY_CLIENT, no_cluster_at
 from marsrl_verl.machine.gpus import Gpu, gpu_devices, list_gpus, visible
 from marsrl_verl.machine.packages import CPU, FLASH, GPU, versions_of
 from marsrl_verl.tools.python.config import Isolation
@@ -61,6 +62,8 @@ class Machine:
     """Of `RAY_PORTS`, those that somebody listens on."""
     ray_address: str | None = None
     """RAY_ADDRESS."""
+    no_cluster: str | None = None
+    """Why there is no cluster at it."""
     isolation: Isolation | None = None
     """The strongest that the Python tool's programs can have here; None: none at all."""
     not_isolated: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +101,8 @@ def look(output: Path) -> Machine:
         cpus=len(os.sched_getaffinity(0)),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         busy_ports=tuple(port for port in RAY_PORTS if _listens(port)),
-        ray_address=os.environ.get("RAY_ADDRESS"),
+        ray_address=(address := os.environ.get("RAY_ADDRESS")),
+        no_cluster=_no_cluster_at(address),
         isolation=isolation,
         not_isolated=not_isolated,
         uncompiled=_uncompiled(_LARGE) if sys.dont_write_bytecode else (),
@@ -111,6 +115,12 @@ async def _isolation() -> tuple[Isolation | None, Mapping[str, str]]:
             return closed.isolation, closed.passed_over
     except (IsolationError, OSError) as error:
         return None, {"": str(error)}
+
+
+def _no_cluster_at(address: str | None) -> str | None:
+    if address in (None, "", AUTO, LOCAL):
+        return None
+    return no_cluster_at(address.removeprefix(RAY_CLIENT))
 
 
 def _uncompiled(packages: Iterable[str]) -> tuple[str, ...]:

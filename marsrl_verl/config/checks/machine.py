@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
-from marsrl_verl.config.ray_cluster import cluster_address, job_variables, joins_cluster
+from marsrl_verl.config.ray_cluster import cluster_address, job_variables, joins_cluster, no_cluster_at
 from marsrl_verl.machine.gpus import count_gpus, list_gpus, visible
 from marsrl_verl.machine.packages import (
     CLONE,
@@ -27,8 +26,6 @@ from marsrl_verl.version import REQUIRED_VERL
 _FLASH = "flash_attention_2"
 _ENV_VARS = "ray_kwargs.ray_init.runtime_env.env_vars"
 _ADDRESS = "ray_kwargs.ray_init.address"
-_KNOCK_S = 5.0
-"""For an answer of the cluster's head."""
 _SYNC = "actor_rollout_ref.rollout.checkpoint_engine.backend"
 _CUPY = "cupy-cuda13x"
 """verl's weight sync over NCCL imports it, and is not registered without it."""
@@ -104,20 +101,11 @@ def check_gpus(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def check_cluster_address(ctx: Context) -> Iterator[ConfigIssue]:
-    """Somebody listens where the run's cluster is said to be: Ray would knock for seven minutes."""
+    """There is a Ray where the run's cluster is said to be."""
     address = None if ctx.dry_run else cluster_address(ctx.config)
     if address is None:
         return
-    host, _, port = address.rpartition(":")
-    what = ""
-    if not (host and port.isdecimal()):
-        what = f"The address of the Ray cluster is {address}; HOST:PORT is expected."
-    else:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
-        except OSError as error:
-            what = f"Nobody answers at {address}, the Ray cluster that the run is to join: {error}."
-    if what:
+    if what := no_cluster_at(address):
         fix = (
             f"Start Ray there (`ray start --head`), or name another cluster with {_ADDRESS}=HOST:PORT or in "
             f"RAY_ADDRESS; with {_ADDRESS}=local the run starts a Ray of its own."

@@ -299,8 +299,8 @@ def _secret_file() -> Iterator[str]:
 
 @asynccontextmanager
 async def probing() -> AsyncIterator[Closed]:
-    """The strongest isolation of this machine, without anything preloaded; for the doctor."""
-    settings = PythonConfig(target="python", preload=[], warm=0, min_isolation=Isolation.SECCOMP)
+    """The strongest isolation of this machine, as a run with the default settings has it; for the doctor."""
+    settings = PythonConfig(target="python", warm=0, min_isolation=Isolation.SECCOMP)
     closed = await open_pool(settings)
     try:
         yield closed
