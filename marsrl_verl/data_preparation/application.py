@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from marsrl_verl.algos.registry import KEY
 from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.core.failures import LEAST_FAILED
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.trajectory import FinishReason
@@ -46,7 +47,6 @@ from marsrl_verl.data_preparation.training_settings import (
 )
 from marsrl_verl.reporting.files import write_json_atomic
 from marsrl_verl.rewards.base import UngradableError
-from marsrl_verl.rewards.failed_grades import LEAST_GRADES
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.generation import GenerationClient
@@ -367,7 +367,7 @@ def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress,
         held_back.append(grades)
         if not grades.ungraded:
             _append(log, held_back)
-        elif len(held_back) >= LEAST_GRADES:
+        elif len(held_back) >= LEAST_FAILED:
             raise _broken(held_back, role)
     if held_back and all(one.ungraded for one in log.grades.values()):
         raise _broken(held_back, role)

@@ -73,7 +73,7 @@ class UngradableError(ValueError):
 
 class ServiceError(RuntimeError):
     """What a reward asks, such as a model behind an endpoint, gave no answer. The grade fails, as where it
-    takes too long, and is not counted in `marsrl.reward.<role>.max_failed_frac`."""
+    takes too long, and counts in `marsrl.reward.<role>.max_unanswered_frac`."""
 
 
 class RoleReward(ABC):

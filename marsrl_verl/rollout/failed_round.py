@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from marsrl_verl.core.failures import FailedShares, Failures
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.rollout.generation import EngineUnavailableError
@@ -18,19 +19,27 @@ class ProgramFailedError(RuntimeError):
 
 class RequestWatch:
     """Looks at what the engine, each frozen policy and each rollout program brought in every round, each by
-    itself."""
+    itself.
 
-    def __init__(self) -> None:
+    Args:
+        max_failed_frac: `marsrl.policies.<name>.endpoint.max_failed_frac` of a frozen policy.
+    """
+
+    def __init__(self, max_failed_frac: Callable[[str], float] = lambda policy: 1.0) -> None:
         self._failed_in_a_row: dict[str, int] = {}
+        self._shares = FailedShares(max_failed_frac)
 
     def look(
         self,
         trajectories: Iterable[Trajectory],
         programs: Mapping[str, str] | None = None,
         policies: Mapping[str, str] | None = None,
+        *,
+        round_ended: bool = True,
     ) -> None:
-        """Look at one round. A prompt that was never sent and messages that the chat template refuses say
-        nothing about who would have answered, and an engine's failure nothing about a program.
+        """Look at one round, or at a part of one. A prompt that was never sent and messages that the chat
+        template refuses say nothing about who would have answered, and an engine's failure nothing about a
+        program.
 
         Args:
             trajectories: of the round.
@@ -39,7 +48,8 @@ class RequestWatch:
 
         Raises:
             EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of the engine or of a
-                frozen policy all failed, those of this round among them.
+                frozen policy all failed, those of this round among them; or more than `max_failed_frac` of a
+                frozen policy's, in two or more rounds running.
             ProgramFailedError: those of a program did.
         """
         finished, programs, policies = list(trajectories), programs or {}, policies or {}
@@ -54,12 +64,26 @@ class RequestWatch:
         for source, sent in by_source.items():
             if broken := self._broken(source, sent, [one for one in sent if one.finish.failed]):
                 raise EngineUnavailableError(broken)
+            if sent[0].external:
+                self._shares.add(policies.get(sent[0].group_id, "?"), _failures(sent))
+        if round_ended:
+            self._look_for_shares()
         for name in sorted(set(programs.values())):
             some = [one for one in finished if programs.get(one.group_id) == name]
             failed = [one for one in some if one.failed_by == name]
             ran = [one for one in some if one.failed_by == name or not one.finish.failed]
             if broken := self._broken(f"the rollout program {name}", ran, failed):
                 raise ProgramFailedError(broken)
+
+    def _look_for_shares(self) -> None:
+        for policy, over in self._shares.end_round():
+            key = f"marsrl.policies.{policy}.endpoint.max_failed_frac"
+            raise EngineUnavailableError(
+                f"{over.failed} of {over.asked} requests of the frozen policy {policy} failed in the last "
+                f"{over.rounds} rounds, in each of them more than {key} = {self._shares.limit(policy):g} of "
+                f"its requests: look after the endpoint, or raise that limit. The first error: "
+                f"{over.first_error}"
+            )
 
     def _broken(self, source: str, sent: list[Trajectory], failed: list[Trajectory]) -> str | None:
         """What is wrong with who was asked, if anything is."""
@@ -79,6 +103,13 @@ class RequestWatch:
 def _was_sent(one: Trajectory) -> bool:
     """Whether what became of it is the answer to a request."""
     return one.finish is not FinishReason.PROMPT_TOO_LONG and one.failed_by is None
+
+
+def _failures(sent: Iterable[Trajectory]) -> Failures:
+    found = Failures()
+    for one in sent:
+        found.add(one.group_id, (one.detail or one.finish.value) if one.finish.failed else None)
+    return found
 
 
 def _request(one: Trajectory) -> str:

@@ -147,8 +147,15 @@ class RewardSpec(ClassSpec):
         fix="0.1 is the default; 1 lets a run go on while one grade succeeds.",
     )
     """Most grades of the role, as a share of a round's, in which the reward may raise or return no result.
-    More of them in two rounds running end the run. Calls over `timeout_s` and services that do not answer
-    (`ServiceError`) do not count: they end it where all grades fail."""
+    More of them in two rounds running end the run."""
+    max_unanswered_frac: float = limits(
+        0.5,
+        ge=0.0,
+        le=1.0,
+        why="it is a share of a round's grades",
+        fix="0.5 is the default; 1 lets a run go on while one grade succeeds.",
+    )
+    """The same for calls over `timeout_s` and services that do not answer (`ServiceError`)."""
 
 
 class RoleSampling(Settings):

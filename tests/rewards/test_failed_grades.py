@@ -2,9 +2,10 @@
 
 import pytest
 
+from marsrl_verl.core.failures import LEAST_FAILED
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
-from marsrl_verl.rewards.failed_grades import LEAST_GRADES, GradeWatch, grade_warnings
+from marsrl_verl.rewards.failed_grades import GradeWatch, grade_warnings
 from marsrl_verl.rewards.running import RewardUnavailableError
 
 FAILED = RewardResult(0.0, error="UnitsReward: ValueError: could not convert", graded=False, raised=True)
@@ -25,16 +26,16 @@ def answered(role: str, *rewards: RewardResult | None) -> list[tuple[str, Trajec
 
 
 def watching(solver: float = 0.1) -> GradeWatch:
-    return GradeWatch({"solver": solver, "verifier": 0.1}.__getitem__)
+    return GradeWatch({"solver": solver, "verifier": 0.1}.__getitem__, lambda role: 0.5)
 
 
 def test_a_round_of_failed_grades_alone_ends_the_run_with_the_first_error():
     with pytest.raises(RewardUnavailableError, match=r"last 8 grades of the solver .*could not convert"):
-        watching().look(answered("solver", *[FAILED] * LEAST_GRADES))
+        watching().look(answered("solver", *[FAILED] * LEAST_FAILED))
 
 
 def test_a_role_is_looked_at_by_itself():
-    round_ = answered("solver", *[GRADED] * 64) + answered("verifier", *[FAILED] * LEAST_GRADES)
+    round_ = answered("solver", *[GRADED] * 64) + answered("verifier", *[FAILED] * LEAST_FAILED)
     with pytest.raises(RewardUnavailableError, match="verifier"):
         watching().look(round_)
 
@@ -85,14 +86,19 @@ def test_the_limit_is_the_roles_own():
         strict.look(a_tenth())
 
 
-def test_what_takes_too_long_or_does_not_answer_is_not_counted():
+def test_what_takes_too_long_or_does_not_answer_has_a_limit_of_its_own():
     watch = watching()
     for _ in range(9):
-        watch.look(a_tenth(70, LATE))
+        watch.look(a_tenth(40, LATE))
     for _ in range(9):  # 9 that raised, 40 that took too long
         watch.look(answered("solver", *[FAILED] * 9, *[LATE] * 40, *[GRADED] * 51))
     with pytest.raises(RewardUnavailableError, match="all of the last"):
-        watch.look(answered("solver", *[LATE] * LEAST_GRADES))
+        watch.look(answered("solver", *[LATE] * LEAST_FAILED))
+    watch = watching()
+    watch.look(a_tenth(52, LATE))
+    message = r"not answer, in 124 of 200 grades .*max_unanswered_frac = 0.5 .*first error: .*within 9 s"
+    with pytest.raises(RewardUnavailableError, match=message):
+        watch.look(a_tenth(52, LATE))
 
 
 def test_parts_of_a_round_are_one_round():
@@ -126,9 +132,9 @@ def test_small_rounds_add_up():
 
 def test_few_failed_grades_add_up_over_rounds_until_one_succeeds():
     watch = watching(solver=1.0)
-    watch.look(answered("solver", *[FAILED] * (LEAST_GRADES - 1)))
+    watch.look(answered("solver", *[FAILED] * (LEAST_FAILED - 1)))
     watch.look(answered("solver", GRADED, FAILED))
-    watch.look(answered("solver", *[FAILED] * (LEAST_GRADES - 1)))
+    watch.look(answered("solver", *[FAILED] * (LEAST_FAILED - 1)))
     with pytest.raises(RewardUnavailableError):
         watch.look(answered("solver", FAILED))
 

@@ -498,6 +498,30 @@ def test_a_single_answer_keeps_the_run_going():
     watch.look([])
 
 
+def test_an_endpoint_that_fails_often_in_round_after_round_ends_the_run_with_the_first_error():
+    def round_(failing: int) -> list[Trajectory]:
+        """Of 8 groups, those that fail."""
+        kinds = [FinishReason.ERROR] * failing + [FinishReason.STOP] * (8 - failing)
+        return [
+            Trajectory(f"g{k}#{n}", [], kind, detail=f"HTTP 503 {k}")
+            for k, kind in enumerate(kinds)
+            for n in range(2)
+        ]
+
+    policies = {f"g{k}": "big" for k in range(8)}
+    watch = RequestWatch({"big": 0.5}.__getitem__)
+    for failing in (5, 4, 5, 3, 5):  # never in two rounds running
+        watch.look(round_(failing), policies=policies)
+    parts = round_(5)[::-1]
+    watch.look(parts[:9], policies=policies, round_ended=False)  # a part is no round
+    message = (
+        r"20 of 32 requests of the frozen policy big .*2 rounds.*marsrl\.policies\.big\.endpoint\."
+        r"max_failed_frac = 0\.5.*first error: HTTP 503 0"
+    )
+    with pytest.raises(EngineUnavailableError, match=message):
+        watch.look(parts[9:], policies=policies)
+
+
 def test_what_is_refused_for_its_content_says_nothing_about_the_endpoint():
     server = Server(lambda number, body: web.Response(status=400, text="longer than the context"))
     RequestWatch().look(solve(server, requests=[replace(make_request(), n=LEAST_REQUESTS)]))

@@ -193,11 +193,13 @@ def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):
 def test_a_round_in_which_every_grade_of_a_role_fails_is_refused(manager_of):
     failed = RewardResult(0.0, error="Mine: ValueError: no number", graded=False)
     graded = manager_of(2, rewards={"solver": RewardResult(0.0), "verifier": failed})
+    graded.config = compose_config(parse_arguments(("cluster=cpu",))).config
     requests = [make_request(f"{role}{i}", role=role) for role in ("solver", "verifier") for i in range(4)]
     sampling = {"solver": SETTINGS, "verifier": SETTINGS}
     with pytest.raises(RewardUnavailableError, match=r"8 grades of the verifier failed.*Mine: ValueError"):
         graded.start(requests, sampling).wait()
     few = manager_of(1, rewards={"solver": failed})
+    few.config = compose_config(parse_arguments(("cluster=cpu",))).config
     for name in "abc":
         few.start([make_request(name)], sampling).wait()
     with pytest.raises(RewardUnavailableError, match="8 grades of the solver"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.endpoints.config import EndpointConfig
-from marsrl_verl.settings.declaration import Needs, Settings, only_with
+from marsrl_verl.settings.declaration import Needs, Settings, limits, only_with
 
 
 class AnswerFileConfig(Settings):
@@ -28,6 +28,12 @@ class PolicyEndpoint(EndpointConfig):
     nothing behind them. For servers that say which one ended an answer (vLLM: `stop_reason`, SGLang:
     `matched_stop`), since its text comes without it, and for models that don't think: a string in the
     thinking part would end it. false: the answer is cut behind the string here."""
+    max_failed_frac: float = limits(
+        0.5, ge=0.0, le=1.0, why="it is a share of a round's requests",
+        fix="0.5 is the default; 1 lets a run go on while one request is answered.",
+    )  # fmt: skip
+    """Most requests of a round, as a share, that may fail. More of them in two rounds running end the run,
+    which can be resumed; from a tenth on it warns (`marsrl.watch.failed_requests`)."""
 
 
 class ModelConfig(Settings):

@@ -30,6 +30,7 @@ from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
 from marsrl_verl.rollout.generation import EngineUnavailableError
+from marsrl_verl.settings.declaration import RewardSpec
 from marsrl_verl.tools.toolbox import read_all_secrets
 from marsrl_verl.verl_adapter.components import endpoint_keys, policy_set
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, next_results, reason, results
@@ -110,7 +111,12 @@ class MarsRLAgentLoopManager(AgentLoopManager):
 
     @cached_property
     def _grades(self) -> GradeWatch:
-        return GradeWatch(lambda role: typed_settings(self.config).reward[role].max_failed_frac)
+        def reward(role: str) -> RewardSpec:
+            return typed_settings(self.config).reward[role]
+
+        return GradeWatch(
+            lambda role: reward(role).max_failed_frac, lambda role: reward(role).max_unanswered_frac
+        )
 
     @cached_property
     def _policies(self) -> PolicySet:
@@ -118,7 +124,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
 
     @cached_property
     def _requests(self) -> RequestWatch:
-        return RequestWatch()
+        return RequestWatch(lambda name: typed_settings(self.config).policies[name].endpoint.max_failed_frac)
 
     @cached_property
     def _streamed(self) -> dict[Any, RolloutRequest]:
@@ -223,9 +229,10 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         roles = {one.group_id: one.role for one in requests}
         frozen = {one.group_id for one in trajectories if one.external}
         policies = {group_id: self._policies.of(roles[group_id]).name for group_id in frozen}
-        self._requests.look(trajectories, {one.group_id: one.rollout for one in requests}, policies)
+        programs, ended = {one.group_id: one.rollout for one in requests}, not self._streamed
+        self._requests.look(trajectories, programs, policies, round_ended=ended)
         answered = ((roles[one.group_id], one) for one in trajectories)
-        self._grades.look(answered, round_ended=not self._streamed)
+        self._grades.look(answered, round_ended=ended)
 
     def _watched(self) -> Callable[[], object]:
         """What looks after a new round."""
