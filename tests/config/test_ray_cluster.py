@@ -101,6 +101,7 @@ def test_authentication_is_a_matter_of_ones_own_cluster(machine, monkeypatch, ow
     quiet_third_parties(own_cluster=own)
     assert os.environ.get("RAY_AUTH_MODE") == ("token" if own else None)
     assert ("RAY_enable_worker_prestart" in os.environ) is own
+    assert (("RAY_task_events_report_interval_ms", "0") in os.environ.items()) is own
 
 
 def test_template_process_only_on_ones_own_cluster(machine, monkeypatch):
