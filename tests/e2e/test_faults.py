@@ -14,6 +14,7 @@ import pytest
 from training_runs import (
     REPEATABLE,
     REPOSITORY,
+    START_TIMEOUT_S,
     STEPS,
     TrainingRun,
     command,
@@ -27,6 +28,9 @@ from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500), pytest.mark.slow]
 
 LIMIT_S = 10
+TRAINING_LIMIT_S = 30
+"""A start on a busy machine takes some of it."""
+IDLE_PERCENT = 5.0
 SETTINGS = (
     *REPEATABLE,
     "trainer.save_freq=100",  # what is saved before the last step is saved because of a fault
@@ -87,6 +91,28 @@ def kill_core(launcher: psutil.Process) -> None:
     engine_core(launcher).kill()
 
 
+def rank(launcher: psutil.Process) -> psutil.Process:
+    """The trainer's one."""
+    (found,) = [
+        one for one in launcher.children(recursive=True) if one.cmdline()[0].startswith("ray::WorkerDict")
+    ]
+    return found
+
+
+def kill_core_while_the_trainer_computes(launcher: psutil.Process) -> None:
+    """The trainer is held until vLLM's server, whose engine does nothing meanwhile, can know it."""
+    trains = rank(launcher)
+    trains.suspend()
+    try:
+        core = engine_core(launcher)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while core.cpu_percent(interval=1.0) > IDLE_PERCENT:  # the round is decoded to its end
+            assert time.monotonic() < deadline
+        core.kill()
+    finally:
+        trains.resume()
+
+
 def batches(run: TrainingRun) -> dict[int, dict]:
     """What each step decoded; log-probabilities, which differ by rounding, are left out."""
     return {
@@ -136,3 +162,33 @@ def test_a_run_goes_on_exactly_after_every_fault(tmp_path, whole_run):
             assert found == pytest.approx(whole.get(name), rel=1e-3, abs=1e-7), f"step {step}"
     rows = [row for step in range(1, STEPS + 1) for row in resumed.rollouts(step)]
     assert len(rows) == len({row["trajectory"] for row in rows})
+
+
+def test_what_dies_or_hangs_while_the_trainer_computes(tmp_path):
+    """An engine that has nothing to do, and the trainer's rank itself."""
+    checkpoints = tmp_path / "computes/checkpoints"
+    status, output, seconds = interrupt(
+        tmp_path, "computes", 1, kill_core_while_the_trainer_computes, f"trainer.total_training_steps={STEPS}"
+    )
+    assert status == 1
+    assert "The run ended: vLLM server 0 is gone" in output and "its log is" in output, output
+    assert seconds < 60
+    saved = checkpoint.newest_sealed(checkpoints)
+    assert saved is not None, "the step that was trained meanwhile is not lost"
+
+    stopped = []
+
+    def stop_rank(launcher: psutil.Process) -> None:
+        stopped.append(rank(launcher).pid)
+        rank(launcher).suspend()
+
+    limit = f"marsrl.run.training_timeout_s={TRAINING_LIMIT_S}"
+    status, output, seconds = interrupt(
+        tmp_path, "computes", saved + 1, stop_rank, limit, "marsrl.run.sync_timeout_s=600", RESUME
+    )
+    assert status == 1
+    assert f"training_timeout_s = {TRAINING_LIMIT_S} s" in output and f"process {stopped[0]}" in output, (
+        output
+    )
+    assert f"To go on from step {saved}" in output and "Traceback (most recent" not in output
+    assert checkpoint.newest_sealed(checkpoints) == saved

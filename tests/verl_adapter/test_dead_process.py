@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("ray", reason="Ray's errors")
@@ -81,3 +83,18 @@ def test_one_that_could_not_start(monkeypatch):
     monkeypatch.setattr(dead_process, "logs_folder", lambda: None)
     task = RayTaskError("__init__", "Traceback\nValueError: no model", ValueError("no model"))
     assert "it could not start" in reason(ActorDiedError(task))
+
+
+def test_one_that_hangs_is_named_with_its_log(tmp_path, monkeypatch):
+    log = tmp_path / "worker-abc-01000000-123.err"
+    log.write_text("a warning\n")
+    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
+    known = {"ab": {"Name": "xyWorkerDict_0:1", "Pid": 123, "Address": {"IPAddress": "10.0.0.1"}}}
+    monkeypatch.setattr("ray._private.state.actors", lambda actor_id: known.get(actor_id, {}))
+
+    def handle(actor_id: str) -> SimpleNamespace:
+        return SimpleNamespace(_ray_actor_id=SimpleNamespace(hex=lambda: actor_id))
+
+    said = dead_process.running_process(handle("ab"))
+    assert said == f" (xyWorkerDict_0:1, process 123, on 10.0.0.1); its log is {log}"
+    assert dead_process.running_process(handle("cd")) == ""

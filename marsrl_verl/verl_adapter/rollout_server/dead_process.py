@@ -6,10 +6,12 @@ class and process, and guess at causes.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray.exceptions import RayActorError
 
 from marsrl_verl.core.inert_text import one_line
@@ -45,7 +47,7 @@ def dead_process(error: RayActorError) -> str:
     place = _place(found.get("name") or kind, pid, found.get("ip"))
     causes = (why for pattern, why in _CAUSES if re.search(pattern, text, re.IGNORECASE | re.DOTALL))
     why = next(causes, one_line(text)[:_SHOWN_CHARACTERS])
-    return f"{whose}{place} has died: {why}{log_of(pid)}"
+    return f"{whose}{place} has died: {why}{_log_of(pid)}"
 
 
 def running_process(actor: Any) -> str:
@@ -57,7 +59,14 @@ def running_process(actor: Any) -> str:
         return ""
     pid = str(found["Pid"])
     place = _place(found["Name"], pid, found["Address"]["IPAddress"])
-    return f"{place}{log_of(pid)}"
+    return f"{place}{_log_of(pid, last_line=False)}"
+
+
+def of_this_process() -> str:
+    """Where this process runs and its log is, in which that of an engine is too."""
+    pid = str(os.getpid())
+    where = f" (server: process {pid}, on {ray.util.get_node_ip_address()})"
+    return f"{where}{_log_of(pid, last_line=False)}"
 
 
 def _place(name: str, pid: str | int | None, node: str | None) -> str:
@@ -65,14 +74,16 @@ def _place(name: str, pid: str | int | None, node: str | None) -> str:
     return f" ({', '.join(filter(None, parts))})" if any(parts) else ""
 
 
-def log_of(pid: str | None) -> str:
-    """Where its log is, if it ran on this node, with the last line."""
+def _log_of(pid: str | None, *, last_line: bool = True) -> str:
+    """Where its log is, if it ran on this node, with the last line: why it has died, perhaps."""
     folder = logs_folder()
     if folder is None or pid is None:
         return ""
     files = sorted(folder.glob(f"worker-*-{pid}.err"))
     if not files:
         return f"; its log is on its node, in {folder}"
+    if not last_line:
+        return f"; its log is {files[-1]}"
     lines = files[-1].read_text(encoding="utf-8", errors="replace").strip().splitlines()
     last = f", which ends: {one_line(lines[-1])[:_SHOWN_CHARACTERS]}" if lines else ""
     return f"; its log is {files[-1]}{last}"

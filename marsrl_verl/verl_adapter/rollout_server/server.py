@@ -32,6 +32,7 @@ from marsrl_verl.core.policy import SHARED
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.client import packed, unpacked
+from marsrl_verl.verl_adapter.rollout_server.dead_process import of_this_process
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import (
     accepted_params,
     completion,
@@ -59,7 +60,7 @@ def _dead_engine_named() -> Iterator[None]:
     try:
         yield
     except EngineDeadError as error:
-        raise EngineUnavailableError("the engine's process has ended; its log says why") from error
+        raise EngineUnavailableError(f"the engine's process has ended{of_this_process()}") from error
 
 
 @dataclass(frozen=True, slots=True)
