@@ -17,6 +17,7 @@ import fake_ray
 
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import LoopRules
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
@@ -29,12 +30,14 @@ from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.runs import Call
+from marsrl_verl.evaluation.watch import Watch, step_facts
 from marsrl_verl.reporting.rollout_log import rollout_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.frozen.answer_file import AnswerFileError, FileSource
 from marsrl_verl.rollout.frozen.endpoint import EndpointSource
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.settings.api_key import ApiKeyError
+from marsrl_verl.settings.watch import WatchConfig
 from marsrl_verl.verl_adapter.components import (
     answer_sources,
     build_method,
@@ -257,23 +260,35 @@ def test_the_worker_asks_it_for_the_solver_alone_and_scores_as_usual(worker_of):
     assert found[0].text == "2 ", "the trained model's control tokens are taken out"
 
 
-def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatch):
-    def answer(item: RolloutRequest) -> RolloutOutput:
-        if item.role == "solver":
-            members = [frozen_answer(item, k, FinishReason.ERROR) for k in range(8)]
-        else:
-            sequence = Sequence(item.role, [1], [2], [-0.5])
-            members = [replace(frozen_answer(item, k), sequences=[sequence]) for k in range(8)]
-        return RolloutOutput(item.group_id, members)
+@pytest.fixture
+def manager_with(monkeypatch):
+    """A manager whose frozen Solver fails so many of the 8 requests of each group; the engine answers all."""
 
-    def run_requests(requests, sampling, round_id):
-        answers = [RequestResult(answer(one), 1.0) for one in requests]
-        return answers if len(answers) > 1 else answers[0]
+    def make(failing: int, *words: str) -> MarsRLAgentLoopManager:
+        def answer(item: RolloutRequest) -> RolloutOutput:
+            if item.role == "solver":
+                ends = [FinishReason.ERROR] * failing + [FinishReason.STOP] * (8 - failing)
+                members = [frozen_answer(item, k, end) for k, end in enumerate(ends)]
+            else:
+                sequence = Sequence(item.role, [1], [2], [-0.5])
+                members = [replace(frozen_answer(item, k), sequences=[sequence]) for k in range(8)]
+            return RolloutOutput(item.group_id, members)
 
-    monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
-    manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
-    manager.config = composed(*SERVED)
-    manager.agent_loop_workers = [SimpleNamespace(run_requests=fake_ray.Method(run_requests))]
+        def run_requests(requests, sampling, round_id):
+            answers = [RequestResult(answer(one), 1.0) for one in requests]
+            return answers if len(answers) > 1 else answers[0]
+
+        monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
+        manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
+        manager.config = composed(*SERVED, *words)
+        manager.agent_loop_workers = [SimpleNamespace(run_requests=fake_ray.Method(run_requests))]
+        return manager
+
+    return make
+
+
+def test_a_round_without_a_solution_stops_although_the_engine_answers(manager_with):
+    manager = manager_with(8)
     requests = [make_request("solver"), make_request("verifier")]
     with pytest.raises(
         EngineUnavailableError,
@@ -282,6 +297,19 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
         manager.start(requests, {item.role: SETTINGS for item in requests}).wait()
     [output] = manager.start(requests[1:], {"verifier": SETTINGS}).wait().outputs
     assert len(output.trajectories) == 8
+
+
+def test_an_endpoint_that_fails_often_stops_the_run_as_configured(manager_with):
+    requests = [make_request("solver", f"p{k}") for k in range(4)]
+
+    def rounds(manager: MarsRLAgentLoopManager) -> None:
+        for _ in range(2):
+            manager.start(requests, {"solver": SETTINGS}).wait()
+
+    with pytest.raises(EngineUnavailableError, match=r"40 of 64 .* frozen policy solver .*0\.5.*HTTP 500"):
+        rounds(manager_with(5))
+    rounds(manager_with(4))
+    rounds(manager_with(5, "marsrl.policies.solver.endpoint.max_failed_frac=0.7"))
 
 
 # --- what a run leaves behind ---------------------------------------------------------------------
@@ -319,6 +347,16 @@ def step_result(group: Group) -> StepResult:
         oldest_waiting={},
         request_ages={},
     )
+
+
+def test_a_frozen_solver_whose_requests_fail_is_warned_of():
+    item = make_request("solver")
+    ends = [FinishReason.ERROR] * 5 + [FinishReason.STOP] * 3
+    group = Group(item, [frozen_answer(item, k, end) for k, end in enumerate(ends)])
+    watch = Watch(WatchConfig(), untrained=frozenset({"solver"}))
+    facts = step_facts(step_result(group), MarsRL, watch.untrained, due=True, updated=True)
+    (said,) = watch.look(1, facts)
+    assert "62% of the responses of the solver failed (5 of 8); the first: HTTP 500" in said
 
 
 def test_a_frozen_solver_has_no_lengths(tmp_path):
