@@ -91,12 +91,19 @@ def kill_core(launcher: psutil.Process) -> None:
     engine_core(launcher).kill()
 
 
+def ray_process(launcher: psutil.Process, kind: str) -> psutil.Process:
+    """The first one of a class of actors; the trainer has one."""
+    return next(
+        one for one in launcher.children(recursive=True) if one.cmdline()[:1] and kind in one.cmdline()[0]
+    )
+
+
 def rank(launcher: psutil.Process) -> psutil.Process:
-    """The trainer's one."""
-    (found,) = [
-        one for one in launcher.children(recursive=True) if one.cmdline()[0].startswith("ray::WorkerDict")
-    ]
-    return found
+    return ray_process(launcher, "ray::WorkerDict")
+
+
+def kill_rollout_worker(launcher: psutil.Process) -> None:
+    ray_process(launcher, "ray::RolloutWorker").kill()
 
 
 def kill_core_while_the_trainer_computes(launcher: psutil.Process) -> None:
@@ -165,7 +172,7 @@ def test_a_run_goes_on_exactly_after_every_fault(tmp_path, whole_run):
 
 
 def test_what_dies_or_hangs_while_the_trainer_computes(tmp_path):
-    """An engine that has nothing to do, and the trainer's rank itself."""
+    """An engine that has nothing to do, the trainer's rank itself, and a rollout worker at any time."""
     checkpoints = tmp_path / "computes/checkpoints"
     status, output, seconds = interrupt(
         tmp_path, "computes", 1, kill_core_while_the_trainer_computes, f"trainer.total_training_steps={STEPS}"
@@ -192,3 +199,10 @@ def test_what_dies_or_hangs_while_the_trainer_computes(tmp_path):
     )
     assert f"To go on from step {saved}" in output and "Traceback (most recent" not in output
     assert checkpoint.newest_sealed(checkpoints) == saved
+
+    # Step saved + 1 is in the metrics of the run that hung.
+    status, output, seconds = interrupt(tmp_path, "computes", saved + 2, kill_rollout_worker, RESUME)
+    assert status == 1 and seconds < 60
+    assert "a rollout worker (agent_loop_worker_" in output and "has died: it crashed or was killed" in output
+    newest = checkpoint.newest_sealed(checkpoints)
+    assert newest is not None and newest > saved

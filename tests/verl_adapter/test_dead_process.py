@@ -18,8 +18,12 @@ KILLED = (
     "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit "
     "detail: Worker unexpectedly exits with a connection error code 2. End of file. Some common causes "
     "include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop --force "
-    "is called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error."
+    "was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error. If the "
+    "process was killed by the kernel OOM killer (verifiable by checking for OOM in dmesg of the OOMing "
+    "node), consider enabling resource isolation via --enable-resource-isolation to prevent node deaths by "
+    "resource contention and significant loss of progress by uninformed kernel OOM killing."
 )
+"""What Ray 2.60 says of a process that was sent SIGKILL."""
 
 
 def died(class_name: str, message: str = KILLED, pid: int = 123, name: str = "") -> ActorDiedError:
@@ -42,7 +46,7 @@ def died(class_name: str, message: str = KILLED, pid: int = 123, name: str = "")
 )
 def test_a_dead_process_is_named_with_its_log(tmp_path, monkeypatch, kind, whose):
     log = tmp_path / "worker-abc-01000000-123.err"
-    log.write_text("loading\nCUDA error: device-side assert\n")
+    log.write_text(":job_id:01\nloading\nCUDA error: device-side assert\n:actor_name:WorkerDict\n")
     monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
     assert reason(died(kind)) == (
         f"{whose} ({kind}, process 123, on 10.0.0.1) has died: it crashed or was killed, often by the system "

@@ -13,7 +13,7 @@ pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
 import fake_ray
 from fake_ray import Answer, FakeRay
-from ray.exceptions import RayTaskError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.config.command_line import parse_arguments
@@ -29,7 +29,7 @@ from marsrl_verl.verl_adapter.rollout_server import engine_watch
 from marsrl_verl.verl_adapter.rollout_server import worker as worker_module
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
-from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts
+from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS, GroupCounts
 from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
 from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId
 
@@ -176,6 +176,25 @@ def test_one_request_without_an_engine_ends_the_round(manager_of):
     manager.agent_loop_workers[1].run_requests = broken
     with pytest.raises(EngineUnavailableError, match=r"^server 0 is gone$"):
         manager.start([make_request("a"), make_request("b")], {"solver": SETTINGS}).wait()
+
+
+@pytest.mark.parametrize(
+    "error", [ActorDiedError(), through_ray(ActorDiedError())], ids=["rollout", "reward"]
+)
+def test_the_death_of_a_worker_leaves_a_state_that_can_be_saved(manager_of, error):
+    def begun():
+        manager = manager_of(2)
+        dies = fake_ray.Method(lambda *_: Answer(error=error))
+        manager.agent_loop_workers[1].run_requests = manager.agent_loop_workers[1].run_request = dies
+        return manager
+
+    requests = [make_request("a"), make_request("b")]
+    with pytest.raises(SAVABLE_ERRORS, match="has died"):
+        begun().start(requests, {"solver": SETTINGS}).wait()
+    manager = begun()
+    manager.submit(requests, {"solver": SETTINGS})
+    with pytest.raises(SAVABLE_ERRORS, match="has died"):
+        manager.outputs()
 
 
 def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):

@@ -25,7 +25,7 @@ _ROLES = {
 }
 """By the class of an actor."""
 _CAUSES = (
-    (r"out of memory|\bOOM(?! killer)|memory (?:usage|pressure).*threshold", "the node's memory was used up"),
+    (r"out of memory|\bOOM\b|memory (?:usage|pressure).*threshold", "the node's memory was used up"),
     (r"node.{0,40}(?:died|dead|terminated|preempt)|NODE_DIED", "its node is gone"),
     (r"ray\.kill|INTENDED|user.*request", "it was ended on purpose"),
     (r"creation task|__init__", "it could not start"),
@@ -35,6 +35,10 @@ _CAUSES = (
     ),
 )
 """What Ray says, in its order of certainty, and what it means."""
+_GUESSES = "Some common causes include"
+"""From here on it names everything that there is."""
+_MARKS = (":actor_name:", ":job_id:", ":task_name:")
+"""Lines that Ray itself writes into a log."""
 _SHOWN_CHARACTERS = 300
 
 
@@ -45,7 +49,8 @@ def dead_process(error: RayActorError) -> str:
     kind, pid = found.get("class_name", ""), found.get("pid")
     whose = next((role for name, role in _ROLES.items() if name in kind), "a process of the run")
     place = _place(found.get("name") or kind, pid, found.get("ip"))
-    causes = (why for pattern, why in _CAUSES if re.search(pattern, text, re.IGNORECASE | re.DOTALL))
+    told = text.partition(_GUESSES)[0]
+    causes = (why for pattern, why in _CAUSES if re.search(pattern, told, re.IGNORECASE | re.DOTALL))
     why = next(causes, one_line(text)[:_SHOWN_CHARACTERS])
     return f"{whose}{place} has died: {why}{_log_of(pid)}"
 
@@ -84,7 +89,8 @@ def _log_of(pid: str | None, *, last_line: bool = True) -> str:
         return f"; its log is on its node, in {folder}"
     if not last_line:
         return f"; its log is {files[-1]}"
-    lines = files[-1].read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    text = files[-1].read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in text.strip().splitlines() if not line.startswith(_MARKS)]
     last = f", which ends: {one_line(lines[-1])[:_SHOWN_CHARACTERS]}" if lines else ""
     return f"; its log is {files[-1]}{last}"
 

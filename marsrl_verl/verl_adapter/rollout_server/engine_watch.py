@@ -183,8 +183,9 @@ class EngineWatch:
 
 def is_refusal(error: RayError) -> bool:
     """Whether a call reached its actor and was refused there. Whatever else Ray raises, or an actor says of
-    its engine, is the end of a process."""
-    return isinstance(error, RayTaskError) and not isinstance(origin(error), EngineUnavailableError)
+    its engine or of another actor, is the end of a process."""
+    ends = (EngineUnavailableError, RayActorError)
+    return isinstance(error, RayTaskError) and not isinstance(origin(error), ends)
 
 
 def origin(error: BaseException) -> BaseException:

@@ -63,7 +63,8 @@ class _WorkersRound:
         """See `generation.StartedRound`.
 
         Raises:
-            EngineUnavailableError: the engine is gone, or answers nothing any more (see `RequestWatch`).
+            EngineUnavailableError: the engine or a worker is gone, or nothing is answered any more (see
+                `RequestWatch`).
             ProgramFailedError: a rollout program fails on everything.
             RewardUnavailableError: a role's reward fails on everything, or holds all of its threads.
             RoundStalledError: the round does not go on.
@@ -73,6 +74,8 @@ class _WorkersRound:
             answers: list[RequestResult] = results(self.answers, self.look)
         except RewardUnavailableError as error:
             raise without_tracebacks(error) from None
+        except RayActorError as error:
+            raise EngineUnavailableError(reason(error)) from error
         outputs = [one.output for one in answers]
         self.check(outputs)
         seconds = max((one.seconds for one in answers), default=0.0)
@@ -200,6 +203,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             answers = next_results(list(self._streamed), self._look)
         except Exception as error:
             self._streamed.clear()
+            if isinstance(error, RayActorError):
+                raise EngineUnavailableError(reason(error)) from error
             raise without_tracebacks(error) from None
         requests = [self._streamed.pop(reference) for reference, _ in answers]
         outputs = [answer.output for _, answer in answers]
