@@ -124,9 +124,11 @@ class ScriptedClient:
         if len(ids) > decoding.max_tokens:
             ids, finish, stop = ids[: decoding.max_tokens], FinishReason.LENGTH, None
         log_probs = np.array([-0.01 * (token % 50) - 0.01 for token in ids], dtype=np.float32)
+        forced = None
         if decoding.structured is not None:
-            log_probs[[tokenizer.decode([token]) in FORCED for token in ids]] = 0.0
-        return [Completion(token_ids(ids), log_probs, finish, stop, self.version) for _ in range(n)]
+            forced = np.array([tokenizer.decode([token]) in FORCED for token in ids], dtype=np.bool_)
+        found = Completion(token_ids(ids), log_probs, finish, stop, self.version, forced=forced)
+        return [found] * n
 
 
 def request(group_id: str = "p1/solver.0", n: int = 2, **more: Any) -> RolloutRequest:

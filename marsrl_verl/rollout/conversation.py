@@ -132,8 +132,8 @@ class Conversation:
             stop: strings that end it, also where one began in an earlier completion of the same run.
             top_log_probs: see `Decoding`.
             structured: see `Decoding`. A grammar begins anew with every request, so such a completion is
-                never split: limits of a round don't hold for it. Tokens that the grammar forced (their
-                log-probability is exactly 0) get mask 0.
+                never split: limits of a round don't hold for it. Tokens that the grammar forced
+                (`Completion.forced`) get mask 0.
             turn: noted of its tokens (annotation `turn`).
 
         Returns:
@@ -146,14 +146,14 @@ class Conversation:
         """
         limit = self._limit(max_tokens, single_request=structured is not None)
         if isinstance(limit, FinishReason):
-            return self._take(nothing(limit), 0, max_tokens, (), False, turn)
+            return self._take(nothing(limit), 0, max_tokens, (), turn)
         name = f"{self.trajectory_id}{self._sampler.name_suffix}"
         answer = await self._completions(1, name, limit, stop, top_log_probs, structured)
         if isinstance(answer, str):
             return self._failed(Failure(FinishReason.ERROR, answer))
         if not answer:
             return self._failed(Failure(FinishReason.ABORTED, "the engine returned 0 of 1 completions"))
-        return self._take(answer[0], limit, max_tokens, stop, structured is not None, turn)
+        return self._take(answer[0], limit, max_tokens, stop, turn)
 
     async def sample_n(
         self,
@@ -168,7 +168,7 @@ class Conversation:
         limit = self._limit(None, single_request=structured is not None)
         if isinstance(limit, FinishReason):
             for one in members:
-                one._take(nothing(limit), 0, None, (), False, turn)
+                one._take(nothing(limit), 0, None, (), turn)
             return members
         request_suffix = f"+{self._sampled_n}" if self._sampled_n else ""
         self._sampled_n += 1
@@ -176,7 +176,7 @@ class Conversation:
         answer = await self._completions(n, name, limit, stop, 0, structured)
         completions = [] if isinstance(answer, str) else answer
         for one, completion in zip(members, completions, strict=False):
-            one._take(completion, limit, None, stop, structured is not None, turn)
+            one._take(completion, limit, None, stop, turn)
         for one in members[len(completions) :]:
             if isinstance(answer, str):
                 one._failed(Failure(FinishReason.ERROR, answer))
@@ -217,7 +217,6 @@ class Conversation:
         limit: int,
         max_tokens: int | None,
         stop: Sequence[str],
-        structured: bool,
         turn: int | None,
     ) -> Completion:
         """Add what the engine answered to a request for `limit` tokens."""
@@ -226,8 +225,9 @@ class Conversation:
         count = len(completion.token_ids)
         if count:
             log_probs, mask = completion.log_probs, np.ones(count, dtype=np.uint8)
-            if structured:
-                mask = (log_probs != 0.0).astype(np.uint8)
+            if completion.forced is not None:
+                mask[completion.forced] = 0
+                log_probs = np.where(completion.forced, np.float32(0), log_probs)
             number = -1 if turn is None else turn
             self._growing.add(Part(completion.token_ids, log_probs, mask, completion.version, number))
             self._sampler.tokens(self.k).sampled += count

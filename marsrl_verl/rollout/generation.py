@@ -65,6 +65,9 @@ class Completion:
     version: int = 0
     """The policy version that sampled it."""
     top: TopLogProbs | None = None
+    forced: NDArray[np.bool_] | None = None
+    """(T,) of a structured output: tokens that spell what every text that the structure allows here goes on
+    with; None: nothing was forced."""
 
 
 class GenerationClient(Protocol):

@@ -99,4 +99,5 @@ def _shortened(completion: Completion, count: int, stop: str) -> Completion:
         finish=FinishReason.STOP,
         stop=stop,
         top=None if top is None else TopLogProbs(top.ids[:count], top.log_probs[:count]),
+        forced=None if completion.forced is None else completion.forced[:count],
     )

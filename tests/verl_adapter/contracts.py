@@ -349,6 +349,11 @@ PRESENT: dict[str, type] = {
     "vllm.v1.engine.async_llm:AsyncLLM.check_health": object,
     "vllm.v1.engine.async_llm:AsyncLLM.is_sleeping": object,
     "vllm.v1.engine.detokenizer:IncrementalDetokenizer.num_output_tokens": object,
+    # rollout_server.forced_tokens: the engine's grammars, compiled once more.
+    "vllm.config:VllmConfig.structured_outputs_config": object,
+    "vllm.v1.structured_output.backend_xgrammar:XgrammarBackend.compile_grammar": object,
+    "vllm.v1.structured_output.backend_xgrammar:validate_xgrammar_grammar": object,
+    "vllm.v1.structured_output.request:get_structured_output_key": object,
     "verl.single_controller.ray:RayWorkerGroup.workers": property,
 }
 """Classes and attributes without parameters to compare."""

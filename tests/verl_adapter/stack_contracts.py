@@ -72,6 +72,10 @@ READ: tuple[str, ...] = (
     "vllm.v1.engine.output_processor:OutputProcessor.request_states",
     "vllm.v1.engine.output_processor:RequestState.detokenizer",
     "vllm.exceptions:VLLMValidationError",
+    # rollout_server.forced_tokens.
+    "vllm.v1.engine.async_llm:AsyncLLM.get_tokenizer",
+    "vllm.v1.structured_output.backend_xgrammar:XgrammarGrammar.matcher",
+    "vllm.v1.structured_output.backend_xgrammar:XgrammarGrammar.ctx",
 )
 """Names and attributes, of instances too, that are read."""
 
@@ -103,6 +107,10 @@ SAME: dict[str, tuple[str, ...]] = {
     "vllm.v1.engine.async_llm:AsyncLLM.abort": (),
     "vllm.v1.engine.async_llm:AsyncLLM.check_health": (),
     "vllm.v1.engine.async_llm:AsyncLLM.add_lora": (),
+    # Which tokens a structure forces: the same class compiles it here and in the engine's core.
+    "vllm.v1.structured_output.backend_xgrammar:XgrammarBackend": (),
+    "vllm.v1.structured_output.backend_xgrammar:validate_xgrammar_grammar": (),
+    "vllm.v1.structured_output.request:get_structured_output_key": (),
     # Packed rows, and masks that are left as they are: verl's packed passes, shared prefixes, FCI.
     "transformers.masking_utils:_preprocess_mask_arguments": (),
     "transformers.masking_utils:find_packed_sequence_indices": (),

@@ -121,6 +121,17 @@ def test_a_packed_request_has_a_packed_answer():
     assert engine.added[0][:2] == ("r", [5, 6])
 
 
+def test_tokens_that_a_structure_forces_are_told():
+    engine = Engine([done(answer([1, 2], "stop"), answer([2], "stop"))])
+    server = Server(engine)
+    reader = {"ab": lambda ids: ids == 2}
+    server._forced_tokens = SimpleNamespace(reader=lambda structured: reader[structured["regex"]])
+    found = generate(server, decoding=Decoding(4, structured={"regex": "ab"}))
+    assert [one.forced.tolist() for one in found] == [[False, True], [True]]
+    engine.outputs = [done(answer([1, 2], "stop"))]
+    assert generate(server, n=1)[0].forced is None
+
+
 def test_a_version_is_that_of_the_admission():
     engine = Engine([])
     server = Server(engine)

@@ -136,8 +136,8 @@ def test_modules_with_inheriting_classes_are_all_looked_at():
             importing.add(".".join(path.relative_to(adapter).with_suffix("").parts))
     alone = {
         "engine.batch", "engine.micro_batches", "engine.rank_rows",
-        "rollout_server.scoring", "rollout_server.template_builder", "rollout_server.turn_parser",
-        "trainer.reward_kl",
+        "rollout_server.forced_tokens", "rollout_server.scoring", "rollout_server.template_builder",
+        "rollout_server.turn_parser", "trainer.reward_kl",
     }  # fmt: skip
     assert importing - set(MODULES_WITH_CLASSES) <= alone, "these have classes of their own only"
 

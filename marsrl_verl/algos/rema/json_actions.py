@@ -3,9 +3,8 @@
 The engine is held to the object's grammar, so that its tokens are those of valid JSON unless the limit of
 tokens cuts it. The grammar is that of the compact form, `{"action":"REWRITE","output":"…"}`: a JSON schema
 leaves blanks between the parts free, with which a plan could fill its limit, unless the whole engine is set
-otherwise (vLLM's `disable_any_whitespace`). Tokens that the grammar forced are neither trained nor part of a
-ratio (`Conversation.sample`); nothing but the grammar may cut what is sampled, so the settings refuse `top_p`
-and `top_k`."""
+otherwise (vLLM's `disable_any_whitespace`). Tokens that spell nothing but what the grammar forced, however
+the tokenizer cuts it, are neither trained nor part of a ratio (`Completion.forced`)."""
 
 from __future__ import annotations
 

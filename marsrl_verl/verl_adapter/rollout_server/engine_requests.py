@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from vllm import SamplingParams
 from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.answer import FINISH_REASONS
 from marsrl_verl.rollout.generation import Completion, Decoding, TopLogProbs
@@ -95,11 +96,19 @@ def _structure(structured: Mapping[str, Any]) -> StructuredOutputsParams:
     return StructuredOutputsParams(**{kind: list(value) if kind == "choice" else value})
 
 
-def completion(answer: CompletionOutput, version: int, top_log_probs: int) -> Completion:
+def completion(
+    answer: CompletionOutput,
+    version: int,
+    top_log_probs: int,
+    forced: Callable[[TokenIds], NDArray[np.bool_]] | None = None,
+) -> Completion:
     """One of the completions of a finished request, T tokens, made with `flat_logprobs`.
 
     vLLM's flat lists have the sampled token and then the `top_log_probs` likeliest at every position, also
     where the sampled one is among these.
+
+    Args:
+        forced: tells the tokens that a structure forced (`ForcedTokens.reader`).
     """
     flat, length, width = answer.logprobs, len(answer.token_ids), top_log_probs + 1
     log_probs = _array(flat.logprobs, np.float32).reshape(length, width)  # type: ignore[union-attr]
@@ -111,13 +120,15 @@ def completion(answer: CompletionOutput, version: int, top_log_probs: int) -> Co
     finish = FINISH_REASONS.get(answer.finish_reason or "", FinishReason.ABORTED)
     # Of an end token it is None, or the token's id where the model has several.
     matched = finish is FinishReason.STOP and isinstance(answer.stop_reason, str)
+    token_ids = _array(answer.token_ids, np.int32)
     return Completion(
-        token_ids=_array(answer.token_ids, np.int32),
+        token_ids=token_ids,
         log_probs=log_probs[:, 0].copy() if top_log_probs else log_probs[:, 0],
         finish=finish,
         stop=str(answer.stop_reason) if matched else None,
         version=version,
         top=top,
+        forced=None if forced is None else forced(token_ids),
     )
 
 

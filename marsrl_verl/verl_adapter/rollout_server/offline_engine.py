@@ -74,8 +74,11 @@ class OfflineClient:
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        from marsrl_verl.verl_adapter.rollout_server.forced_tokens import ForcedTokens
+
         arguments = engine_arguments(config, settings.longest_sequence)
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        self._forced_tokens = ForcedTokens(self._engine)
 
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
@@ -87,11 +90,12 @@ class OfflineClient:
         from marsrl_verl.verl_adapter.rollout_server.engine_requests import accepted_params, completion
 
         params = accepted_params(decoding, n, self._engine.model_config)
+        forced = None if decoding.structured is None else self._forced_tokens.reader(decoding.structured)
         prompt = TokensPrompt(prompt_token_ids=prompt_ids.tolist())
         try:
             async for output in self._engine.generate(prompt, params, name):
                 if output.finished:
-                    return [completion(one, 0, decoding.top_log_probs) for one in output.outputs]
+                    return [completion(one, 0, decoding.top_log_probs, forced) for one in output.outputs]
         except EngineDeadError as error:
             raise EngineUnavailableError(f"vLLM's engine is gone: {error}") from error
         return []

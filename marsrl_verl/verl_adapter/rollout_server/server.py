@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from marsrl_verl.verl_adapter.rollout_server.engine_requests import (
     completion,
     unanswered,
 )
+from marsrl_verl.verl_adapter.rollout_server.forced_tokens import ForcedTokens
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters, read_counters
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import (
     EXTENSION,
@@ -86,6 +88,10 @@ class MarsRLvLLMServer(vLLMHttpServer):
         self._answered = frozenset(models(self.config) or ({SHARED} - self._own_adapters))
         self._adapters: dict[str, _Adapter] = {}
         self._next_adapter = _FIRST_ADAPTER
+
+    @cached_property
+    def _forced_tokens(self) -> ForcedTokens:
+        return ForcedTokens(self.engine)
 
     def _get_worker_extension_cls(self) -> str:
         return EXTENSION
@@ -156,6 +162,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
                 "adapter before its first request"
             )
         params = accepted_params(decoding, n, self.engine.model_config)
+        forced = None if decoding.structured is None else self._forced_tokens.reader(decoding.structured)
         if await self._park_until_admitted(request_id) is not None:
             return unanswered(n, self.global_steps or 0, decoding.top_log_probs)
         try:
@@ -177,7 +184,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
         except BaseException:
             await self.engine.abort(request_id)
             raise
-        return [completion(one, version, decoding.top_log_probs) for one in output.outputs]
+        return [completion(one, version, decoding.top_log_probs, forced) for one in output.outputs]
 
     async def set_adapter(self, policy: str, folder: str, version: int) -> None:
         """Let requests of `policy` be answered with this adapter from now on, in the place of an earlier one.

@@ -70,7 +70,7 @@ def test_what_the_grammar_allows_is_read_back(kind, output):
 
 
 class GrammarClient:
-    """Answers with an action whose parts of the grammar have probability 1."""
+    """Answers with an action, and which of its tokens the grammar forced."""
 
     def __init__(self) -> None:
         self.requests = []
@@ -78,9 +78,10 @@ class GrammarClient:
     async def generate(self, policy, prompt_ids, decoding, *, session, name, n=1):
         self.requests.append((n, decoding.structured))
         ids = b'{"action": "REWRITE", "output": "x"}'
-        log_probs = np.zeros(len(ids), dtype=np.float32)
-        log_probs[[12, 33]] = -0.5  # what was chosen: R of REWRITE, and x
-        found = Completion(token_ids(list(ids)), log_probs, FinishReason.STOP)
+        forced = np.ones(len(ids), dtype=np.bool_)
+        forced[[12, 33]] = False  # what was chosen: R of REWRITE, and x
+        log_probs = np.full(len(ids), -0.5, dtype=np.float32)
+        found = Completion(token_ids(list(ids)), log_probs, FinishReason.STOP, forced=forced)
         return [found] * n
 
 

@@ -248,16 +248,6 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         )
         fix = f"Set it to pois, or {_ALGO}.plan_form=text."
         yield ConfigIssue("marsrl.off_policy.mode", what, fix, mode)
-    if config.plan_form is PlanForm.JSON and META_THINKING in roles:
-        own = run.settings.roles[META_THINKING]
-        for name, value, neutral in (("top_p", own.top_p, 1.0), ("top_k", own.top_k, -1)):
-            if value != neutral:
-                what = (
-                    "Tokens of which the grammar leaves one are not trained; where a cut leaves one it looks "
-                    "the same, and what the agent chose would be left out too."
-                )
-                fix = f"Set it to {neutral:g}, or {_ALGO}.plan_form=text."
-                yield ConfigIssue(f"marsrl.roles.{META_THINKING}.{name}", what, fix, value)
     if config.plan_form is PlanForm.JSON and run.settings.pipeline.max_segments > 1:
         what = "A grammar begins anew with every request, so plans can't be cut into segments."
         fix = f"Set it to 1, or {_ALGO}.plan_form=text."
