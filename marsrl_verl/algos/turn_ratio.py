@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from marsrl_verl.algos.estimator import Estimator, EstimatorConfig
 from marsrl_verl.core.method import LossSpec, RunView
 from marsrl_verl.core.sequence import LABEL, TURN
 from marsrl_verl.settings.choices import TurnRatio
@@ -15,6 +16,7 @@ LOSS = "marsrl_verl.losses.turn_ratio:turn_ratio"
 WIDEST_GEOMETRIC = 0.01
 """A geometric ratio further from 1 than that is rare: log-ratios of a turn's tokens nearly cancel out."""
 _MEAN = "marsrl.training.loss_mean"
+_KL = "algorithm.use_kl_in_reward"
 
 
 class TurnLossConfig(Settings):
@@ -55,17 +57,32 @@ def turn_loss(config: TurnLossConfig, key: str, labels: Sequence[str] = ()) -> L
 
 
 def turn_loss_checks(run: RunView, config: TurnLossConfig, key: str) -> list[ConfigIssue]:
-    """A ratio of whole turns is averaged over turns.
+    """A ratio of whole turns is averaged over turns, each of which has one advantage.
 
     Args:
         config: a node of the method's settings.
         key: its key.
     """
-    if config.ratio is TurnRatio.TOKEN or run.settings.training.loss_mean is not None:
+    if config.ratio is TurnRatio.TOKEN:
         return []
-    what = (
-        "All tokens of a turn have one ratio, and the mean over tokens or responses would weight a turn by "
-        "its length."
-    )
-    fix = f"Set {_MEAN}=seq-mean-turn-mean-token-mean or turn-mean-token-mean, or {key}.ratio=token."
-    return [ConfigIssue(f"{key}.ratio", what, fix, config.ratio)]
+    issues = []
+    if run.settings.training.loss_mean is None:
+        what = (
+            "All tokens of a turn have one ratio, and the mean over tokens or responses would weight a turn by "
+            "its length."
+        )
+        fix = f"Set {_MEAN}=seq-mean-turn-mean-token-mean or turn-mean-token-mean, or {key}.ratio=token."
+        issues.append(ConfigIssue(f"{key}.ratio", what, fix, config.ratio))
+    algo = run.settings.algo
+    if isinstance(algo, EstimatorConfig) and algo.estimator is Estimator.REINFORCE_PP:
+        in_reward = {_KL: True} if run.get(_KL) else {}
+        discount = {"marsrl.algo.gamma": algo.gamma} if algo.gamma != 1.0 else {}
+        for name, value in (in_reward | discount).items():
+            what = (
+                "With reinforce_pp the tokens of a turn then have advantages of their own, and what a ratio of "
+                "whole turns makes of them is the gradient of no published loss."
+            )
+            neutral = "1 (gamma_turn discounts turns)" if name in discount else "false"
+            fix = f"Set it to {neutral}, or {key}.ratio=token."
+            issues.append(ConfigIssue(name, what, fix, value))
+    return issues

@@ -110,6 +110,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cpu_threads": cpu_defaults.threads,
     "weight_bucket": cpu_defaults.weight_bucket,
     "choose": lambda condition, yes, no: yes if condition else no,
+    "equal": lambda one, other: one == other,
 }
 
 

@@ -35,6 +35,20 @@ def test_the_plan_of_dialogues(run, algo):
     assert (NO_CLIP in text) == (algo == "rema_released"), "a clip that can't act is reported"
     assert f"optimizer updates {4 if algo == 'rema' else 1}" in text
     assert "+ instruction 16" in text, "of the first instruction alone"
+    assert "the lists have room for 2 turns of them" in text, "48 tokens: 16, and 2 x 16 before the second"
+
+
+@pytest.mark.parametrize(
+    ("algo", "trained"), [("rema", "1,024"), ("rema_released", "1,024"), ("rema_separate", "512")]
+)
+def test_the_tiny_world_has_room_for_dialogues(run, algo, trained):
+    done = run(f"algo={algo}", "model=tiny_rema", "data=rema_world", "cluster=cpu", "dry_run=true")
+    assert (done.status, done.err) == (0, "")
+    text = " ".join(done.out.split())
+    assert "messages of up to 56 tokens" in text
+    assert "the lists have room for 3 turns of them" in text
+    assert f"trained, at most {trained} (" in text, "of two models in turn one agent's rows"
+    assert text.count(" fits ") == 2
 
 
 @pytest.mark.parametrize(
@@ -197,7 +211,8 @@ REFUSED = {
         [f"{LISTS[1]}=105"], "marsrl.algo.message_tokens = 16", "has room for 15 (max_sequence_tokens 105)",
     ),
     "no room for a message": (
-        ["marsrl.algo.message_tokens=49"], "marsrl.algo.message_tokens = 49", "it could begin none",
+        ["marsrl.algo.message_tokens=49"], "marsrl.algo.message_tokens = 49",
+        "n turns of such messages take up to 98 n tokens",
     ),
     "a penalty over more than a list": (
         ["marsrl.algo.overlong.enabled=true", "marsrl.algo.overlong.tokens=49"],
@@ -213,6 +228,14 @@ REFUSED = {
     "turns that are off": (["marsrl.algo.alternate.interval=3"], "marsrl.algo.alternate.interval", "enabled"),
     "a discount of turns without returns": (
         ["marsrl.algo.gamma_turn=0.9"], "marsrl.algo.gamma_turn = 0.9", "estimator=reinforce_pp",
+    ),
+    "a discount of tokens beside a ratio of turns": (
+        ["marsrl.algo.estimator=reinforce_pp", "marsrl.algo.gamma=0.99"],
+        "marsrl.algo.gamma = 0.99", "marsrl.algo.loss.ratio=token",
+    ),
+    "KL of tokens beside a ratio of turns": (
+        ["marsrl.algo.estimator=reinforce_pp", "algorithm.use_kl_in_reward=true"],
+        "algorithm.use_kl_in_reward = True", "gradient of no published loss",
     ),
     "a message twice at least": (["marsrl.algo.guards.same_messages=1"], "same_messages = 1", "at least 2"),
     "answers from a file": (
@@ -267,3 +290,16 @@ def test_a_problem_that_asks_the_planner_for_a_boxed_answer_is_warned_of(run, tm
         assert (done.status, done.err) == (0, ""), algo
         asked = "The role meta_thinking is not to answer, and is shown problems that ask for a boxed answer"
         assert (asked in " ".join(done.out.split())) == (algo != "algo=vrp_rl")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("marsrl.algo.gamma_turn=0.9",),
+        ("marsrl.algo.gamma=0.99", "marsrl.algo.loss.ratio=token", "marsrl.training.loss_mean=null"),
+    ],
+    ids=["a discount of turns", "ratios of tokens"],
+)
+def test_returns_go_with_a_ratio_where_what_shares_it_shares_an_advantage(run, words):
+    done = run("algo=rema", *SMALL, "marsrl.algo.estimator=reinforce_pp", *words)
+    assert (done.status, done.err) == (0, "")

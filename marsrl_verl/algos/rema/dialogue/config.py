@@ -113,7 +113,10 @@ def _message_budgets(run: RunView, config: Config) -> list[ConfigIssue]:
         most, together = limits.max_new_tokens, limits.max_sequence_tokens
         if config.message_tokens > most:
             what = f"The {role} agent's whole list of messages has {most} tokens: it could begin none."
-            fix = f"Lower it, or raise marsrl.roles.{role}.max_new_tokens."
+            fix = (
+                f"Lower it, or raise marsrl.roles.{role}.max_new_tokens: n turns of such messages take up to "
+                f"{2 * config.message_tokens} n tokens of each agent's list."
+            )
             issues.append(ConfigIssue(f"{_ALGO}.message_tokens", what, fix, config.message_tokens))
         elif together is not None and config.message_tokens > (room := together - limits.max_prompt_tokens):
             what = (
@@ -127,6 +130,20 @@ def _message_budgets(run: RunView, config: Config) -> list[ConfigIssue]:
             fix = f"Lower it, or raise marsrl.roles.{role}.max_new_tokens."
             issues.append(ConfigIssue(f"{_ALGO}.overlong.tokens", what, fix, config.overlong.tokens))
     return issues
+
+
+def full_turns(run: RunView) -> int:
+    """Turns for which the lists have room where all messages have their full length."""
+    config: Config = run.settings.algo
+    rooms = []
+    for role in ROLES:
+        limits = run.settings.roles[role]
+        most = limits.max_new_tokens
+        if limits.max_sequence_tokens is not None:
+            most = min(most, limits.max_sequence_tokens - limits.max_prompt_tokens)
+        # Before the last message the list has two of each turn before.
+        rooms.append((most // config.message_tokens - 1) // 2 + 1)
+    return min(config.max_turns, *rooms)
 
 
 def _frozen(run: RunView) -> list[ConfigIssue]:

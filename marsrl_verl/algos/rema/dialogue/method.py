@@ -97,8 +97,9 @@ class ReMA(BaseMethod):
 
     @classmethod
     def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
-        """A group for each problem; a dialogue is a row of each agent."""
-        return (StagePlan(DIALOGUE, META_THINKING, 1, True, config.group_size, len(ROLES)),)
+        """A group for each problem; a dialogue is a row of each agent that a step trains."""
+        rows = 1 if config.alternate.enabled else len(ROLES)
+        return (StagePlan(DIALOGUE, META_THINKING, 1, True, config.group_size, rows),)
 
     @classmethod
     def opening_prompts(
@@ -132,7 +133,8 @@ class ReMA(BaseMethod):
         config: settings_of.Config = run.settings.algo
         lines = [
             f"  dialogues: up to {config.max_turns} turns of two messages of up to {config.message_tokens:,} "
-            "tokens; each agent's list of messages is a row"
+            "tokens; each agent's list of messages is a row",
+            f"  messages of full length: the lists have room for {settings_of.full_turns(run)} turns of them",
         ]
         trained = {role: run.settings.policy_of(role) for role in ROLES if role not in run.frozen_roles}
         alternation = Alternation.of(config.alternate, ROLES, trained)
