@@ -40,6 +40,8 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": ("qwen2", 28, 1536, 12, 2, None, 8960, 151936, False),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": ("qwen2", 28, 3584, 28, 4, None, 18944, 152064, False),
     "Qwen/Qwen2.5-7B-Instruct": ("qwen2", 28, 3584, 28, 4, None, 18944, 152064, False),
+    "Qwen/Qwen2.5-Math-7B": ("qwen2", 28, 3584, 28, 4, None, 18944, 152064, False),
+    "meta-llama/Llama-3.2-1B-Instruct": ("llama", 16, 2048, 32, 8, 64, 8192, 128256, True),
     "meta-llama/Meta-Llama-3-8B-Instruct": ("llama", 32, 4096, 32, 8, None, 14336, 128256, False),
     "meta-llama/Llama-3.1-8B-Instruct": ("llama", 32, 4096, 32, 8, None, 14336, 128256, False),
 }  # fmt: skip

@@ -34,7 +34,7 @@ def test_parameters_of_a_small_model():
 
 
 def test_parameters_of_the_published_models():
-    # 30.5, 4.0, 1.78, 7.62 and 8.03 billion, as their model cards say.
+    # 30.5, 4.0, 1.78, 7.62, 1.24 and 8.03 billion, as their model cards say.
     counts = {name: shape_from_config(config).parameters for name, config in PUBLISHED.items()}
     assert counts == {
         "Qwen/Qwen3-30B-A3B-Thinking-2507": 30_532_122_624,
@@ -42,6 +42,8 @@ def test_parameters_of_the_published_models():
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
         "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+        "Qwen/Qwen2.5-Math-7B": 7_615_616_512,
+        "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
         "meta-llama/Llama-3.1-8B-Instruct": 8_030_261_248,
         "meta-llama/Meta-Llama-3-8B-Instruct": 8_030_261_248,
     }

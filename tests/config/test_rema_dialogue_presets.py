@@ -149,8 +149,16 @@ def test_published_settings(run, training, message, steps):
     assert (algo.loss.ratio, algo.loss.log_ratio_clip) == ("arithmetic", 3.0)
     assert config.marsrl.training.loss_mean == "seq-mean-turn-mean-token-mean"
     assert config.marsrl.pipeline.updates_per_step == 4
+    assert (config.trainer.save_freq, config.trainer.max_actor_ckpt_to_keep) == (50, 1)
     evaluation = config.marsrl.evaluation
     assert (evaluation.every, evaluation.greedy, evaluation.samples_per_problem) == (10, True, 0)
+
+
+def test_an_adapter_does_not_keep_the_rate_of_whole_models(run):
+    words = ("algo=rema", *PUBLISHED, "training=rema_published", "policies=lora_per_role")
+    assert run(*words).launched.actor_rollout_ref.actor.optim.lr == 1e-5
+    own = run(*words, "actor_rollout_ref.actor.optim.lr=3e-6").launched
+    assert own.actor_rollout_ref.actor.optim.lr == 3e-6
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,11 @@ def test_the_published_numbers(preset, model, iterations, episodes, rate, bounds
     assert bounds in (None, (algo.filter.lowest, algo.filter.highest))
     assert (config.data.train_batch_size, config.marsrl.pipeline.samples_per_update) == (1000, 500)
     assert (actor.optim.lr, actor.clip_ratio, actor.use_kl_loss) == (rate, 0.2, False)
+    adapters = composed(*words, "policies=lora_per_role").actor_rollout_ref.actor
+    assert adapters.optim.lr == pytest.approx(10 * rate)
+    # OpenRLHF's.
+    assert (list(actor.optim.betas), actor.optim.weight_decay, actor.optim.clip_grad) == ([0.9, 0.95], 0.0, 1.0)
+    assert (actor.loss_agg_mode, actor.clip_ratio_c >= 1e9) == ("seq-mean-token-mean", True)
     assert (config.algorithm.use_kl_in_reward, config.algorithm.kl_ctrl.kl_coef) == (True, 0.01)
     role = config.marsrl.roles.reasoning
     assert (role.temperature, role.top_p, role.top_k, role.max_new_tokens) == (1.0, 1.0, -1, 2048)
