@@ -176,7 +176,7 @@ class ArrayDriver(Driver):
         self.trainer.observer.rollouts(self.place.step, self.result, trained, self.method.record)
 
     def describe(self) -> None:
-        self.trainer._fit_describe(self.result, self.batch)
+        self.trainer._fit_describe(self.result, self.batch, trains=True)
 
     def save(self) -> None:
         checkpoint.save_state(self.place.folder, {**self.pools, **self.trainer._step_state()})

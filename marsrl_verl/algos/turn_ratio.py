@@ -68,8 +68,8 @@ def turn_loss_checks(run: RunView, config: TurnLossConfig, key: str) -> list[Con
     issues = []
     if run.settings.training.loss_mean is None:
         what = (
-            "All tokens of a turn have one ratio, and the mean over tokens or responses would weight a turn by "
-            "its length."
+            "All tokens of a turn have one ratio, and the mean over tokens or responses would weight a turn "
+            "by its length."
         )
         fix = f"Set {_MEAN}=seq-mean-turn-mean-token-mean or turn-mean-token-mean, or {key}.ratio=token."
         issues.append(ConfigIssue(f"{key}.ratio", what, fix, config.ratio))
@@ -79,8 +79,8 @@ def turn_loss_checks(run: RunView, config: TurnLossConfig, key: str) -> list[Con
         discount = {"marsrl.algo.gamma": algo.gamma} if algo.gamma != 1.0 else {}
         for name, value in (in_reward | discount).items():
             what = (
-                "With reinforce_pp the tokens of a turn then have advantages of their own, and what a ratio of "
-                "whole turns makes of them is the gradient of no published loss."
+                "With reinforce_pp the tokens of a turn then have advantages of their own, and what a ratio "
+                "of whole turns makes of them is the gradient of no published loss."
             )
             neutral = "1 (gamma_turn discounts turns)" if name in discount else "false"
             fix = f"Set it to {neutral}, or {key}.ratio=token."

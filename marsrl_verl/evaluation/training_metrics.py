@@ -23,11 +23,22 @@ def role_metric(role: str, name: str) -> str:
     return f"role/{role}/{name}"
 
 
-def training_metrics(groups: Iterable[Group], method: type[Method]) -> dict[str, float]:
+def counting(name: str) -> str:
+    """What a role or stage is called in the metrics of a step whose pass trains nobody: such a pass may ask
+    other problems, and in another way, than those beside it in a curve."""
+    return f"{name}.counting"
+
+
+def training_metrics(
+    groups: Iterable[Group], method: type[Method], *, trains: bool = True
+) -> dict[str, float]:
     """All metrics of the groups that a step of the method trains or completes.
 
     A trajectory without a reward (a later one gives it) counts, with its length and ending, but not where
     rewards, answers and verdicts are looked at.
+
+    Args:
+        trains: whether some policy is due in this step (`Method.train_policies`).
     """
     by_name: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
@@ -35,7 +46,7 @@ def training_metrics(groups: Iterable[Group], method: type[Method]) -> dict[str,
             by_name.setdefault(("role", one.request.role), []).append(one)
         by_name.setdefault(("stage", group.request.stage), []).append(group)
     return {
-        f"{kind}/{what}/{name}": value
+        f"{kind}/{what if trains else counting(what)}/{name}": value
         for (kind, what), some in by_name.items()
         for name, value in (_measure(some) | _own(method, some)).items()
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from marsrl_verl.evaluation.estimators import Estimate, metric_label
 from marsrl_verl.evaluation.suite import EvaluationRecord
-from marsrl_verl.evaluation.training_metrics import role_metric
+from marsrl_verl.evaluation.training_metrics import counting, role_metric
 from marsrl_verl.reporting.files import write_bytes_atomic
 from marsrl_verl.reporting.metrics_log import StepMetrics
 
@@ -51,8 +51,9 @@ def draw_learning_curve(
 ) -> Path:
     """Write a PNG of 1200 x 700 pixels.
 
-    Left: the mean reward of each role's training samples, per step (dots) and smoothed (line). Right: the
-    evaluations on held-out problems with their intervals. Axes without data say so.
+    Left: the mean reward of each role's training samples, per step (dots) and smoothed (line), and of passes
+    that train nobody (crosses). Right: the evaluations on held-out problems with their intervals. Axes
+    without data say so.
 
     Args:
         roles: the method's, in the order of their colours.
@@ -79,12 +80,13 @@ def _draw_training(axes: Axes, steps: list[StepMetrics], roles: Sequence[str]) -
     _dress(axes, "Training: mean reward by role", "training step", "mean reward")
     lowest, highest = 0.0, 1.0
     for (colour, _), role in zip(cycle(MARKS), roles, strict=False):
-        name = role_metric(role, "reward_mean")
-        pairs = [(item.step, item.metrics.get(name)) for item in steps]
-        found = [(step, value) for step, value in pairs if value is not None]
-        if not found:
+        x, y = _rewards(steps, counting(role))
+        if x:  # no curve of training: other problems, asked in another way
+            lowest, highest = min(lowest, *y), max(highest, *y)
+            axes.plot(x, y, "x", color=colour, markersize=5, label=f"{role.capitalize()}, counting")
+        x, y = _rewards(steps, role)
+        if not x:
             continue
-        x, y = [step for step, _ in found], [value for _, value in found]
         lowest, highest = min(lowest, *y), max(highest, *y)
         window = max(1, len(y) // 10) | 1
         axes.plot(x, y, ".", color=colour, alpha=0.3, markersize=5)
@@ -94,6 +96,13 @@ def _draw_training(axes: Axes, steps: list[StepMetrics], roles: Sequence[str]) -
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(lowest, highest + 0.02 * (highest - lowest))
     _finish(axes, columns=3, empty="no training step yet")
+
+
+def _rewards(steps: list[StepMetrics], role: str) -> tuple[list[int], list[float]]:
+    """The steps that have a mean reward of the role, and these."""
+    pairs = [(item.step, item.metrics.get(role_metric(role, "reward_mean"))) for item in steps]
+    found = [(step, value) for step, value in pairs if value is not None]
+    return [step for step, _ in found], [value for _, value in found]
 
 
 def _draw_evaluations(axes: Axes, evaluations: list[EvaluationRecord]) -> None:

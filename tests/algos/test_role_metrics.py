@@ -229,6 +229,14 @@ def test_every_metric_of_the_roles_is_there_and_finite():
     assert all(isinstance(value, float) and value == value for value in found.values())
 
 
+def test_what_a_pass_that_trains_nobody_measures_has_names_of_its_own():
+    groups = [group_of("s", SOLVER, [sample("s", 0, 1.0, tokens=30), sample("s", 1, 0.0, tokens=30)])]
+    trained, counted = training_metrics(groups, MarsRL), training_metrics(groups, MarsRL, trains=False)
+    assert counted["role/solver.counting/reward_mean"] == 0.5
+    assert counted == {name.replace("/solver/", "/solver.counting/"): one for name, one in trained.items()}
+    assert not counted.keys() & trained.keys()
+
+
 def test_no_groups_no_metrics():
     assert training_metrics([], MarsRL) == {}
 

@@ -178,7 +178,11 @@ def test_the_published_numbers(preset, model, iterations, episodes, rate, bounds
     adapters = composed(*words, "policies=lora_per_role").actor_rollout_ref.actor
     assert adapters.optim.lr == pytest.approx(10 * rate)
     # OpenRLHF's.
-    assert (list(actor.optim.betas), actor.optim.weight_decay, actor.optim.clip_grad) == ([0.9, 0.95], 0.0, 1.0)
+    assert (list(actor.optim.betas), actor.optim.weight_decay, actor.optim.clip_grad) == (
+        [0.9, 0.95],
+        0.0,
+        1.0,
+    )
     assert (actor.loss_agg_mode, actor.clip_ratio_c >= 1e9) == ("seq-mean-token-mean", True)
     assert (config.algorithm.use_kl_in_reward, config.algorithm.kl_ctrl.kl_coef) == (True, 0.01)
     role = config.marsrl.roles.reasoning

@@ -176,7 +176,7 @@ class GoldenTrainer(RayMarsRLTrainer):
         self.workers = GoldenWorkers(self.policies.version)
         self.observer = SimpleNamespace(
             rollouts=self._note,
-            describe=lambda result: {},
+            describe=lambda result, trains: {},
             record=lambda step, metrics, timing: None,
             say=lambda lines: None,
         )

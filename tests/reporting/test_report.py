@@ -8,6 +8,7 @@ import pytest
 from evaluation_tools import system
 from markdown_it import MarkdownIt
 from marsrl_script import ScriptedEngine, SkillModel
+from matplotlib.axes import Axes
 from rich.console import Console
 from scripted_engine import Reply
 
@@ -174,6 +175,24 @@ def test_curve_has_its_size_with_and_without_data(tmp_path):
     assert png_size(full) == png_size(empty) == (WIDTH, HEIGHT) == (1200, 700)
     assert full.read_bytes() != empty.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.png", "full.png"]
+
+
+def test_passes_that_count_are_no_part_of_the_curve(monkeypatch, tmp_path):
+    """As a phase of ReMA's single turn begins: 0.83 of all problems, then 0.29 of those that are kept."""
+    drawn = []
+    plot = Axes.plot
+
+    def noted(axes, *given, **more):
+        drawn.append(given)
+        return plot(axes, *given, **more)
+
+    monkeypatch.setattr(Axes, "plot", noted)
+    steps = [StepMetrics(1, {"role/solver.counting/reward_mean": 0.83}, {})]
+    steps += [StepMetrics(step, {"role/solver/reward_mean": 0.29}, {}) for step in (2, 3)]
+    draw_learning_curve(tmp_path / "curve.png", steps, [], roles=("solver",))
+    assert [(list(x), list(y), *how) for x, y, *how in drawn] == [
+        ([1], [0.83], "x"), ([2, 3], [0.29, 0.29], "."), ([2, 3], [0.29, 0.29]),
+    ]  # fmt: skip
 
 
 def evaluate_script(*wanted, **rules):

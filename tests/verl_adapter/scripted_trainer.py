@@ -305,7 +305,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
             evaluated=lambda tag: False,
             phase=lambda name: None,
             rollouts=lambda step, result, trained, record: self.recorded.update({step: trained}),
-            describe=lambda result: {},
+            describe=lambda result, trains: self.described.update({self.global_steps: trains}) or {},
             record=lambda step, metrics, timing: None,
             finish=lambda steps, extra, warnings: self.finished.append((steps, extra, warnings)),
             say=lambda lines: self.said.extend(lines),
@@ -317,6 +317,8 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.samples = self.tool_calls = 0
         self.watch, self.changed_in = Watch(self.settings.watch), {}
         self.said: list[str] = []
+        self.described: dict[int, bool] = {}
+        """By step, whether its metrics are those of a pass that trains."""
         self.finished: list[tuple] = []
         self.recorded: dict[int, dict] = {}
         """What the observer was told that a step trained."""

@@ -92,6 +92,7 @@ def test_a_phase_begins_when_all_of_the_last_pass_was_trained(tmp_path, changes)
     seen = [count for _, count in method.ends]
     assert seen[0] == PER_PASS and all(0 < count < PER_PASS for count in seen[1:3])
     phase_of = {step: sum(step >= begin for begin in begins) % 3 for step in range(1, 25)}
+    assert trainer.described == {step: phase != 0 for step, phase in phase_of.items()}
     for policy, phase in (("solver", 1), ("others", 2)):
         assert {phase_of[step] for step in trainer.weights.steps_of[policy]} <= {phase}
         assert trainer.weights.steps_of[policy] or phase == 2

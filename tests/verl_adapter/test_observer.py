@@ -84,6 +84,15 @@ def test_a_step_is_described_by_role_by_stage_and_by_what_waits(tmp_path):
     assert metrics["pipeline/ended/corrector_2/finished"] == 1
 
 
+def test_rewards_of_a_step_that_counts_are_shown_as_such(tmp_path, capsys):
+    observer = start(tmp_path / "run", "marsrl.run.progress=true")
+    counted = observer.describe(result(1), trains=False)
+    assert "role/solver/reward_mean" not in counted
+    observer.record(1, {"rollout/generated_tokens": 10, **counted}, TIMINGS)
+    observer.close()
+    assert "solver.counting 0.50" in capsys.readouterr().out
+
+
 def test_a_step_with_many_failed_grades_is_warned_of(tmp_path, capsys):
     observer = start(tmp_path / "run", "marsrl.run.progress=true")
     one = result(1)

@@ -21,7 +21,7 @@ from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.single_role import method_evaluation
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
-from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
+from marsrl_verl.evaluation.training_metrics import counting, role_metric, training_metrics
 from marsrl_verl.evaluation.watch import Warned
 from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.reporting.background import BackgroundWriter
@@ -134,12 +134,17 @@ class TrainingObserver:
         self._writer.flush()
         self.folder.require()
 
-    def describe(self, result: StepResult) -> dict[str, float]:
-        """The role and stage metrics of a step. Warns of grades that failed."""
+    def describe(self, result: StepResult, *, trains: bool = True) -> dict[str, float]:
+        """The role and stage metrics of a step. Warns of grades that failed.
+
+        Args:
+            trains: see `training_metrics`.
+        """
         self._warn_of_grades(
             (group.request.role, one) for group in result.completed for one in group.trajectories
         )
-        return training_metrics(result.completed, self._method) | pipeline_metrics(result)
+        found = training_metrics(result.completed, self._method, trains=trains)
+        return found | pipeline_metrics(result)
 
     def recorded(self, step: int) -> bool:
         """Whether the folder already holds this step's metrics."""
@@ -155,7 +160,8 @@ class TrainingObserver:
         self._tokens += int(metrics["rollout/generated_tokens"])
         self.folder.append_metrics(step, metrics, timings)
         self._warn_of_unused_tools(step, metrics)
-        rewards = {role: metrics.get(role_metric(role, "reward_mean")) for role in self._settings.roles}
+        names = [name for role in self._settings.roles for name in (role, counting(role))]
+        rewards = {name: metrics.get(role_metric(name, "reward_mean")) for name in names}
         self._progress.step(
             StepProgress(
                 step=step,

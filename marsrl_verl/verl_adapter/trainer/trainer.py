@@ -146,7 +146,7 @@ class RayMarsRLTrainer(EndingTrainer):
             self.policies.updated(due, self.global_steps)
             trained = {} if batch is None else token_advantages(batch.rows, batch.rows.columns[ADVANTAGES])
             self.observer.rollouts(self.global_steps, result, trained, self.method.record)
-            self._fit_describe(result, batch)
+            self._fit_describe(result, batch, trains=bool(due))
             self._fit_watch(result, due=bool(due), updated=batch is not None)
             self.last_state = {**pools, **self._step_state()}
             self._fit_save_checkpoint()
@@ -285,13 +285,13 @@ class RayMarsRLTrainer(EndingTrainer):
             with self._timed("save_checkpoint"):
                 self._save_checkpoint()
 
-    def _fit_describe(self, result: StepResult, batch: StepBatch | None) -> None:
+    def _fit_describe(self, result: StepResult, batch: StepBatch | None, *, trains: bool) -> None:
         """The step's metrics; they go into its checkpoint, so that a resumed run can record them."""
         self.metrics["training/step"] = self.global_steps
         self.metrics["training/epoch"] = self.problems.epoch
         self.metrics["training/groups_trained"] = len(result.trained)
         self.metrics["training/updated"] = float(batch is not None)
-        self.metrics.update(self.observer.describe(result))
+        self.metrics.update(self.observer.describe(result, trains=trains))
 
     def _fit_watch(self, result: StepResult, *, due: bool, updated: bool) -> None:
         """Look whether training is still of use, and say where it is not."""
