@@ -105,7 +105,9 @@ def form_problem(request: ScoreRequest) -> str | None:
 
     The model ended it itself, and no call of it was refused. With tags: reasoning is enclosed, at least once,
     each part for itself; no result is made up; one answer with a box stands at the end. (A chat template may
-    have opened the first part of the reasoning.) With the chat template's tool calls: the answer has a box.
+    have opened the first part of the reasoning. The tag of a call that is not closed is no call, and not
+    looked at; the released code wants each closed and answered.) With the chat template's tool calls: the
+    answer has a box.
     """
     if request.finish_reason is not FinishReason.STOP:
         return "not ended"

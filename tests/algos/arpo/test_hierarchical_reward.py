@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from reward_tools import request
 
+from marsrl_verl.algos.arpo.released_reward import ReleasedReward
 from marsrl_verl.algos.arpo.rewards import HierarchicalReward, form_problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward
@@ -103,6 +104,13 @@ def test_a_grade_between_has_no_bonus_unless_it_counts_as_right():
 def test_ill_formed(own, says):
     found = scored(GOOD, own=own)
     assert found.value == -1.0 and says in found.info["form"]
+
+
+def test_a_call_that_is_not_closed_is_none():
+    """Unlike the released form, which wants each opening tag closed and answered."""
+    text = "<think>a</think><python>print(2)<answer>\\boxed{2}</answer>"
+    assert scored(text).value == 1.0
+    assert ReleasedReward().score(request(text, "2")).value == -1.0
 
 
 def test_a_template_may_have_opened_the_reasoning():
