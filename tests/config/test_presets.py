@@ -45,7 +45,7 @@ HUB_IDS = {
     "r1_distill_qwen_7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
 }
 
-# Models of which a sequence has room in the CPU preset's cache: where nobody checks solutions, and in any case.
+# Of which a sequence has room in the CPU preset's cache: where nobody checks solutions, and in any case.
 SHORT, SMALL = ("r1_distill",), ("llama3_2", "qwen2_5")
 
 
