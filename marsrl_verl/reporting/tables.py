@@ -10,11 +10,14 @@ from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, metr
 from marsrl_verl.reporting.summary import Change
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from marsrl_verl.evaluation.suite import EvaluationRecord
 
 _FLAGS = {1: "better", -1: "WORSE", 0: ""}
+NARROWEST = 60
+"""Columns of a console on which nothing of a table is cut."""
 _STYLES = {1: "bold green", -1: "bold red", 0: ""}
 
 
@@ -58,31 +61,55 @@ def flag(change: Change) -> str:
     return _FLAGS[change.direction]
 
 
-def terminal_table(rows: list[Change], temperature: float = 1.0, confidence: float = 0.95) -> Table:
-    """The table as a rich renderable: sampled rows, then greedy ones."""
+def terminal_table(
+    rows: list[Change], console: Console, temperature: float = 1.0, confidence: float = 0.95
+) -> Table:
+    """The table as a rich renderable: sampled rows, then greedy ones.
+
+    Where the console is too narrow for it, intervals stand below their means: that takes `NARROWEST`.
+    """
     from rich import box
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        title=f"Before → after training, mean and {100 * confidence:g} % interval",
-        caption="Change in percentage points, paired by problem. " + verdict_rule(rows),
-        box=box.SIMPLE_HEAD,
-        title_style="bold",
-    )
-    table.add_column("", no_wrap=True)
-    for name in ("before", "after", "change"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for greedy in (False, True):
-        some = [row for row in rows if row.greedy == greedy]
-        if some:
-            table.add_row(Text(heading(greedy, temperature), style="bold cyan"))
-        for row in some:
-            cells = [percent(row.before), percent(row.after), points(row.delta), flag(row)]
-            table.add_row(f"  {row.info.label}", *cells, style=_STYLES[row.direction])
-        table.add_section()
-    return table
+    blocks = [(greedy, [row for row in rows if row.greedy == greedy]) for greedy in (False, True)]
+
+    def draw(stacked: bool) -> Table:
+        table = Table(
+            title=f"Before → after training, mean and {100 * confidence:g} % interval",
+            caption="Change in percentage points, paired by problem. " + verdict_rule(rows),
+            box=box.SIMPLE_HEAD,
+            title_style="bold",
+            padding=0 if stacked else (0, 1, 0, 0),
+            show_edge=not stacked,
+        )
+        table.add_column("", overflow="fold")
+        for name in ("before", "after", "change"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        for greedy, some in blocks:
+            if some:
+                table.add_row(Text(heading(greedy, temperature), style="bold cyan"))
+            for row in some:
+                cells = [percent(row.before), percent(row.after), points(row.delta)]
+                if stacked:
+                    cells = [_stacked(cell) for cell in cells]
+                label = f"{'' if stacked else '  '}{row.info.label}"
+                table.add_row(label, *cells, flag(row), style=_STYLES[row.direction])
+            table.add_section()
+        return table
+
+    table = draw(stacked=False)
+    whole = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    return table if whole <= console.width else draw(stacked=True)
+
+
+def _stacked(cell: str) -> str:
+    """A mean and below it its interval: `41.2 % n=12`, `[37.0, 45.6]`."""
+    mean, _, interval = cell.partition(" [")
+    interval, _, count = interval.partition("]")
+    return f"{mean}{count}\n[{interval}]" if interval else cell
 
 
 def heading(greedy: bool, temperature: float) -> str:
@@ -114,9 +141,9 @@ def evaluation_table(record: EvaluationRecord) -> Table:
         box=box.SIMPLE_HEAD,
         title_style="bold",
     )
-    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
     for name in ("value", "cases"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", overflow="fold")
     for title, rows in _blocks(record):
         table.add_row(Text(title, style="bold cyan"))
         for label, value in rows:

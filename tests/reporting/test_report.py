@@ -26,7 +26,14 @@ from marsrl_verl.reporting.metrics_log import StepMetrics
 from marsrl_verl.reporting.report import finish_run
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts, build_summary, changes
-from marsrl_verl.reporting.tables import markdown_table, percent, points, terminal_table, verdict_rule
+from marsrl_verl.reporting.tables import (
+    evaluation_table,
+    markdown_table,
+    percent,
+    points,
+    terminal_table,
+    verdict_rule,
+)
 
 SAMPLING = {role: Sampling(600, 9000) for role in (SOLVER, VERIFIER, CORRECTOR)}
 PROBLEMS = [Problem(f"p{i}", f"What is {i}?", str(i)) for i in range(40)]
@@ -144,13 +151,35 @@ def test_figures():
     assert percent(Estimate(None, None, None, 0)) == "–"
 
 
-def test_terminal_table():
-    rows = changes(evaluated("before", 0).record, evaluated("after", 12).record)
-    console = Console(file=io.StringIO(), width=120)
-    console.print(terminal_table(rows))
+@pytest.mark.parametrize("width", [120, 80, 60])
+def test_terminal_table(monkeypatch, width):
+    """Nothing is cut, on a narrow console neither: verdicts, means and intervals are all there."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    before = record(0, solver_accuracy=(20, 50), verifier_false_alarm_rate=(2, 50), verifier_recall=(3, 11))
+    after = record(9, solver_accuracy=(48, 50), verifier_false_alarm_rate=(48, 50), verifier_recall=(9, 28))
+    rows = changes(before, after)
+    console = Console(file=io.StringIO())
+    console.print(terminal_table(rows, console))
     text = console.file.getvalue()
-    assert text.count("Solver accuracy") == text.count("System accuracy") == 2
-    assert "temperature 1" in text and "greedy" in text and "better" in text
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text.replace("(n=…)", "")
+    assert (text.count("WORSE"), text.count("better")) == (1 + 1, 1 + 1), "the verdict, and the rule below"
+    for row in rows:
+        for cell in (percent(row.before), percent(row.after), points(row.delta)):
+            assert all(part in text for part in re.findall(r"\[.*?\]|^[^ ]+(?: %)?|n=\d+", cell)), cell
+    assert all(word in text for row in rows for word in row.info.label.split())
+    assert ("96.0 % [" in text) == (width == 120)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_evaluation_table(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    console = Console(file=io.StringIO())
+    found = record(9, solver_accuracy=(48, 50), verifier_recall=(9, 28))
+    console.print(evaluation_table(found))
+    text = console.file.getvalue()
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    assert all(percent(one) in text for one in found.estimates.values())
 
 
 def test_smoothing():

@@ -32,7 +32,7 @@ from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_ru
 from marsrl_verl.reporting.rollout_log import Record, step_lines
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
-from marsrl_verl.reporting.tables import evaluation_table, terminal_table
+from marsrl_verl.reporting.tables import NARROWEST, evaluation_table, terminal_table
 from marsrl_verl.rewards.failed_grades import Answered, grade_warnings
 from marsrl_verl.rollout.engine import RolloutEngine
 from marsrl_verl.verl_adapter.terminal import terminal
@@ -293,15 +293,15 @@ class TrainingObserver:
         from rich.console import Console
 
         console = Console(file=terminal())
-        if not console.is_terminal:
-            console.width = 120  # a log has no width of its own, and the table needs this much
+        # A log has no width of its own, and the table needs this much; a terminal can wrap lines.
+        console.width = max(console.width, NARROWEST) if console.is_terminal else 120
         return console
 
     def _show(self, result: RunResult) -> None:
         console = self._console()
         settings = self._settings.evaluation
         if any(row.before.n or row.after.n for row in result.changes):
-            console.print(terminal_table(result.changes, settings.temperature, settings.confidence))
+            console.print(terminal_table(result.changes, console, settings.temperature, settings.confidence))
         if result.example is not None:
             console.print("\nOne problem after training:\n", highlight=False)
             console.print(example_text(result.example), highlight=False, markup=False)
