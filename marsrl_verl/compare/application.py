@@ -53,7 +53,9 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     try:
         suite = load_suite(arguments.suite)
         if arguments.budget is not None:
-            suite = replace(suite, budget=replace(suite.budget, amount=arguments.budget))
+            guess = suite.seconds_per_run * arguments.budget / suite.budget.amount
+            budget = replace(suite.budget, amount=arguments.budget)
+            suite = replace(suite, budget=budget, seconds_per_run=guess)
         output = arguments.output or Path("outputs", "compare", suite.name)
         runs = plan_runs(suite, arguments.seeds, output, tuple(arguments.overrides))
         known_runs(runs, arguments.known)

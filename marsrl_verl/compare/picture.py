@@ -23,8 +23,10 @@ from marsrl_verl.reporting.files import write_bytes_atomic
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333")
-"""Distinguishable with any colour vision (Okabe–Ito); taken in order, again from the start."""
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#882255")
+"""Distinguishable with any colour vision (Okabe–Ito, and wine of Tol's in place of yellow); taken in order."""
+ROUNDS = (("o", "-"), ("s", "--"), ("^", ":"))
+"""Marker and line of as many methods as there are colours, and of those after them."""
 
 WIDTH, HEIGHT, DPI = 1400, 650, 100
 """Size of the picture in pixels, and pixels per inch."""
@@ -73,9 +75,7 @@ def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished], confiden
         start = start_over_seeds(finished, metric, confidence)
         for index, method in enumerate(methods):
             x = place + (index - (len(methods) - 1) / 2) * width
-            _draw_estimate(
-                axes, x, values[method], COLOURS[index % len(COLOURS)], method if not place else ""
-            )
+            _draw_estimate(axes, x, values[method], index, method if not place else "")
             own = starts[method].mean
             if start is None and own is not None:
                 axes.hlines(own, x - width / 2, x + width / 2, colors="#777777", linestyles="--")
@@ -92,7 +92,13 @@ def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished], confiden
     _finish(axes, "no finished run")
 
 
-def _draw_estimate(axes: Axes, x: float, value: Estimate, colour: str, label: str) -> None:
+def style(index: int) -> tuple[str, str, str]:
+    """Colour, marker and line of a method, by its place."""
+    number, colour = divmod(index, len(COLOURS))
+    return COLOURS[colour], *ROUNDS[number % len(ROUNDS)]
+
+
+def _draw_estimate(axes: Axes, x: float, value: Estimate, index: int, label: str) -> None:
     if value.mean is None:
         return
     error = (
@@ -100,8 +106,9 @@ def _draw_estimate(axes: Axes, x: float, value: Estimate, colour: str, label: st
         if value.low is None or value.high is None
         else [[value.mean - value.low], [value.high - value.mean]]
     )
+    colour, marker, _ = style(index)
     axes.errorbar(
-        [x], [value.mean], yerr=error, color=colour, marker="o", linestyle="", capsize=4, label=label or None
+        [x], [value.mean], yerr=error, color=colour, marker=marker, ls="", capsize=4, label=label or None
     )
 
 
@@ -111,12 +118,12 @@ def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> No
     axes.set_xlabel(counted.label, fontsize=13)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.4g}k")
     for index, method in enumerate(_methods(finished)):
-        colour = COLOURS[index % len(COLOURS)]
+        colour, _, line = style(index)
         curves = [one.curve.points for one in finished if one.run.method == method and one.curve.taken]
         for tokens, values in curves:
-            axes.plot(tokens, values, color=colour, linewidth=0.8, alpha=0.3)
+            axes.plot(tokens, values, line, color=colour, linewidth=0.8, alpha=0.3)
         if curves:
-            axes.plot(*mean_curve(curves), color=colour, linewidth=2.5, label=method)
+            axes.plot(*mean_curve(curves), line, color=colour, linewidth=2.5, label=method)
     _finish(axes, "not in metrics.jsonl")
 
 

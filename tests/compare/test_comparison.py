@@ -19,12 +19,13 @@ from fake_training import SUITE, write_run
 from marsrl_verl.compare import run_records
 from marsrl_verl.compare.application import main
 from marsrl_verl.compare.curves import mean_curve
+from marsrl_verl.compare.picture import COLOURS, style
 from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.record import read_record, runs_of
 from marsrl_verl.compare.report import report_markdown
 from marsrl_verl.compare.results import ResultError, over_seeds, read_finished, start_over_seeds
 from marsrl_verl.compare.runner import duration
-from marsrl_verl.compare.suite import TOKENS, Budget, Suite, load_suite
+from marsrl_verl.compare.suite import TOKENS, Budget, Suite, load_suite, suite_names
 from marsrl_verl.compare.tables import percent
 from marsrl_verl.config.application import check_values
 from marsrl_verl.evaluation.estimators import Estimate
@@ -95,6 +96,18 @@ def test_an_estimate_and_progress_are_printed(compare, capsys):
     assert "[1/2] one, seed 1: " in said
     assert "Solver accuracy 40.0 → 60.0 %" in said
     assert "1 run left, about" in said
+
+
+def test_the_estimate_is_that_of_the_budget(compare, capsys):
+    compare("--budget", "500", seeds=1)
+    assert "2 runs of 500 generated tokens each, 0 finished before; about 1 min 30 s" in capsys.readouterr().out
+
+
+def test_methods_look_different_in_the_picture():
+    suites = [load_suite(name) for name in suite_names()]
+    assert max(len(suite.methods) for suite in suites if not suite.grid) <= len(set(COLOURS))
+    most = max(len(suite.methods) for suite in suites)
+    assert len({style(index) for index in range(most)}) == most > len(COLOURS)
 
 
 def test_finished_runs_are_kept_and_new_seeds_added(compare, tmp_path, capsys):
