@@ -82,7 +82,7 @@ def is_named_after(names: set[str], path: Path) -> bool:
 
 
 def copy_without(method: str, root: Path) -> None:
-    """Make the copy in the empty folder `root`; its page of settings follows."""
+    """Make the copy in the empty folder `root`; its generated pages follow."""
     names = names_of(method)
 
     def left_out(folder: str, entries: list[str]) -> set[str]:
@@ -103,6 +103,7 @@ def copy_without(method: str, root: Path) -> None:
     settings = python(root, "-m", "marsrl_verl.config.settings_page", capture_output=True)
     settings.check_returncode()
     (root / "docs" / "settings.md").write_text(settings.stdout)
+    python(root, "-m", "marsrl_verl.config.groups_page", "docs/running.md").check_returncode()
 
 
 def remove_importers(root: Path, gone: set[str]) -> set[str]:
