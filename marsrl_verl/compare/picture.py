@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#882255")
-"""Distinguishable with any colour vision (Okabe–Ito, and wine of Tol's in place of yellow); taken in order."""
+"""Distinguishable with any colour vision (Okabe–Ito, wine in place of yellow); taken in order."""
 ROUNDS = (("o", "-"), ("s", "--"), ("^", ":"))
 """Marker and line of as many methods as there are colours, and of those after them."""
 
