@@ -100,7 +100,8 @@ def test_an_estimate_and_progress_are_printed(compare, capsys):
 
 def test_the_estimate_is_that_of_the_budget(compare, capsys):
     compare("--budget", "500", seeds=1)
-    assert "2 runs of 500 generated tokens each, 0 finished before; about 1 min 30 s" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 runs of 500 generated tokens each, 0 finished before; about 1 min 30 s" in said
 
 
 def test_methods_look_different_in_the_picture():
