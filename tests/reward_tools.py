@@ -85,6 +85,11 @@ class Unfinished(RoleReward):
     """Does not say how it scores."""
 
 
+class TakesTexts(RoleReward):
+    def score(self, text, answer):
+        return RewardResult(float(text == answer))
+
+
 class NoReward:
     pass
 

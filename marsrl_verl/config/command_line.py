@@ -32,6 +32,22 @@ METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.r
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
 
+_OPTIMIZER_STEP = "actor_rollout_ref.actor.optim.lr"
+_OTHER_NAMES = {
+    **dict.fromkeys(("lr", "learning_rate", "actor_lr"), _OPTIMIZER_STEP),
+    **dict.fromkeys(("batch_size", "train_batch_size"), "data.train_batch_size"),
+    **dict.fromkeys(("steps", "max_steps", "num_steps", "train_steps"), "trainer.total_training_steps"),
+    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs"), "trainer.total_epochs"),
+    **dict.fromkeys(("gpus", "num_gpus", "n_gpus"), "trainer.n_gpus_per_node"),
+    **dict.fromkeys(("max_tokens", "max_new_tokens"), "marsrl.roles.<role>.max_new_tokens"),
+    **dict.fromkeys(("model_path", "model_name_or_path"), "actor_rollout_ref.model.path"),
+    **dict.fromkeys(("save_steps", "save_every"), "trainer.save_freq"),
+    **dict.fromkeys(("eval_every", "eval_steps"), "marsrl.evaluation.every"),
+    **dict.fromkeys(("num_generations", "rollouts", "n"), "marsrl.algo.group_size"),
+    "temperature": "marsrl.roles.<role>.temperature",
+    "seed": "marsrl.run.seed",
+}
+"""What other trainers call a setting, where it stands alone."""
 _SEVERAL = "Several runs: one command each, with a name=… of its own (docs/running.md, Several runs)."
 
 
@@ -138,6 +154,10 @@ def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Argum
     """
     problems: list[ConfigIssue] = []
     accepted: list[str] = []
+    if (words := arguments.overrides).count("="):
+        around = words[max(0, words.index("=") - 1) : words.index("=") + 2]
+        fix = f"Write {''.join(around)}."
+        raise ConfigError([ConfigIssue(" ".join(around), "There are spaces around '='.", fix)])
     for text in arguments.overrides:
         try:
             override = OverridesParser.create().parse_override(text)
@@ -198,7 +218,8 @@ def _check_key(key: str, groups: dict[str, list[str]]) -> ConfigIssue | None:
     unknown = None if key.startswith(METHOD_NODES) else find_unknown(key)
     if unknown is None:
         return None
-    if find_unknown(own := f"marsrl.{key}") is None:
+    own = f"marsrl.{key}"
+    if find_unknown(own) is None or (own.startswith(METHOD_NODES) and key.partition(".")[0] in groups):
         return ConfigIssue(key, "There is no such key.", f"Did you mean {own}?")
     return unknown_key_issue(unknown.key, unknown.siblings, tuple(groups))
 
@@ -206,6 +227,8 @@ def _check_key(key: str, groups: dict[str, list[str]]) -> ConfigIssue | None:
 def unknown_key_issue(key: str, siblings: tuple[str, ...], groups: tuple[str, ...] = ()) -> ConfigIssue:
     """The message for a key that does not exist, with the nearest one that does."""
     parent, _, name = key.rpartition(".")
+    if key in _OTHER_NAMES:
+        return ConfigIssue(key, "There is no such key.", f"Did you mean {_OTHER_NAMES[key]}?")
     issue = unknown_key(key, siblings if parent else (*siblings, *groups), _same_name_elsewhere(name))
     if parent or issue.fix.startswith("Did you mean"):
         return issue
@@ -214,7 +237,8 @@ def unknown_key_issue(key: str, siblings: tuple[str, ...], groups: tuple[str, ..
 
 def _same_name_elsewhere(name: str) -> str | None:
     """A key of the same last name in another node, our own node first."""
-    keys = sorted(all_keys(), key=lambda key: (not key.startswith("marsrl."), len(key)))
+    trained = (key for key in all_keys() if not key.startswith("critic."))
+    keys = sorted(trained, key=lambda key: (not key.startswith("marsrl."), len(key)))
     return next((key for key in keys if key.rpartition(".")[2] == name), None)
 
 

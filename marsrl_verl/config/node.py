@@ -17,7 +17,7 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.rollout.frozen.config import PolicyConfig
 from marsrl_verl.settings.declaration import UNSET, MethodConfig, RewardSpec, RoleSampling, Settings
 from marsrl_verl.settings.evaluation import EvaluationConfig
-from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
+from marsrl_verl.settings.issues import NO_VALUE, ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import converted, defaults, find_issues, unknown_key
 from marsrl_verl.tools.base import ToolConfig
 from marsrl_verl.tools.registry import tool_config
@@ -69,10 +69,12 @@ def node_issues(
     ]
 
 
-def other_methods_setting(key: str, node: Mapping[str, Any], value: Any = None) -> ConfigIssue:
+def other_methods_setting(key: str, node: Mapping[str, Any], value: Any = NO_VALUE) -> ConfigIssue:
     """A setting that other methods have."""
-    fix = f"It is a setting of {', '.join(_having(key))}, and the method is {node['algo']['name']}."
-    return ConfigIssue(key, "There is no such key.", fix, value)
+    having, name = _having(key), node["algo"]["name"]
+    what = f"It is a setting of {', '.join(having)}, and the method is {name}."
+    fix = f"Leave it out, or choose {'that' if len(having) == 1 else 'another'} method (group algo)."
+    return ConfigIssue(key, what, fix, value)
 
 
 def method_nodes(method: type[Method]) -> dict[str, type[Settings]]:

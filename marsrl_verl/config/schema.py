@@ -108,7 +108,7 @@ class RunConfig(Settings):
     existing: Existing = Existing.FAIL
     """What to do when `output_dir` already holds a run: `fail` (stop with a message), `resume`
     (continue from its last checkpoint), `replace` (delete it and start anew)."""
-    seed: int = 1
+    seed: int = limits(1, ge=0, le=2**32 - 1, why="numpy and vLLM take no other")
     """Every random choice derives from it, and the tokens that `seeded_tokens` names."""
     seeded_tokens: SeededTokens = SeededTokens.EVALUATION
     """Which responses have a generator of their own, derived from `seed` and the response's id: `all`, those

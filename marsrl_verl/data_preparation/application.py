@@ -45,7 +45,7 @@ from marsrl_verl.data_preparation.training_settings import (
     tools_of,
     training_config,
 )
-from marsrl_verl.reporting.files import write_json_atomic
+from marsrl_verl.reporting.files import refusal, write_json_atomic
 from marsrl_verl.rewards.base import UngradableError
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
@@ -155,6 +155,9 @@ def _check_output(arguments: Arguments) -> None:
         raise DataError(
             what, "Choose another --output, or --replace them; grades that are there are used again."
         )
+    if why := refusal(arguments.output):
+        what = f"{arguments.output} can't be the folder of what is written: {why}."
+        raise DataError(what, "Choose another --output.")
 
 
 def _say_source(collected: Collected, arguments: Arguments) -> None:
@@ -204,6 +207,12 @@ def _check_source(collected: Collected, arguments: Arguments) -> None:
         head = f"{collected.bad_rows} of {collected.rows} rows are no usable problem{limit}."
         named = "" if arguments.source is None else f", see whether the files are those of {arguments.source}"
         fix = f"Correct these rows{named}, or leave them out with --bad-rows skip."
+        elsewhere = any("-column" in fault.fix for fault in collected.faults.values())
+        if collected.bad_rows == collected.rows and elsewhere and arguments.source is None:
+            fix = (
+                "Say where question and answer stand with --question-column and --answer-column, or with "
+                "--source NAME whose file it is (gsm8k, math, …; --help lists them)."
+            )
         raise DataError("\n  ".join([head, *lines]), fix)
     if not collected.problems:
         raise DataError("The files hold no problem.", "Name files with problems.")

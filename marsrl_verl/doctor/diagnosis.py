@@ -206,7 +206,10 @@ def _places(machine: Machine) -> Iterator[Finding]:
     least = _GPU_DISK_GIB if machine.gpus else _CPU_DISK_GIB
     for folder, free in machine.free_disk.items():
         what = f"{free / GIB:.0f} GiB free at {folder}"
-        if free >= least * GIB:
+        if why := machine.unwritable.get(folder):
+            fix = "Put it elsewhere (marsrl.run.output_root, HF_HOME, RAY_TMPDIR), or let it be written."
+            yield Finding(Level.PROBLEM, "disk", f"nothing can be written in {folder}: {why}", fix)
+        elif free >= least * GIB:
             yield Finding(Level.OK, "disk", what)
         else:
             fix = "Make room, or put it elsewhere (marsrl.run.output_root, HF_HOME, RAY_TMPDIR)."

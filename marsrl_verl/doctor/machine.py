@@ -19,6 +19,7 @@ from pathlib import Path
 from marsrl_verl.config.ray_cluster import AUTO, LOCAL, RAY_CLIENT, no_cluster_at
 from marsrl_verl.machine.gpus import Gpu, gpu_devices, list_gpus, visible
 from marsrl_verl.machine.packages import CPU, FLASH, GPU, versions_of
+from marsrl_verl.reporting.files import existing, refusal
 from marsrl_verl.tools.python.config import Isolation
 from marsrl_verl.tools.python.isolation import IsolationError, probing
 
@@ -51,6 +52,8 @@ class Machine:
     """Why flash-attn, which is installed, can't be imported."""
     free_disk: Mapping[str, int] = field(default_factory=dict)
     """Free bytes of the disks that a run writes to, by folder."""
+    unwritable: Mapping[str, str] = field(default_factory=dict)
+    """Folders of these in which nothing can be written, and why."""
     shared_memory: int = 0
     """Bytes of /dev/shm."""
     memory: int = 0
@@ -95,7 +98,8 @@ def look(output: Path) -> Machine:
         torch_cuda=torch_cuda,
         torch_error=torch_error,
         flash_error=_python_output("import flash_attn")[1] if gpus and flash else None,
-        free_disk={str(folder): shutil.disk_usage(_existing(folder)).free for folder in _written(output)},
+        free_disk={str(folder): shutil.disk_usage(existing(folder)).free for folder in _written(output)},
+        unwritable={str(folder): why for folder in _written(output) if (why := refusal(folder))},
         shared_memory=_size("/dev/shm"),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         cpus=len(os.sched_getaffinity(0)),
@@ -135,10 +139,6 @@ def _written(output: Path) -> list[Path]:
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     ray = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
     return [output.absolute(), hub, ray]
-
-
-def _existing(folder: Path) -> Path:
-    return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def _size(folder: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def existing(path: Path) -> Path:
+    """The nearest of a path and its parents that is there."""
+    return next(place for place in (path, *path.absolute().parents) if place.exists())
+
+
+def refusal(folder: Path) -> str | None:
+    """Why nothing can be written in a folder, which need not be there yet; None: it can."""
+    try:
+        with tempfile.TemporaryFile(dir=existing(folder)):
+            return None
+    except OSError as error:
+        return error.strerror

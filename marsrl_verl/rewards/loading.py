@@ -11,7 +11,15 @@ T = TypeVar("T")
 
 
 class ClassLoadError(ValueError):
-    """A class named in the configuration can't be had; the message says why and what to do."""
+    """A class named in the configuration can't be had; the message says why and what to do.
+
+    Args:
+        fix: what to do, where that is not to name another class.
+    """
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(what)
+        self.fix = fix
 
 
 def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> T:
@@ -31,22 +39,23 @@ def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> 
     """
     cls = _find(target, base)
     if not inspect.isclass(cls) or not issubclass(cls, base):
-        raise ClassLoadError(
-            f"{target}: found {cls!r}, expected a class derived from {base.__module__}:{base.__name__}"
-        )
+        raise ClassLoadError(f"{target}: expected a class derived from {base.__module__}:{base.__name__}")
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
-        raise ClassLoadError(f"{target}: the class does not define {missing}")
+        raise ClassLoadError(f"{target}: the class does not define {missing}", f"Define {missing} in it.")
     arguments = dict(kwargs or {})
     _check_arguments(target, cls, arguments)
     try:
-        return cls(**arguments)
+        made = cls(**arguments)
     except ClassLoadError:
         raise  # the class says itself what it can't have
     except Exception as error:
         raise ClassLoadError(
-            f"{target}: the constructor failed with {type(error).__name__}: {error} (kwargs: {arguments})"
+            f"{target}: the constructor failed with {type(error).__name__}: {error} (kwargs: {arguments})",
+            "Put the class or its kwargs right.",
         ) from error
+    _check_methods(target, made, base)
+    return made
 
 
 def _find(target: str, base: type[Any]) -> Any:
@@ -61,10 +70,13 @@ def _find(target: str, base: type[Any]) -> Any:
                 f"{target}: no module {error.name!r}; check the spelling, install it, or put its folder on "
                 "PYTHONPATH"
             ) from error
-        raise ClassLoadError(f"{target}: importing it needs the module {error.name!r}, install it") from error
+        raise ClassLoadError(
+            f"{target}: importing it needs the module {error.name!r}, install it", "Install it."
+        ) from error
     except Exception as error:
         raise ClassLoadError(
-            f"{target}: importing {module_name} failed with {type(error).__name__}: {error}"
+            f"{target}: importing {module_name} failed with {type(error).__name__}: {error}",
+            f"Put that right; `python -c 'import {module_name}'` shows where it is.",
         ) from error
     if not hasattr(module, class_name):
         classes = [
@@ -98,3 +110,24 @@ def _check_arguments(target: str, cls: type, arguments: dict[str, Any]) -> None:
         raise ClassLoadError(
             f"{target}: kwargs do not fit: {', '.join(problems) or error}; it takes {known}"
         ) from error
+
+
+def _check_methods(target: str, made: object, base: type) -> None:
+    """What the base leaves open takes what it is going to be called with."""
+    for name in sorted(getattr(base, "__abstractmethods__", ())):
+        if not inspect.isfunction(wanted := getattr(base, name)):
+            continue
+        parameters = list(inspect.signature(wanted).parameters.values())[1:]
+        needed = [one for one in parameters if one.default is one.empty]
+        found = inspect.signature(getattr(made, name))
+        try:
+            found.bind(
+                *(one for one in needed if one.kind is one.POSITIONAL_OR_KEYWORD),
+                **{one.name: one for one in needed if one.kind is one.KEYWORD_ONLY},
+            )
+        except TypeError as error:
+            expected = ", ".join(one.name for one in needed)
+            raise ClassLoadError(
+                f"{target}: its {name}{found} can't be called as {name}({expected}): {error}",
+                f"Let {name} take {expected}, as {base.__module__}:{base.__name__} says.",
+            ) from error

@@ -231,14 +231,20 @@ def range_in_words(field: FieldInfo) -> str:
     high = next((one.le for one in field.metadata if isinstance(one, Le)), None)
     below = next((one.lt for one in field.metadata if isinstance(one, Lt)), None)
     if low is not None and high is not None:
-        return f"a number from {low:g} to {high:g}"
+        return f"a number from {_number(low)} to {_number(high)}"
+    if low is not None and below is not None:
+        return f"a number from {_number(low)} to below {_number(below)}"
     if low is not None:
-        return f"at least {low:g}" if below is None else f"a number from {low:g} to below {below:g}"
+        return f"at least {_number(low)}"
     if above is not None and below is not None:
-        return f"a number between {above:g} and {below:g}"
+        return f"a number between {_number(above)} and {_number(below)}"
     if above is not None:
-        return f"a number above {above:g}" + (f", at most {high:g}" if high is not None else "")
+        return f"a number above {_number(above)}" + (f", at most {_number(high)}" if high is not None else "")
     return ""
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if value == int(value) and abs(value) >= 1e6 else f"{value:g}"
 
 
 def _issues(

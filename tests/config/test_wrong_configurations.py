@@ -12,6 +12,8 @@ import pytest
 from messages import assert_checks_refuse, assert_message, assert_refused
 from small_files import make_data, make_model
 
+from marsrl_verl.config.command_line import _OTHER_NAMES
+from marsrl_verl.config.reference import find_unknown
 from marsrl_verl.machine.packages import FLASH_STEP, GPU_STEP, PackageMismatchError
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.version import REQUIRED_VERL
@@ -185,6 +187,11 @@ SETTINGS = {
 def test_refused_command(run, case):
     argument, key, hint = COMMANDS[case]
     assert_refused(run(argument), key, hint)
+
+
+def test_other_trainers_names_lead_to_keys():
+    for key in _OTHER_NAMES.values():
+        assert find_unknown(key.replace("<role>", "solver")) is None, key
 
 
 @pytest.mark.parametrize("case", SETTINGS)

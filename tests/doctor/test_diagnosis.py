@@ -134,6 +134,11 @@ SICK = {
     "torch without CUDA": (replace(NODE, torch_cuda="None False"), "torch", "finds no GPU"),
     "another verl": (replace(NODE, packages={**NODE.packages, "verl": "0.8.0"}), "verl", "FAIL 0.8.0; 0.9.1"),
     "Python": (replace(NODE, python="3.13.1"), "Python", "3.10 to 3.12 work"),
+    "folder": (
+        replace(NODE, unwritable={"/runs": "Read-only file system"}),
+        "disk",
+        "nothing can be written in /runs: Read-only file system",
+    ),
     "disk": (replace(NODE, free_disk={"/runs": 20 * GIB}), "disk", "20 GiB free at /runs"),
     "container": (replace(NODE, shared_memory=64 * 1024**2), "shared memory", "--shm-size"),
     "files": (replace(NODE, open_files=1024), "open files", "ulimit -n"),

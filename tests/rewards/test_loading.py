@@ -1,4 +1,5 @@
 import sys
+from abc import ABC, abstractmethod
 
 import pytest
 from reward_tools import Constant
@@ -19,6 +20,38 @@ def test_other_kinds_of_classes_are_loaded_too():
     assert isinstance(prompts, MathPrompts)
 
 
+class Asks(ABC):
+    @abstractmethod
+    def ask(self, first, *, second, third=3):
+        """Called as `ask(x, second=y)`."""
+
+    @property
+    @abstractmethod
+    def name(self):
+        """No method."""
+
+
+class Fits(Asks):
+    name = "fits"
+
+    @staticmethod
+    def ask(one, **more):
+        """Takes more than it is called with."""
+
+
+class WithoutSecond(Asks):
+    name = "lacks the keyword"
+
+    def ask(self, first, third):
+        """Can't be called as the base says."""
+
+
+def test_methods_take_what_they_are_called_with():
+    assert isinstance(load_class(f"{__name__}:Fits", None, Asks), Fits)
+    with pytest.raises(ClassLoadError, match=r"ask\(first, third\) can't be called as ask\(first, second\)"):
+        load_class(f"{__name__}:WithoutSecond", None, Asks)
+
+
 @pytest.mark.parametrize(
     ("target", "kwargs", "message"),
     [
@@ -30,6 +63,11 @@ def test_other_kinds_of_classes_are_loaded_too():
         ("reward_tools:NoReward", {}, "expected a class derived from marsrl_verl.rewards.base:RoleReward"),
         ("reward_tools:request", {}, "expected a class derived from"),
         ("reward_tools:Unfinished", {}, "does not define score"),
+        (
+            "reward_tools:TakesTexts",
+            {},
+            r"its score\(text, answer\) can't be called as score\(request\): .* 'answer'",
+        ),
         (
             "reward_tools:Constant",
             {"vale": 1},
@@ -48,7 +86,9 @@ def test_a_missing_dependency_and_a_broken_module_are_told_apart(tmp_path, monke
     (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
     (tmp_path / "broken_one.py").write_text("1 / 0\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    with pytest.raises(ClassLoadError, match="needs the module 'not_installed_anywhere'"):
+    with pytest.raises(ClassLoadError, match="needs the module 'not_installed_anywhere'") as told:
         load_class("needs_more:X", {}, RoleReward)
-    with pytest.raises(ClassLoadError, match="importing broken_one failed with ZeroDivisionError"):
+    assert told.value.fix == "Install it."
+    with pytest.raises(ClassLoadError, match="importing broken_one failed with ZeroDivisionError") as told:
         load_class("broken_one:X", {}, RoleReward)
+    assert "python -c 'import broken_one'" in told.value.fix

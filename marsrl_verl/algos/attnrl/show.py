@@ -160,8 +160,13 @@ def _measured(one: argparse.Namespace) -> tuple[ShownResponse, str]:
     text = Path(one.text).read_text(encoding="utf-8") if os.path.isfile(one.text) else one.text
     named = ("criterion", "num_branch_points", "top_share", "min_token_distance", "shortfall")
     rule = read(BranchRule, {name: getattr(one, name) for name in named}, "rule")
-    tokenizer = AutoTokenizer.from_pretrained(one.model)
-    model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
+    if "/" not in one.model and not Path(one.model).is_dir():
+        raise ValueError(f"{one.model} is no folder here; give a model's, or a hub id organisation/name")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(one.model)
+        model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
+    except Exception as error:  # of each library in its own way
+        raise ValueError(f"the model {one.model} can't be loaded: {error}") from error
     model = model.to(one.device).eval()
     shown = look_at(
         model,

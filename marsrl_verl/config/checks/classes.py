@@ -51,7 +51,8 @@ def check_rewards(ctx: Context) -> Iterator[ConfigIssue]:
 def check_prompts(ctx: Context) -> Iterator[ConfigIssue]:
     """`marsrl.prompts`."""
     method = ctx.method
-    found = _load("marsrl.prompts.target", ctx.settings.prompts, method.Prompts, method.default_prompts)
+    examples = f"{method.default_prompts}, or those of another model=…"
+    found = _load("marsrl.prompts.target", ctx.settings.prompts, method.Prompts, examples)
     if isinstance(found, ConfigIssue):
         yield found
 
@@ -65,5 +66,5 @@ def _load(key: str, spec: ClassSpec, base: type[Any], examples: str) -> Any:
         return load_class(spec.target, spec.kwargs, base)
     except ClassLoadError as error:
         text = str(error).removeprefix(f"{spec.target}: ")
-        fix = f"Name a class as package.module:ClassName ({examples})."
+        fix = error.fix or f"Name a class as package.module:ClassName ({examples})."
         return ConfigIssue(key, f"{text[:1].upper()}{text[1:]}.", fix, spec.target)

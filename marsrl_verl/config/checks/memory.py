@@ -42,16 +42,22 @@ def check_cpu_cache(ctx: Context) -> Iterator[ConfigIssue]:
     """The engine's cache on the processor is said once, and is a number."""
     if not ctx.on_cpu or (value := ctx.get(_CPU_CACHE)) is None:
         return
-    try:
-        usable = 0 < float(value) < math.inf
-    except ValueError:
-        usable = False
-    if not usable:
+    if not _is_size(value):
         yield ctx.issue(_CPU_CACHE, "A number of GiB above 0 is expected.", "Set it to 1, for example.")
     around = os.environ.get(name := _CPU_CACHE.rpartition(".")[2], value)
     if around != str(value) and not joins_cluster(ctx.config):
         what = f"The environment says {name}={around}, and the workers get what the configuration says."
-        yield ctx.issue(_CPU_CACHE, what, f"Set {_CPU_CACHE}={around}, or unset the variable.")
+        fix = f"Set {_CPU_CACHE}={around}, or unset the variable."
+        if not _is_size(around):
+            what, fix = f"The environment says {name}={around}, a number of GiB is expected.", f"unset {name}"
+        yield ctx.issue(_CPU_CACHE, what, fix)
+
+
+def _is_size(text: object) -> bool:
+    try:
+        return 0 < float(str(text)) < math.inf
+    except ValueError:
+        return False
 
 
 def check_memory(ctx: Context) -> Iterator[ConfigIssue]:

@@ -81,7 +81,14 @@ _DECLARED: dict[str, Any] = {
     f"{_KL}.target_kl": (float, limits(..., gt=0, why="nats per token that the controller keeps to")),
     f"{_ACTOR}.fsdp_config.dtype": _choice(*_TRAINER_TYPES),
     f"{_ACTOR}.fsdp_config.model_dtype": _choice(*_TRAINER_TYPES),
-    f"{_OPTIM}.lr": _least(0, "it is the step of the optimizer"),
+    "trainer.save_freq": _least(-1, "so many steps from one checkpoint to the next; -1 is none", int),
+    f"{_OPTIM}.lr": (
+        float,
+        limits(
+            ..., ge=0, le=1, why="it is the optimizer's step", fix="1e-6 is a usual choice for large models."
+        ),
+    ),
+    f"{_OPTIM}.lr_warmup_steps": _least(-1, "-1 is by lr_warmup_steps_ratio", int),
     f"{_OPTIM}.weight_decay": _least(0, "it shrinks the weights"),
     f"{_OPTIM}.clip_grad": _least(0, "it is the largest norm of a gradient"),
     f"{_OPTIM}.lr_warmup_steps_ratio": (
