@@ -57,8 +57,8 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
             budget = replace(suite.budget, amount=arguments.budget)
             suite = replace(suite, budget=budget, seconds_per_run=guess)
         output = arguments.output or Path("outputs", "compare", suite.name)
-        if taken := next((place for place in (output, *output.parents) if place.is_file()), None):
-            parser.error(f"--output {output}: {taken} is a file, expected a folder")
+        if file := next((place for place in (output, *output.parents) if place.is_file()), None):
+            parser.error(f"--output {output}: {file} is a file, expected a folder")
         runs = plan_runs(suite, arguments.seeds, output, tuple(arguments.overrides))
         known_runs(runs, arguments.known)
     except (SuiteError, RecordError) as error:

@@ -41,7 +41,7 @@ ALGO = "marsrl.algo"
             "has no reasoning",
         ),
         # Those of dialogues, which do nothing here.
-        ((f"{ALGO}.overlong.enabled=true",), f"{ALGO}.overlong", "There is no such key"),
+        ((f"{ALGO}.overlong.enabled=true",), f"{ALGO}.overlong", "It is a setting of"),
         ((f"+{ALGO}.guards.repeated_share=0.5",), f"{ALGO}.guards", "It is a setting of rema"),
         ((f"{ALGO}.plan_reward=consistency",), f"{ALGO}.solutions_per_plan", "several solutions"),
         (

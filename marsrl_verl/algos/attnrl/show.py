@@ -154,14 +154,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measured(one: argparse.Namespace) -> tuple[ShownResponse, str]:
+    if "/" not in one.model and not Path(one.model).is_dir():
+        raise ValueError(f"{one.model} is no folder here; give a model's, or a hub id organisation/name")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     # os.path takes a text that is too long for a name for no file; pathlib raises.
     text = Path(one.text).read_text(encoding="utf-8") if os.path.isfile(one.text) else one.text
     named = ("criterion", "num_branch_points", "top_share", "min_token_distance", "shortfall")
     rule = read(BranchRule, {name: getattr(one, name) for name in named}, "rule")
-    if "/" not in one.model and not Path(one.model).is_dir():
-        raise ValueError(f"{one.model} is no folder here; give a model's, or a hub id organisation/name")
     try:
         tokenizer = AutoTokenizer.from_pretrained(one.model)
         model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
