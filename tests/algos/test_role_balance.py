@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_tools import problems, rewarded_group
+from scheduler_tools import marsrl, problems, rewarded_group
 
 from marsrl_verl.algos.marsrl.role_balance import balance_roles, balance_verdicts, role_factors
 from marsrl_verl.core.advantages import comparable_rows, group_relative
@@ -148,6 +148,26 @@ def test_factors_of_judged_solutions_by_hand():
     found = balance_verdicts(rows, "errors")
     wrong, right = wrong * 2 * 5 / 7, right * 2 * 2 / 7
     assert found == pytest.approx([1, 1, wrong, wrong, wrong, right, right, right])
+
+
+def test_the_trainer_keeps_groups_whose_judgements_are_only_counted():
+    """Else a step would have the factors of what it trains. A part of a group is no complete judgement."""
+    alike = judged("w", False, [False, False, False])
+    part = Group(replace(alike.request, n=4), alike.trajectories)
+    unknown = judged("u", False, [])
+    for balance, expected in (("inputs", False), ("classes", True), ("errors", True)):
+        method = marsrl(verdict_balance=balance)
+        assert [method.trains([one]) for one in (alike, part, unknown)] == [expected, False, False]
+        assert method.select([alike], 1) == []
+
+
+def test_a_judgement_is_counted_in_the_step_that_trains_it():
+    """Of the wrong solution's three verdicts two were in an earlier step: 3 judgements, 1 of them of it."""
+    wrong = judged("w", False, [True, False, False])
+    wrong.trained_before = frozenset({"w#0", "w#1"})
+    groups = [wrong, judged("r", True, [True, False])]
+    rows = Rows.of(groups, comparable_rows(groups))
+    assert balance_verdicts(rows, "classes") == pytest.approx([3 / 2, 3 / 4, 3 / 4])
 
 
 @pytest.mark.parametrize("balance", ["classes", "errors"])

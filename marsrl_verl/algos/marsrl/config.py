@@ -55,7 +55,9 @@ class Config(EstimatorConfig):
     """`inputs`: every judged solution counts alike in the Verifier's part of the loss (paper); `classes`: by
     the number of judgements of right and of wrong ones, so that calling everything wrong gains nothing;
     `errors`: as `classes`, and the class that is misjudged more often counts more, which leads away from any
-    constant verdict. With the last two a step that judged one class alone does not train the Verifier."""
+    constant verdict. With the last two a step that judged one class alone does not train the Verifier, and
+    its groups with equal rewards, which are counted and not trained, are among those of
+    `marsrl.pipeline.min_groups`."""
 
 
 def stage_plans(config: Config) -> tuple[StagePlan, ...]:

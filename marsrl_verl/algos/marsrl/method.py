@@ -18,7 +18,7 @@ from marsrl_verl.algos.marsrl.evaluation.frozen import frozen_solutions
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import role_figures
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
-from marsrl_verl.algos.marsrl.role_balance import balance_roles, balance_verdicts
+from marsrl_verl.algos.marsrl.role_balance import VerdictBalance, balance_roles, balance_verdicts
 from marsrl_verl.algos.marsrl.selection import Candidate, choose
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
@@ -277,9 +277,15 @@ class MarsRL(BaseMethod):
     # --- training ------------------------------------------------------------------------------
 
     def trains(self, groups: Sequence[Group]) -> bool:
-        """Whether the role is trained and the estimator has anything to compare."""
+        """Whether the role is trained and the estimator has anything to compare, or its judgements are
+        counted for the balance of verdicts: those of a complete group, whatever its rewards."""
         trained = [group for group in groups if group.request.role in self.train_roles]
-        return has_contrast(self.config, trained)
+        return has_contrast(self.config, trained) or any(self._balances(group) for group in trained)
+
+    def _balances(self, group: Group) -> bool:
+        complete = len(group.trajectories) == group.request.n
+        counted = group.request.role == VERIFIER and complete and bool(group.comparable)
+        return counted and self.config.verdict_balance is not VerdictBalance.INPUTS
 
     def select(self, groups: Sequence[Group], step: int) -> list[RowRef]:
         """All that the estimator gives an advantage to."""

@@ -95,7 +95,9 @@ def balance_verdicts(
     judged: dict[bool, list[bool]] = {True: [], False: []}
     for group in rows.groups:
         if group.request.role == VERIFIER:
-            judged[_judges_a_right_one(group)] += [is_correct(reward) for reward in group.rewards]
+            # Those of an earlier part of the group were counted then.
+            fresh = [one for one in group.comparable if one.trajectory_id not in group.trained_before]
+            judged[_judges_a_right_one(group)] += [is_correct(one.value) for one in fresh]
     by_class = _class_factors({one: found for one, found in judged.items() if found}, balance)
     for row in range(len(rows)):
         if rows.sequence(row).role == VERIFIER:

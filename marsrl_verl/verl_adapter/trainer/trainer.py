@@ -289,7 +289,8 @@ class RayMarsRLTrainer(EndingTrainer):
         """The step's metrics; they go into its checkpoint, so that a resumed run can record them."""
         self.metrics["training/step"] = self.global_steps
         self.metrics["training/epoch"] = self.problems.epoch
-        self.metrics["training/groups_trained"] = len(result.trained)
+        refs = [] if batch is None else batch.rows.refs
+        self.metrics["training/groups_trained"] = len({ref.group for ref in refs})
         self.metrics["training/updated"] = float(batch is not None)
         self.metrics.update(self.observer.describe(result, trains=trains))
 
