@@ -30,8 +30,19 @@ _ROLLOUTS = "Every sample is written below the run's folder."
 _ROLLOUTS_FIX = "Leave it out; see marsrl.run.log_rollouts."
 _REWARDS = "Responses are scored by the class of their role."
 _REWARDS_FIX = "Leave it out; set marsrl.reward.<role>.target, or reward.custom_reward_function.path."
-_NO_PROFILE = "Nothing starts verl's profiler."
-_NO_PROFILE_FIX = "Leave it out; metrics.jsonl has the time of every phase of a step."
+_PROFILE, _ACTOR_PROFILE = "global_profiler", "actor_rollout_ref.actor.profiler"
+_NO_PROFILE = "Only the trainer's ranks are profiled, by torch, a step at a time."
+_NO_PROFILE_FIX = (
+    f"Leave it out; {_PROFILE}.steps=[3] {_PROFILE}.tool=torch {_ACTOR_PROFILE}.enable=true profiles a step."
+)
+_EVERYWHERE = ("tool", "save_path", "finish_hook_cmd", "finish_hook_all_ranks", "finish_hook_ranks")
+_OF_RANKS = ("enable", "all_ranks", "ranks", "tool_config.torch_memory")
+_OF_TORCH = ("contents", "discrete", "schedule")
+_PROFILES = (
+    *(f"{_PROFILE}.{name}" for name in (*_EVERYWHERE, "steps", "global_tool_config.torch_memory")),
+    *(f"{_ACTOR_PROFILE}.{name}" for name in (*_EVERYWHERE, *_OF_RANKS)),
+    *(f"{_ACTOR_PROFILE}.tool_config.torch.{name}" for name in _OF_TORCH),
+)
 _OUT = "Leave it out."
 
 _INERT: dict[str, dict[str, tuple[str, str] | tuple[str, str, tuple[str, ...]]]] = {
@@ -43,7 +54,7 @@ _INERT: dict[str, dict[str, tuple[str, str] | tuple[str, str, tuple[str, ...]]]]
         "distillation": ("No method here distils from a teacher.", _OUT),
         "reward_model": (_REWARDS, _REWARDS_FIX),
         "sandbox_fusion": (_REWARDS, _REWARDS_FIX),
-        "global_profiler": (_NO_PROFILE, _NO_PROFILE_FIX),
+        _PROFILE: (_NO_PROFILE, _NO_PROFILE_FIX, _PROFILES),
         "skip": ("Rollouts are never replayed from another run.", _OUT),
     },
     "trainer.": {
@@ -91,7 +102,7 @@ _INERT: dict[str, dict[str, tuple[str, str] | tuple[str, str, tuple[str, ...]]]]
             "verl has another name for it.",
             "Remove it and set actor_rollout_ref.actor.optim.lr_scheduler_type.",
         ),
-        "profiler": (_NO_PROFILE, _NO_PROFILE_FIX),
+        "profiler": (_NO_PROFILE, _NO_PROFILE_FIX, _PROFILES),
     },
     "actor_rollout_ref.rollout.": {
         "mode": ("The engine always runs as a server.", "Leave it at async."),
@@ -104,6 +115,10 @@ _INERT: dict[str, dict[str, tuple[str, str] | tuple[str, str, tuple[str, ...]]]]
         "repetition_penalty": ("Samples are drawn by marsrl.roles, without penalties.", _OUT),
         "val_kwargs": (_EVALUATION, _EVALUATION_FIX),
         "multi_turn": (_NO_TOOLS, _NO_TOOLS_FIX),
+        "enable_rollout_routing_replay": (
+            "The FSDP engine does not replay the experts that the engine chose.",
+            "Leave it false; marsrl.off_policy.mode=tis weighs what differs by that.",
+        ),
         "agent.default_agent_loop": (_NO_TOOLS, _NO_LOOP_FIX),
         "agent.agent_loop_config_path": (_NO_TOOLS, _NO_LOOP_FIX),
         "agent.agent_loop_manager_class": ("The trainer needs its own.", _OUT),

@@ -17,6 +17,7 @@ ONE_STAGE = {"marsrl.algo.correction_rounds": 0, "marsrl.algo.train_roles": ["so
 KL = "algorithm.kl_ctrl"
 LOOP = "marsrl.evaluation"
 GPUS = {"trainer.device": "cuda"}
+PROFILE = {"global_profiler.steps": [3], f"{ACTOR}.profiler.enable": True}
 
 # What is typed -> the key that the message names, a part of what it says.
 COMMANDS = {
@@ -236,8 +237,16 @@ SETTINGS = {
         "Leave it at 1",
     ),
     "experts split": ({f"{ROLLOUT}.expert_parallel_size": 2}, "1 or 1"),
-    "profiler": ({"global_profiler.tool": "nsys"}, "metrics.jsonl"),
-    "profiler of the actor": ({f"{ACTOR}.profiler.enable": True}, "phase"),
+    "profiler without ranks": ({"global_profiler.steps": [3]}, f"Set {ACTOR}.profiler.enable=true"),
+    "profiler without steps": (
+        {f"{ACTOR}.profiler.tool": "torch", f"{ACTOR}.profiler.enable": True},
+        "Set global_profiler.steps",
+    ),
+    "profiler of steps together": ({"global_profiler.profile_continuous_steps": True}, "a step at a time"),
+    "profiler of the engine": ({f"{ROLLOUT}.profiler.enable": True}, "Only the trainer's ranks"),
+    "profiler that Ray starts": ({**PROFILE, f"{ACTOR}.profiler.tool": "nsys"}, "torch or torch_memory"),
+    "GPU memory on the CPU": ({**PROFILE, f"{ACTOR}.profiler.tool": "torch_memory"}, "a GPU's memory"),
+    "routes of nobody": ({f"{ROLLOUT}.enable_rollout_routing_replay": True}, "off_policy.mode=tis"),
     "selection of nothing": ({**ONE_STAGE, "marsrl.algo.selection": "random"}, "the only stage"),
     "inputs of nothing": ({**ONE_STAGE, "marsrl.algo.requests_per_stage": 4}, "Leave it at 2"),
     "answers of nothing": ({**ONE_STAGE, "marsrl.algo.distinct_answers": True}, "the only stage"),
@@ -271,6 +280,12 @@ def test_refused_setting(checked, case):
     "changes",
     [
         {f"{ACTOR}.policy_loss.loss_mode": "gspo"},
+        {
+            **PROFILE,
+            f"{ACTOR}.profiler.tool": "torch",
+            f"{ACTOR}.profiler.all_ranks": True,
+            f"{ACTOR}.profiler.tool_config.torch.contents": ["cpu", "stack"],
+        },
         {f"{ACTOR}.policy_loss.loss_mode": "mine", f"{MODEL}.external_lib": "my_losses"},
         {f"{ACTOR}.policy_loss.loss_mode": "dro", f"{ACTOR}.policy_loss.dro_beta": 0.1},
         {

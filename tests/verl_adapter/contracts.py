@@ -44,6 +44,8 @@ SIGNATURES: dict[str, list[str]] = {
     f"{TRAINER}._save_checkpoint": ["self"],
     f"{TRAINER}._load_checkpoint": ["self"],
     f"{TRAINER}._get_dp_size": ["self", "worker_group", "role"],
+    f"{TRAINER}._start_profiling": ["self", "do_profile"],
+    f"{TRAINER}._stop_profiling": ["self", "do_profile", "run_command"],
     f"{TRAINER}._shutdown_dump_executor": ["self"],
     "verl.trainer.ppo.core_algos:agg_loss": [
         "loss_mat", "loss_mask", "loss_agg_mode", "dp_size", "batch_num_tokens", "global_batch_size",

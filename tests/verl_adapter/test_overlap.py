@@ -179,3 +179,16 @@ def test_kills_at_twenty_random_moments_change_no_batch(tmp_path):
             assert line == expected[line["step"]]
     assert kills == 20
     assert len([step for step in resumed if step > 0]) >= 3, resumed
+
+
+@pytest.mark.parametrize("settings", [PLAIN, OVERLAPPED])
+def test_the_ranks_record_the_steps_that_are_profiled(tmp_path, settings):
+    (tmp_path / "run").mkdir()
+    trainer, calls = ScriptedTrainer(tmp_path / "run", 4, **settings), []
+    trainer.config.global_profiler = {"steps": [2, 4, 9]}
+    ranks = trainer.actor_rollout_wg
+    ranks.start_profile = lambda **named: calls.append(named["profile_step"])
+    ranks.stop_profile = lambda **named: calls.append((trainer.global_steps, len(ranks.steps), named))
+    trainer.fit()
+    # The update is a part of its step, and the command at the end is the last recorded step's.
+    assert calls == [2, (2, 2, {"run_command": False}), 4, (4, 4, {"run_command": True})]

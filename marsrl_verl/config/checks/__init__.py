@@ -105,6 +105,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
     (
         upstream.check_inert,
         upstream.check_fixed,
+        upstream.check_profiler,
         loss.check_loss,
         loss.check_clip,
         loss.check_kl,

@@ -47,6 +47,28 @@ def check_fixed(ctx: Context) -> Iterator[ConfigIssue]:
             yield ConfigIssue(key, fixed.reason, fixed.instead, value)
 
 
+PROFILERS = ("torch", "torch_memory")
+"""verl's tools that need nothing but the ranks themselves."""
+
+
+def check_profiler(ctx: Context) -> Iterator[ConfigIssue]:
+    """What verl's profiler needs, said at two places."""
+    steps, enable = "global_profiler.steps", "actor_rollout_ref.actor.profiler.enable"
+    tool, chosen = "actor_rollout_ref.actor.profiler.tool", ctx.get("actor_rollout_ref.actor.profiler.tool")
+    if not ctx.get(enable):
+        for key in (steps, "global_profiler.tool"):
+            if ctx.get(key):
+                yield ctx.issue(key, f"No rank is profiled: {enable} is false.", f"Set {enable}=true.")
+        return
+    if not ctx.get(steps):
+        yield ctx.issue(enable, f"No step is profiled: {steps} names none.", f"Set {steps}=[3].")
+    if chosen not in PROFILERS:
+        what = f"Profiles are taken by {' or '.join(PROFILERS)}."
+        yield ctx.issue(tool, what, "Set global_profiler.tool=torch.")
+    elif chosen == "torch_memory" and ctx.on_cpu:
+        yield ctx.issue(tool, "It records a GPU's memory.", "Set global_profiler.tool=torch.")
+
+
 def changed(ctx: Context, node: str, names: tuple[str, ...]) -> list[str]:
     """Those keys of a node that differ from verl's default."""
     return [key for name in names for key, _ in _changed(ctx, f"{node}.{name}")]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
@@ -76,6 +79,20 @@ class PolicyTrainer(EngineTrainer):
         if (name := self._loss.name) is not None:
             register_loss(name)  # the workers do the same when they need it
         super().init_workers()
+
+    @contextmanager
+    def _profiled(self) -> Iterator[None]:
+        """Have the ranks record the step where it is one of `global_profiler.steps`; a step that fails leaves
+        no profile.
+
+        Upstream behaviour: verl's own loop, which this trainer replaces, starts and stops them.
+        """
+        steps = OmegaConf.select(self.config, "global_profiler.steps") or ()
+        due = self.global_steps in steps
+        self._start_profiling(due)
+        yield
+        later = any(self.global_steps < one <= self.total_training_steps for one in steps)
+        self._stop_profiling(due, run_command=not later)  # `finish_hook_cmd` runs once
 
     def _fit_run_probes(self) -> None:
         """Find out what the method wants to know of sequences at the end of their stage.

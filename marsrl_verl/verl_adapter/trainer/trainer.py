@@ -126,7 +126,7 @@ class RayMarsRLTrainer(EndingTrainer):
         the time but from an update to the end of its step.
         """
         self.metrics, self.timing = {}, {}
-        with self._timed("step"):
+        with self._timed("step"), self._profiled():
             self._fit_get_batch(self.global_steps)
             self._fit_generate()
             pass_over = self._drains and not self.problems.has_more(self.method.admits)
