@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from marsrl_verl.config import hf_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,30 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names of the number of a layer's experts in configurations."""
+
+
+_EXPERTS_IN_NAME = re.compile(r"-A\d+(\.\d+)?B\b|mixtral|\bmoe\b", re.IGNORECASE)
+"""In names of models on a hub: `Qwen3-30B-A3B` has 3B active parameters."""
+
+
+def has_experts(model: Any) -> bool:
+    """Whether a model, by its folder or its name on a hub, has layers of experts: by its `config.json`, and
+    by its name where it is not here. A configuration that can't be read is reported elsewhere."""
+    folder = None if model is None else hf_folder.local_folder(str(model))
+    if folder is None or not (folder / "config.json").is_file():
+        return hf_folder.is_hub_id(str(model)) and bool(_EXPERTS_IN_NAME.search(str(model)))
+    try:
+        configs = _configs(hf_folder.read_config(folder))
+    except ValueError:
+        return False
+    counts = [node.get(name) for node in configs for name in _EXPERTS]
+    return any(isinstance(count, int) and count > 1 for count in counts)
+
+
+def _configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A model's, and of one of texts and images the text model's."""
+    text = config.get("text_config")
+    return [config, text] if isinstance(text, Mapping) else [config]
 
 
 def largest_weight(config: Mapping[str, Any]) -> int:

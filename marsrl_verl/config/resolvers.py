@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import cpu_defaults
 from marsrl_verl.config.adapters import named_adapters
+from marsrl_verl.config.model_shapes import has_experts
 from marsrl_verl.config.models import named_models
 from marsrl_verl.config.node import chosen_method
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
@@ -59,10 +60,12 @@ def _engine_share(alone: float, beside: float, overlap: str, rollout_nodes: int)
     return float(beside if _shares_gpus(overlap, rollout_nodes)[1] else alone)
 
 
-def _off_policy_mode(overlap: str) -> str:
-    """How the loss treats older tokens by default. With overlap there are no others, and with `pois` each
-    would count as if the weights that are updated had sampled it."""
-    return (OffPolicyMode.POIS if overlap == Overlap.NONE.value else OffPolicyMode.TIS).value
+def _off_policy_mode(overlap: str, model: Any) -> str:
+    """How the loss treats by default what other weights sampled, or the same ones in the engine. With overlap
+    all tokens are older, and with experts engine and trainer choose others for the same token; with `pois`
+    each would count as if the trainer's weights had sampled it."""
+    differs = overlap != Overlap.NONE.value or has_experts(model)
+    return (OffPolicyMode.TIS if differs else OffPolicyMode.POIS).value
 
 
 def _fused_kernels(method: str, share_prefixes: bool) -> bool:

@@ -14,10 +14,14 @@ from marsrl_verl.core.method import EndReason, Method, Unit
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.trajectory import FinishReason, is_correct
 from marsrl_verl.evaluation.training_metrics import by_role
+from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.watch import Action, WatchConfig
 
 EQUAL_SHARE, ONE_SHARE, TRUNCATED_SHARE, FAILED_SHARE = 0.85, 0.98, 0.95, 0.1
 """From these shares on a warning begins."""
+GAP = 0.05
+"""Nats of log-probability by which engine and trainer may differ on average: ratios are off by 5 %, a quarter
+of a usual clip range."""
 STAYS = 0.9
 """It is over when the share is below so much of that."""
 LEAST_GROUPS, LEAST_OUTCOMES, LEAST_OTHERS, LEAST_FAILED = 8, 32, 8, 4
@@ -184,8 +188,8 @@ ROLE_RULES: dict[str, Callable[[str, RoleStep, bool], str | None]] = {
 """By setting: the sentence, from a role, what it did and whether the warning stands."""
 _AT_ONCE = frozenset({"failed_requests"})
 """Of what one step decides about."""
-NOTHING_TRAINED, NOT_FINITE = "nothing_trained", "not_finite"
-RULES = (NOT_FINITE, NOTHING_TRAINED, *ROLE_RULES)
+NOTHING_TRAINED, NOT_FINITE, LOG_PROB_GAP = "nothing_trained", "not_finite", "log_prob_gap"
+RULES = (NOT_FINITE, LOG_PROB_GAP, NOTHING_TRAINED, *ROLE_RULES)
 
 
 def _bound(share: float, standing: bool) -> float:
@@ -280,6 +284,24 @@ class Watch:
     def note(self, rule: str, step: int, text: str | None) -> list[str]:
         """Take note of what was found elsewhere, or that it is no more (None); returns what is to be said."""
         return self._tell(rule, "", [step], text)
+
+    def look_at_gap(self, step: int, gap: float | None, mode: str) -> list[str]:
+        """Look at `rollout/log_prob_gap_mean`; returns what is to be said of it.
+
+        Args:
+            gap: nats; None: no token was sampled by the newest weights.
+            mode: `marsrl.off_policy.mode`.
+        """
+        if gap is None:
+            return []
+        text = None
+        if gap >= _bound(GAP, self._standing(LOG_PROB_GAP, "") is not None):
+            weighs = "" if mode == OffPolicyMode.TIS else "; marsrl.off_policy.mode=tis weighs tokens by it"
+            text = (
+                f"engine and trainer differ by {gap:.3f} nats a token on average under the same weights: a "
+                f"weight sync that failed, number formats, or experts that are chosen otherwise{weighs}"
+            )
+        return self._tell(LOG_PROB_GAP, "", [step], text)
 
     def metrics(self) -> dict[str, float]:
         """By rule, how many warnings stand: of so many roles."""

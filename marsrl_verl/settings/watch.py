@@ -21,10 +21,14 @@ class WatchConfig(Settings):
 
     steps: int = limits(5, ge=1, why="a step decides at the earliest")
     """So many steps in a row decide, but for what a single step shows: numbers that are not finite, failed
-    requests. Steps in which a role has no group are passed over, and so are those that can't train."""
+    requests, the gap of log-probabilities. Steps in which a role has no group are passed over, and so are
+    those that can't train."""
     not_finite: Action = Action.END
     """A loss or gradient norm is NaN or infinite, in the step itself. With `warn` verl skips such an update
     and the run goes on. Where log-probabilities or weights are not finite it ends in any case."""
+    log_prob_gap: Action = Action.WARN
+    """Engine and trainer differ by at least 0.05 nats a token on average under the same weights
+    (`rollout/log_prob_gap_mean`), in the step itself."""
     nothing_trained: Action = Action.END
     """No group was trained: in all of at least 256 responses' groups the rewards were equal. Groups that are
     all right for the most part are warned of only."""

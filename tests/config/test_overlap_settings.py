@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from messages import assert_checks_refuse, assert_refused
 
@@ -9,7 +11,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.memory import estimate_memory
-from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
+from marsrl_verl.config.model_shapes import PUBLISHED, has_experts, shape_from_config
 from marsrl_verl.machine.packages import FLASH, GPU
 from marsrl_verl.version import REQUIRED_VERL
 
@@ -123,11 +125,46 @@ def test_plan_names_overlap_and_pools(run):
         ([f"{OVERLAP}=one_step"], "tis"),
         (["pipeline=overlapped", "marsrl.off_policy.mode=sais"], "sais"),
         (["pipeline=overlapped", "marsrl.off_policy.mode=pois"], "pois"),
+        (["model=qwen3_30b_a3b_thinking_2507"], "tis"),
+        (["model=qwen3_30b_a3b_thinking_2507", "marsrl.off_policy.mode=pois"], "pois"),
+        (["model=qwen3_4b_thinking_2507"], "pois"),
     ],
 )
 def test_the_loss_corrects_for_older_weights_where_there_are_no_others(overrides, mode):
     arguments = parse_arguments([*overrides, "cluster=cpu"])
     assert typed_settings(compose_config(arguments).config).off_policy.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"num_experts": 128}, True),
+        ({"num_local_experts": 8}, True),
+        ({"text_config": {"n_routed_experts": 64}}, True),
+        ({"num_experts": None}, False),
+        ({"num_experts": 0}, False),
+        ({}, False),
+        ("no JSON", False),
+    ],
+)
+def test_experts_are_told_by_the_models_files(tmp_path, config, expected):
+    (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    assert has_experts(tmp_path) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Qwen/Qwen3-30B-A3B", True),
+        ("mistralai/Mixtral-8x7B-v0.1", True),
+        ("a/Qwen1.5-MoE-A2.7B", True),
+        ("Qwen/Qwen3-4B-Thinking-2507", False),
+        ("a/Moeller-7B", False),
+        (None, False),
+    ],
+)
+def test_experts_of_a_model_that_is_not_here_are_told_by_its_name(name, expected):
+    assert has_experts(name) is expected
 
 
 def test_the_plan_marks_a_ratio_of_one_for_older_tokens(run):

@@ -299,6 +299,8 @@ class RayMarsRLTrainer(EndingTrainer):
         facts = step_facts(result, type(self.method), self.watch.untrained, due=due, updated=updated)
         skipped = self.skipped_updates and f"verl skipped an update: {self.skipped_updates}"
         said = self.watch.note(NOT_FINITE, self.global_steps, skipped if updated else None)
+        gap = self.metrics.get("rollout/log_prob_gap_mean")
+        said += self.watch.look_at_gap(self.global_steps, gap, self.settings.off_policy.mode)
         said += self.watch.look(self.global_steps, facts)
         self.metrics.update(self.watch.metrics())
         self.observer.say(said)
