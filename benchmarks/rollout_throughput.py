@@ -2,6 +2,7 @@
 
     python -m benchmarks.rollout_throughput                          # three repeats, the tiny model on CPU
     python -m benchmarks.rollout_throughput --repeat 5 --json rows.json -- reward=math_verify
+    python -m benchmarks.rollout_throughput --agent-loop --repeat 4  # verl's own agent loop beside the plugin
     python -m benchmarks.rollout_throughput --compare OLD NEW        # two checkouts in turn, with ratios
     python -m benchmarks.rollout_throughput --group-size 1 --problems 0 --fixed-problems 2000 \
         --fixed-tokens 4 --ask-again --dialogues 200                 # many short requests, and dialogues
@@ -71,7 +72,9 @@ def make_plan(arguments: argparse.Namespace, folder: Path) -> Plan:
         f"marsrl.run.seed={arguments.seed}",
     )
     workloads = tuple(one for one in (natural, fixed, dialogues) if one.problems > 0)
-    plan = Plan(overrides, workloads, (), arguments.group_size, arguments.rounds, "")
+    plan = Plan(
+        overrides, workloads, (), arguments.group_size, arguments.rounds, "", agent_loop=arguments.agent_loop
+    )
     config = plan.config()
     paths = [Path(one) for one in as_list(config.data.train_files)]
     found = collect(read_rows(paths, Columns().names), Columns(), None)
@@ -175,6 +178,7 @@ def main() -> None:
         "--ask-again", action="store_true", help="ask the same problems in several rounds where there are few"
     )
     add("--group-size", type=int, default=8)
+    add("--agent-loop", action="store_true", help="measure verl's own agent loop on the same engine, too")
     add("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="two checkouts")
     add("--seed", type=int, default=1)
     add(

@@ -1,8 +1,10 @@
 """The plugin's rollout path: everything that training starts, without training.
 
-Two variants in the same processes. `plugin` is a training step's call: rollout worker, ServerClient,
+Variants in the same processes. `plugin` is a training step's call: rollout worker, ServerClient,
 `MarsRLvLLMServer.generate_group`, decoding to text and scoring. `server alone` sends tokenised prompts from
-this process through `ServerClient` and takes tokens back: no rollout worker, no text, no scoring.
+this process through `ServerClient` and takes tokens back: no rollout worker, no text, no scoring. `verl's
+agent loop` is what the rollout workers replace: verl's manager and workers with its loop of a single turn, on
+the same engine. It asks for every response by itself and gives back padded rows; nothing is graded.
 """
 
 from __future__ import annotations
@@ -12,15 +14,20 @@ import gc
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import ray
+import torch
 from omegaconf import DictConfig
 
 from benchmarks.throughput.plan import (
+    AGENT_LOOP,
     PLUGIN,
     SERVER,
     Piece,
@@ -52,11 +59,20 @@ from marsrl_verl.verl_adapter.terminal import library_output_to
 class FixedLengthServer(MarsRLvLLMServer):
     """The plugin's server; on request it decodes on where the model ends its response."""
 
-    async def set_ignore_end(self, ignore_end: bool) -> None:
+    _verls: Mapping[str, Any] = MappingProxyType({})
+    """What requests of verl's agent loop have beside their sampling settings."""
+
+    async def set_ignore_end(self, ignore_end: bool, most: int) -> None:
+        self._verls = {"ignore_eos": ignore_end, "max_tokens": most}
+
         def endless(decoding: Decoding, n: int, model: Any) -> Any:
             return sampling_params(decoding, n, ignore_eos=True)
 
         server.accepted_params = endless if ignore_end else accepted_params
+
+    async def generate(self, prompt_ids: Any, sampling_params: Any, request_id: str, **more: Any) -> Any:
+        """As verl's agent loop asks for it."""
+        return await super().generate(prompt_ids, {**sampling_params, **self._verls}, request_id, **more)
 
     async def threads(self) -> str | None:
         """OMP_NUM_THREADS, which the engine's process inherits."""
@@ -90,7 +106,8 @@ def _measure(config: DictConfig, plan: Plan) -> None:
         rows: list[Row] = []
         pieces: list[Piece] = []
         for workload in plan.workloads:
-            ray.get([server.set_ignore_end.remote(workload.ignore_end) for server in servers])
+            told = workload.ignore_end, workload.max_tokens
+            ray.get([server.set_ignore_end.remote(*told) for server in servers])
             trajectories: list[Trajectory] = []
             requests: list[RolloutRequest] = []
             for number in range(plan.rounds + 1):
@@ -100,6 +117,9 @@ def _measure(config: DictConfig, plan: Plan) -> None:
                 if workload.turns == 1:
                     alone = bench.requests(workload, number, part=1)
                     rows.append(bench.server_alone(workload, number, alone))
+                    if plan.agent_loop:
+                        looped = bench.requests(workload, number, part=2)
+                        rows.append(bench.agent_loop(workload, number, looped))
             if workload.turns == 1:
                 pieces += bench.pieces(workload, requests, trajectories)
         threads = ray.get(servers[0].threads.remote())
@@ -165,6 +185,31 @@ class Bench:
         row = Row(SERVER, workload.name, number, seconds, len(completions), tokens, finished)
         row.processor_seconds = processor
         return row
+
+    def agent_loop(self, workload: Workload, number: int, requests: list[RolloutRequest]) -> Row:
+        """verl's `generate_sequences`: every prompt as often as its group has responses."""
+        from verl import DataProto
+
+        chats = [list(one.messages) for one in requests for _ in range(self.plan.group_size)]
+        prompts = np.empty(len(chats), dtype=object)
+        prompts[:] = chats
+        batch = DataProto.from_dict(
+            tensors={"dummy_tensor": torch.zeros(len(chats), 1)},
+            # Without priorities: the engine answers first come, first served.
+            non_tensors={"raw_prompt": prompts, "priority": np.zeros(len(chats), dtype=np.int64)},
+        )
+        output, seconds, processor = self._timed(lambda: self._loops.generate_sequences(batch))
+        lengths = output.batch["response_mask"].sum(dim=1)
+        finished = int((lengths < workload.max_tokens).sum())
+        row = Row(AGENT_LOOP, workload.name, number, seconds, len(chats), int(lengths.sum()), finished)
+        row.processor_seconds = processor
+        return row
+
+    @cached_property
+    def _loops(self) -> Any:
+        from verl.experimental.agent_loop.agent_loop import AgentLoopManager
+
+        return AgentLoopManager.create(self.trainer.config, self.trainer.llm_server_manager.get_client())
 
     def _timed(self, call: Callable[[], Any]) -> tuple[Any, float, dict[str, float]]:
         gc.collect()

@@ -16,6 +16,7 @@ KINDS = (
     ("engine core", r"EngineCore|VLLM::|template\.preload|multiprocessing"),
     ("engine's front end", r"ray::.*(?:vLLM|Server)"),
     ("rollout worker", r"ray::RolloutWorker"),
+    ("verl's agent loops", r"ray::AgentLoopWorker"),
     ("reward worker", r"ray::.*Reward"),
     ("load balancer", r"ray::.*LoadBalancer"),
     ("grader", r"grade_worker"),

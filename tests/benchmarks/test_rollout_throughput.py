@@ -95,6 +95,7 @@ def test_no_round_repeats_the_prompts_of_another():
         ("ray::FixedLengthServer", "engine's front end"),
         ("ray::RolloutWorker.run_request", "rollout worker"),
         ("ray::RewardLoopWorker", "reward worker"),
+        ("ray::AgentLoopWorker.generate_sequences", "verl's agent loops"),
         ("ray::WorkerDict", "trainer's ranks"),
         ("ray::GlobalRequestLoadBalancer", "load balancer"),
         ("/x/gcs_server --y", "Ray's own processes"),
