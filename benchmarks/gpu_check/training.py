@@ -47,6 +47,8 @@ def overrides(*own: str, tokens: int = TOKENS, share: float = 0.3) -> list[str]:
         f"marsrl.hardware.gpu_gib={gib}",
         # Small models: the training state stays on the GPU.
         f"{_ACTOR}.fsdp_config.offload_policy=false",
+        f"{_ACTOR}.fsdp_config.param_offload=false",
+        f"{_ACTOR}.fsdp_config.optimizer_offload=false",
         f"{_ACTOR}.ppo_max_token_len_per_gpu={tokens}",
         f"actor_rollout_ref.rollout.gpu_memory_utilization={share}",
         "actor_rollout_ref.rollout.agent.num_workers=2",

@@ -12,11 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.memory import model_shapes
 from marsrl_verl.config.checks.prompt_budget import prompt_budgets
 from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.evaluation_plan import evaluation_cost
-from marsrl_verl.config.memory import GIB, assumptions, estimate_memory
+from marsrl_verl.config.memory import GIB, USABLE, assumptions, estimate_memory, model_shapes
 from marsrl_verl.config.policy_plan import policy_rows
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
@@ -240,7 +239,7 @@ def _prompts(budgets: list[RoleBudget]) -> list[str]:
 
 
 def _memory(ctx: Context) -> list[str]:
-    shapes = model_shapes(ctx)
+    shapes = model_shapes(ctx.config)
     place = "rank" if ctx.on_cpu else "GPU"
     if not shapes:
         what = "not estimated: the model is not here and not in the table of known sizes"
@@ -251,17 +250,20 @@ def _memory(ctx: Context) -> list[str]:
     cache = f"{estimate.kv_tokens:,} tokens = {estimate.longest_sequences:.1f} sequences of full length"
     if of:
         cache = f"of the engine with the fewest: {cache}"
+    update = estimate.update
     sizes: list[tuple[str, int, str]] = [
-        ("weights (training)", estimate.train_weights, parameters),
-        ("gradients", estimate.gradients, ""),
-        ("optimizer", estimate.optimizer, ""),
-        ("gathered layers", estimate.gathered, ""),
-        ("activations", estimate.activations, ""),
-        *([("accumulated", estimate.accumulated, "gradients of a step")] if estimate.accumulated else []),
-        ("logits", estimate.logits, ""),
+        ("weights (training)", update.weights, parameters),
+        ("gradients", update.gradients, ""),
+        ("optimizer", update.optimizer, ""),
+        *([("accumulated", update.accumulated, "gradients of a step")] if update.accumulated else []),
+        ("layers' inputs", update.saved, ""),
+        ("one layer", update.layer, "its backward pass, and gathered weights"),
+        ("head", update.head, "with logits, before the layers"),
+        *([("optimizer's step", update.step, "after these")] if update.step else []),
+        *([("processes", estimate.processes, "contexts, NCCL, sleeping engine")] if not ctx.on_cpu else []),
+        ("peak while training", estimate.training, "" if ctx.on_cpu else _of_the_gpu(ctx)),
         ("weights (engine)", estimate.engine_weights, of),
         ("KV cache", estimate.kv_cache, cache),
-        ("peak while training", estimate.training, ""),
         ("peak while decoding", estimate.decoding, ""),
     ]
     if not ctx.on_cpu:
@@ -271,6 +273,11 @@ def _memory(ctx: Context) -> list[str]:
     rows: list[Row] = [(name, _gib(size), note) for name, size, note in sizes]
     lines = [f"Memory per {place}, estimated", *_table(rows)]
     return lines + [f"  assumed: {line}" for line in assumptions(ctx.config, estimate)]
+
+
+def _of_the_gpu(ctx: Context) -> str:
+    size = float(ctx.get("marsrl.hardware.gpu_gib"))
+    return f"of {USABLE * size:.1f} that may be planned ({USABLE:.0%} of {size:g})"
 
 
 def _files(ctx: Context, plan: BatchPlan) -> list[str]:

@@ -6,28 +6,41 @@ It is arithmetic, not a measurement: it tells settings that cannot fit from thos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.config import hf_folder
 from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import world_size
-from marsrl_verl.config.model_shapes import ModelShape
-from marsrl_verl.config.models import models
+from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
+from marsrl_verl.config.models import models, several_models
 from marsrl_verl.config.pools import own_pool_gpus
+from marsrl_verl.config.training_memory import (
+    ADAM_STATES,
+    BYTES,
+    CONTEXT_GIB,
+    FUSED_CHUNK,
+    GIB,
+    NCCL_GIB,
+    Numbers,
+    TrainingMemory,
+    adapter_parameters,
+    micro_batch_tokens,
+    shards,
+    training_memory,
+)
 from marsrl_verl.settings.choices import Overlap
 
-GIB = 1024**3
+USABLE = 0.92
+"""Part of a GPU that a plan may fill: the rest goes to the driver, to gaps between the blocks of PyTorch's
+allocator and to what no arithmetic knows."""
 GPU_GIB = 80
 """Memory of the GPUs that the cluster presets are written for (`marsrl.hardware.gpu_gib`)."""
-_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
-_ADAM_STATES = 2
-_PLAIN_ACTIVATION_BYTES = 34
-"""Bytes per token, layer and hidden unit without gradient checkpointing (bfloat16, flash attention)."""
-_FUSED_CHUNK = 512
-"""Tokens whose logits verl's fused kernels compute at once (`FusedLinearForPPO`)."""
 _ENGINE_RESERVE_GIB = 2
-"""Activations, graphs and buffers of the engine."""
+"""Activations, graphs and buffers of the engine while it decodes."""
+_ASLEEP_GIB = 1
+"""Graphs and workspaces that a sleeping engine keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +48,16 @@ class MemoryEstimate:
     """Bytes per GPU."""
 
     parameters: int
-    train_weights: int
-    gradients: int
-    optimizer: int
-    gathered: int
-    """Two layers' weights that FSDP gathers to compute one while the next arrives."""
-    activations: int
-    accumulated: int
-    """Gradients of all parameters that add up on each GPU before they are sent (no_sync)."""
-    logits: int
+    update: TrainingMemory
+    """What the trainer computes with; of several models the largest update, and the state of those that wait
+    on the GPU beside it."""
+    processes: int
+    """What the processes of trainer and engines hold beside their tensors while the trainer works."""
+    trainer_process: int
+    """The trainer's part of it."""
     engine_weights: int
+    engine_reserve: int
+    """What the engines need beside weights and cache."""
     kv_cache: int
     kv_bytes_per_token: int
     """Of one GPU; an engine of several GPUs spreads the heads. This and the next two are of the model whose
@@ -73,12 +86,24 @@ class MemoryEstimate:
         return max(self.host_loading, self.host_waiting)
 
     @property
+    def training_parts(self) -> dict[str, int]:
+        """What there is at the fullest moment of an update."""
+        away = self.engine_sleeps or self.engine_apart
+        return {
+            **self.update.parts(self.trainer_on_host),
+            "the engine": 0 if away else self.engine,
+            "processes": self.processes,
+        }
+
+    @property
     def training(self) -> int:
         """Most bytes while an update is computed."""
-        state = 0 if self.trainer_on_host else self.train_weights + self.gradients + self.optimizer
-        away = self.engine_sleeps or self.engine_apart
-        engine = 0 if away else self.engine_weights + self.kv_cache
-        return state + self.accumulated + self.gathered + self.activations + self.logits + engine
+        return sum(self.training_parts.values())
+
+    @property
+    def engine(self) -> int:
+        """Bytes of the engines while they decode."""
+        return self.engine_weights + self.kv_cache + self.engine_reserve
 
     @property
     def trainer_waits(self) -> bool:
@@ -86,11 +111,40 @@ class MemoryEstimate:
         return self.trainer_offloaded and not self.overlap and not self.engine_apart
 
     @property
+    def decoding_parts(self) -> dict[str, int]:
+        """What there is while the engine decodes."""
+        waits = self.trainer_waits or self.trainer_on_host or self.engine_apart
+        return {
+            "the training state": 0 if waits else self.update.weights + self.update.optimizer,
+            "the engine": 0 if self.engine_apart else self.engine,
+            "processes": self.trainer_process,
+        }
+
+    @property
     def decoding(self) -> int:
         """Most bytes while the engine decodes."""
-        waits = self.trainer_waits or self.trainer_on_host or self.engine_apart
-        state = 0 if waits else self.train_weights + self.optimizer
-        return state + self.engine_weights + self.kv_cache
+        return sum(self.decoding_parts.values())
+
+    def exceeds(self, gpu: int) -> bool:
+        """Whether a GPU of so many bytes is too small."""
+        return max(self.training, self.decoding) > USABLE * gpu
+
+
+def model_shapes(config: DictConfig) -> list[ModelShape]:
+    """Sizes of the models that are trained, in the order of their policies; none where one is not known."""
+    rollout, path = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
+    found = [_shape(str(one)) for one in (models(rollout).values() if several_models(rollout) else [path])]
+    known = [shape for shape in found if shape is not None]
+    return known if len(known) == len(found) else []
+
+
+def _shape(path: str) -> ModelShape | None:
+    """Sizes of a model: from its folder, or from the table of the presets."""
+    folder = hf_folder.local_folder(path)
+    if folder is not None and (folder / "config.json").is_file():
+        return shape_from_config(hf_folder.read_config(folder))
+    known = PUBLISHED.get(path)
+    return shape_from_config(known) if known is not None else None
 
 
 def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:
@@ -100,34 +154,29 @@ def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:
         shapes: of each model that is trained, in the order of `config.models.models`; one with adapters.
     """
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    fsdp = actor.fsdp_config
-    gpus = world_size(config)
-    master = _BYTES.get(str(fsdp.model_dtype), 4)
-    compute = _BYTES.get(str(fsdp.dtype), 2)
-    tokens = int(actor.ppo_max_token_len_per_gpu)
-    checkpointing = bool(config.actor_rollout_ref.model.enable_gradient_checkpointing)
-    per_unit = compute if checkpointing else _PLAIN_ACTIVATION_BYTES
+    fsdp, numbers = actor.fsdp_config, Numbers(config)
+    gpus, apart = world_size(config), own_pool_gpus(rollout) > 0
     engines = [_engine(config, shape, len(shapes)) for shape in shapes]
     fewest = min(engines, key=lambda one: one.longest_sequences)
     ranks = min(gpus, int(config.trainer.n_gpus_per_node))
     own = adapter_parameters(config, shapes[0])
-    shards = [shape.parameters // gpus for shape in shapes]
-    trained = [own // gpus if own else shard for shard in shards]
+    held = [shape.parameters // shards(config) for shape in shapes]
+    trained = [own // shards(config) if own else shard for shard in held]
     # An engine that is sent adapters alone keeps the model for when it wakes.
     asleep = sum(one.weights for one in engines) if own and rollout.free_cache_engine else 0
-    waiting = [ranks * _host_bytes(fsdp, master, *counts) for counts in zip(shards, trained, strict=True)]
-    # One model at a time is computed with; what is offloaded of the others is not on the GPU.
-    weights_at_once = max if fsdp.param_offload or fsdp.offload_policy else sum
-    moments_at_once = max if fsdp.optimizer_offload or fsdp.offload_policy else sum
+    waiting = [
+        ranks * _host_bytes(fsdp, numbers.master, *counts) for counts in zip(held, trained, strict=True)
+    ]
+    on_cpu = str(config.trainer.device) == "cpu"
+    trainer = 0 if on_cpu else _process(gpus > 1)
+    asleep_too = bool(rollout.free_cache_engine) and not apart and not on_cpu
+    sleeping = _process(int(rollout.tensor_model_parallel_size) > 1) + _ASLEEP_GIB * GIB
     return MemoryEstimate(
         parameters=sum(shape.parameters for shape in shapes),
-        train_weights=weights_at_once((shard + own // gpus) * master for shard in shards),
-        gradients=max(trained) * master,
-        optimizer=moments_at_once(count * master * _ADAM_STATES for count in trained),
-        gathered=0 if gpus == 1 else 2 * max(shape.layer_parameters for shape in shapes) * compute,
-        activations=max(shape.layers * shape.hidden for shape in shapes) * tokens * per_unit,
-        accumulated=max(own or shape.parameters for shape in shapes) * master if _accumulates(fsdp) else 0,
-        logits=2 * _logit_tokens(config, tokens) * max(shape.vocabulary for shape in shapes) * 4,
+        update=_update(config, shapes),
+        processes=trainer + (len(shapes) * sleeping if asleep_too else 0),
+        trainer_process=trainer,
+        engine_reserve=0 if on_cpu else len(shapes) * _ENGINE_RESERVE_GIB * GIB,
         engine_weights=sum(one.weights for one in engines),
         kv_cache=sum(one.kv_cache for one in engines),
         kv_bytes_per_token=fewest.kv_bytes_per_token,
@@ -136,13 +185,13 @@ def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:
         trainer_offloaded=bool(fsdp.param_offload and fsdp.optimizer_offload),
         trainer_on_host=bool(fsdp.offload_policy),
         engine_sleeps=bool(rollout.free_cache_engine),
-        engine_apart=own_pool_gpus(rollout) > 0,
+        engine_apart=apart,
         overlap=config.marsrl.pipeline.overlap == Overlap.ONE_STEP.value,
         host_loading=max(
-            sum(waiting[:place]) + shape.parameters * master * (ranks if shape.tied else 1)
+            sum(waiting[:place]) + shape.parameters * numbers.master * (ranks if shape.tied else 1)
             for place, shape in enumerate(shapes)
         ),
-        host_waiting=sum(waiting) + ranks * (_reference_bytes(config, shapes, gpus, compute) + asleep),
+        host_waiting=sum(waiting) + ranks * (_reference_bytes(config, shapes, numbers.compute) + asleep),
     )
 
 
@@ -159,7 +208,7 @@ class _Engine:
 def _engine(config: DictConfig, shape: ModelShape, models: int) -> _Engine:
     """The engine of one of so many models."""
     rollout = config.actor_rollout_ref.rollout
-    tensor, number = int(rollout.tensor_model_parallel_size), _BYTES.get(str(rollout.dtype), 2)
+    tensor, number = int(rollout.tensor_model_parallel_size), BYTES.get(str(rollout.dtype), 2)
     weights = shape.parameters * number // tensor
     # A key-value head can't be split: more GPUs than heads store each of them more than once.
     per_token = 2 * shape.layers * -(-shape.kv_heads // tensor) * shape.head_size * number
@@ -167,19 +216,26 @@ def _engine(config: DictConfig, shape: ModelShape, models: int) -> _Engine:
     return _Engine(weights, cache, per_token, cache / per_token / int(rollout.max_model_len))
 
 
-def adapter_parameters(config: DictConfig, shape: ModelShape) -> int:
-    """Parameters of all LoRA adapters; 0 where the model itself is trained."""
-    each = int(config.actor_rollout_ref.model.lora_rank) * shape.linear_ends * shape.layers
-    return each * len(adapters(config.actor_rollout_ref.rollout))
+def _update(config: DictConfig, shapes: Sequence[ModelShape]) -> TrainingMemory:
+    """Of the model whose update is the largest; with the state of the others where it stays on the GPU."""
+    fsdp = config.actor_rollout_ref.actor.fsdp_config
+    updates = sorted((training_memory(config, shape) for shape in shapes), key=lambda one: one.peak(False))
+    *others, largest = updates
+    beside = {
+        "weights": not (fsdp.param_offload or fsdp.offload_policy),
+        "optimizer": not (fsdp.optimizer_offload or fsdp.offload_policy),
+    }
+    more = {name: sum(getattr(one, name) for one in others) for name, stays in beside.items() if stays}
+    return replace(largest, **{name: getattr(largest, name) + size for name, size in more.items()})
 
 
-def _accumulates(fsdp: DictConfig) -> bool:
-    return bool(fsdp.get("use_no_sync_for_gradient_accumulation", False))
+def _process(talks: bool) -> int:
+    """Bytes of a GPU that a process takes beside its tensors.
 
-
-def _logit_tokens(config: DictConfig, tokens: int) -> int:
-    """Tokens whose logits exist at once."""
-    return min(tokens, _FUSED_CHUNK) if config.actor_rollout_ref.model.use_fused_kernels else tokens
+    Args:
+        talks: to other GPUs.
+    """
+    return int((CONTEXT_GIB + NCCL_GIB * talks) * GIB)
 
 
 def _host_bytes(fsdp: DictConfig, master: int, shard: int, trained: int) -> int:
@@ -190,12 +246,12 @@ def _host_bytes(fsdp: DictConfig, master: int, shard: int, trained: int) -> int:
         trained: those of them that have gradients and moments.
     """
     if fsdp.offload_policy:
-        return master * (shard + trained * (1 + _ADAM_STATES))
-    weights, moments = int(bool(fsdp.param_offload)), _ADAM_STATES * int(bool(fsdp.optimizer_offload))
+        return master * (shard + trained * (1 + ADAM_STATES))
+    weights, moments = int(bool(fsdp.param_offload)), ADAM_STATES * int(bool(fsdp.optimizer_offload))
     return master * (shard * weights + trained * moments)
 
 
-def _reference_bytes(config: DictConfig, shapes: Sequence[ModelShape], gpus: int, compute: int) -> int:
+def _reference_bytes(config: DictConfig, shapes: Sequence[ModelShape], compute: int) -> int:
     """Bytes of a rank's part of the reference policies, which verl keeps in main memory: a model for each one
     that a policy begins as. With adapters it is the model without them."""
     rollout = config.actor_rollout_ref.rollout
@@ -205,7 +261,7 @@ def _reference_bytes(config: DictConfig, shapes: Sequence[ModelShape], gpus: int
         return 0
     paths = list(models(rollout).values()) if len(shapes) > 1 else [""]
     begun = dict(zip(paths, shapes, strict=True))
-    return sum(shape.parameters // gpus * compute for shape in begun.values())
+    return sum(shape.parameters // shards(config) * compute for shape in begun.values())
 
 
 def _kv_cache(config: DictConfig, engine_weights: int, engines: int) -> int:
@@ -227,16 +283,17 @@ def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
     on_cpu = str(config.trainer.device) == "cpu"
     actor = config.actor_rollout_ref.actor
     fsdp = actor.fsdp_config
+    ranks, fused = shards(config), bool(config.actor_rollout_ref.model.use_fused_kernels)
     lines = [
         f"training state in {fsdp.model_dtype}: weights, gradients and two AdamW moments"
         f"{' of the adapters alone' if adapters(config.actor_rollout_ref.rollout) else ''}, sharded over "
-        f"{world_size(config)} rank{'s' if world_size(config) != 1 else ''}",
-        f"one micro-batch of {int(actor.ppo_max_token_len_per_gpu):,} tokens per rank; logits and their "
-        "gradient in float32"
-        + (f", {_FUSED_CHUNK} tokens at a time" if config.actor_rollout_ref.model.use_fused_kernels else ""),
+        f"{ranks} rank{'s' if ranks != 1 else ''}",
+        f"one micro-batch of {micro_batch_tokens(config):,} tokens per rank; logits of "
+        + (f"{FUSED_CHUNK} tokens at a time" if fused else "all of them at once"),
     ]
     if estimate.trainer_on_host:
-        lines.append("offload_policy: the training state stays in main memory")
+        state = f"{estimate.update.state / GIB:.1f} GiB"
+        lines.append(f"offload_policy: the training state, {state}, stays in main memory")
     elif estimate.trainer_waits:
         lines.append("the training state moves to main memory while the engine decodes")
     count = len(models(config.actor_rollout_ref.rollout))

@@ -23,6 +23,12 @@ class ModelShape:
     parameters: int
     layer_parameters: int
     """Parameters of one layer, all experts included."""
+    feed_forward: int
+    """Width of the feed-forward part, or of one expert."""
+    experts_per_token: int = 0
+    """0: the feed-forward part has no experts."""
+    query_norms: bool = False
+    """Queries and keys are normalised."""
     tied: bool = False
     """Input and output embeddings are the same parameters."""
     linear_ends: int = 0
@@ -33,11 +39,11 @@ class ModelShape:
 _NAMES = (
     "model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
     "head_dim", "intermediate_size", "vocab_size", "tie_word_embeddings", "moe_intermediate_size",
-    "num_experts",
+    "num_experts", "num_experts_per_tok",
 )  # fmt: skip
 _VALUES: dict[str, tuple[Any, ...]] = {
     "Qwen/Qwen3-30B-A3B-Thinking-2507": (
-        "qwen3_moe", 48, 2048, 32, 4, 128, 6144, 151936, False, 768, 128
+        "qwen3_moe", 48, 2048, 32, 4, 128, 6144, 151936, False, 768, 128, 8
     ),
     "Qwen/Qwen3-4B-Thinking-2507": ("qwen3", 36, 2560, 32, 8, 128, 9728, 151936, True),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": ("qwen2", 28, 1536, 12, 2, None, 8960, 151936, False),
@@ -63,7 +69,7 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
     heads = int(config["num_attention_heads"])
     kv_heads = int(config.get("num_key_value_heads") or heads)
     head_size = int(config.get("head_dim") or hidden // heads)
-    vocabulary = int(config["vocab_size"])
+    vocabulary, experts = int(config["vocab_size"]), int(config.get("num_experts") or 0)
     layer = (
         _attention(config, hidden, heads, kv_heads, head_size) + _feed_forward(config, hidden) + 2 * hidden
     )
@@ -77,10 +83,14 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
         vocabulary=vocabulary,
         parameters=embeddings + layers * layer + hidden,
         layer_parameters=layer,
+        feed_forward=int(config["moe_intermediate_size" if experts else "intermediate_size"]),
+        # transformers' own number where the file says none.
+        experts_per_token=int(config.get("num_experts_per_tok") or 8) if experts else 0,
+        query_norms=_normalises_queries(config),
         tied=bool(config.get("tie_word_embeddings")),
         linear_ends=4 * hidden
         + 2 * head_size * (heads + kv_heads)
-        + (0 if config.get("num_experts") else 3 * (hidden + int(config["intermediate_size"]))),
+        + (0 if experts else 3 * (hidden + int(config["intermediate_size"]))),
     )
 
 
@@ -129,9 +139,11 @@ def _attention(config: Mapping[str, Any], hidden: int, heads: int, kv_heads: int
     count = hidden * (queries + 2 * keys) + queries * hidden
     if config["model_type"] == "qwen2" or config.get("attention_bias"):
         count += queries + 2 * keys
-    if str(config["model_type"]).startswith("qwen3"):
-        count += 2 * head_size  # norms of queries and keys
-    return count
+    return count + (2 * head_size if _normalises_queries(config) else 0)
+
+
+def _normalises_queries(config: Mapping[str, Any]) -> bool:
+    return str(config["model_type"]).startswith("qwen3")
 
 
 def _feed_forward(config: Mapping[str, Any], hidden: int) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.memory import model_shapes
-from marsrl_verl.config.memory import adapter_parameters
+from marsrl_verl.config.memory import model_shapes
 from marsrl_verl.config.models import models, several_models
+from marsrl_verl.config.training_memory import adapter_parameters
 from marsrl_verl.core.policy import PolicyKind
 
 Row = tuple[str, ...]
@@ -16,7 +16,7 @@ def policy_rows(ctx: Context) -> list[Row]:
     """A table of them, role by role, its head first; empty where all roles share the model's own weights."""
     rollout = ctx.config.actor_rollout_ref.rollout
     path, rank = str(ctx.get("actor_rollout_ref.model.path")), ctx.get("actor_rollout_ref.model.lora_rank")
-    shapes, adapted, begun = model_shapes(ctx), adapters(rollout), models(rollout)
+    shapes, adapted, begun = model_shapes(ctx.config), adapters(rollout), models(rollout)
     rows: list[Row] = []
     if adapted:
         each = f"{adapter_parameters(ctx.config, shapes[0]) // len(adapted):,}" if shapes else "?"

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_method
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import cpu_defaults
 from marsrl_verl.config.adapters import named_adapters
 from marsrl_verl.config.model_shapes import has_experts
+from marsrl_verl.config.memory import estimate_memory, gpu_bytes, model_shapes
 from marsrl_verl.config.models import named_models
 from marsrl_verl.config.node import chosen_method
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
@@ -23,6 +25,9 @@ from marsrl_verl.config.schema import first_sampled_role
 from marsrl_verl.core.method import Method
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.settings.lengths import longest_sequence
+
+_SURE = 0.9
+"""Part of what may be planned of a GPU that a plan fills at most where nobody chose it."""
 
 
 def _method(algo: Any) -> tuple[type[Method], Any]:
@@ -74,6 +79,29 @@ def _fused_kernels(method: str, share_prefixes: bool) -> bool:
     return method_class(method).fused_kernels and not share_prefixes
 
 
+def _fused_optimizer(module: str, name: str) -> dict[str, bool] | None:
+    """Arguments of an optimizer that computes a step in one kernel, where it is torch's and has one."""
+    return {"fused": True} if module == "torch.optim" and name in ("Adam", "AdamW", "SGD") else None
+
+
+def _state_exceeds_gpu(*, _root_: DictConfig) -> bool:
+    """Whether a model's training state has to stay in main memory: nobody knows how large it is, or with the
+    state on the GPU the plan would need more of it than there is."""
+    tree: Any = OmegaConf.to_container(_root_, resolve=False)
+    tree["actor_rollout_ref"]["actor"]["fsdp_config"] |= {
+        "offload_policy": False,
+        "param_offload": True,
+        "optimizer_offload": True,
+        "use_no_sync_for_gradient_accumulation": False,
+    }
+    config = OmegaConf.create(tree)
+    try:
+        shapes = model_shapes(config)
+        return not shapes or estimate_memory(config, *shapes).exceeds(int(_SURE * gpu_bytes(config)))
+    except (ArithmeticError, OmegaConfBaseException, TypeError, ValueError):
+        return True  # a wrong value elsewhere, which the checks report by its own key
+
+
 def _file(function: str, *arguments: Any) -> str:
     """A path that `package.module:function` tells, such as of a file that it makes on first use."""
     return str(get_method(function.replace(":", "."))(*arguments))
@@ -100,6 +128,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "off_policy_mode": _off_policy_mode,
     "engine_share": _engine_share,
     "fused_kernels": _fused_kernels,
+    "fused_optimizer": _fused_optimizer,
+    "state_exceeds_gpu": _state_exceeds_gpu,
     "pool_sync": lambda device: CPU_SYNC if device == "cpu" else GPU_SYNC,
     # What verl's workers import so that they know the weight sync.
     "pool_sync_module": lambda device: CPU_SYNC_MODULE if device == "cpu" else None,

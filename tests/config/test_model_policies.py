@@ -198,8 +198,8 @@ def test_the_plan_shows_adapters_by_role(run):
     assert "Policies" not in run("cluster=cpu", "dry_run=true").out
 
 
-SMALL = ModelShape(2, 8, 2, 1, 4, 10, parameters=1000, layer_parameters=300)
-LARGE = ModelShape(4, 16, 2, 2, 8, 20, parameters=5000, layer_parameters=900)
+SMALL = ModelShape(2, 8, 2, 1, 4, 10, parameters=1000, layer_parameters=300, feed_forward=16)
+LARGE = ModelShape(4, 16, 2, 2, 8, 20, parameters=5000, layer_parameters=900, feed_forward=32)
 
 
 def estimate(run, *words, shapes=(SMALL, LARGE)):

@@ -6,11 +6,8 @@ import math
 import os
 from collections.abc import Iterator
 
-from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.memory import GIB, MemoryEstimate, estimate_memory
-from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
-from marsrl_verl.config.models import models, several_models
+from marsrl_verl.config.memory import GIB, USABLE, MemoryEstimate, estimate_memory, gpu_bytes, model_shapes
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -18,24 +15,6 @@ _GPU, _HOST = "marsrl.hardware.gpu_gib", "marsrl.hardware.host_gib"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
 _CPU_CACHE = "ray_kwargs.ray_init.runtime_env.env_vars.VLLM_CPU_KVCACHE_SPACE"
-
-
-def model_shapes(ctx: Context) -> list[ModelShape]:
-    """Sizes of the models that are trained, in the order of their policies; none where one is not known."""
-    rollout = ctx.config.actor_rollout_ref.rollout
-    paths = models(rollout).values() if several_models(rollout) else [ctx.get("actor_rollout_ref.model.path")]
-    found = [_shape(str(path)) for path in paths]
-    known = [shape for shape in found if shape is not None]
-    return known if len(known) == len(found) else []
-
-
-def _shape(path: str) -> ModelShape | None:
-    """Sizes of a model: from its folder, or from the table of the presets."""
-    folder = hf_folder.local_folder(path)
-    if folder is not None and (folder / "config.json").is_file():
-        return shape_from_config(hf_folder.read_config(folder))
-    known = PUBLISHED.get(path)
-    return shape_from_config(known) if known is not None else None
 
 
 def check_cpu_cache(ctx: Context) -> Iterator[ConfigIssue]:
@@ -62,7 +41,7 @@ def _is_size(text: object) -> bool:
 
 def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
     """GPUs, the engine's cache and main memory of a node, for a model of known size."""
-    shapes = [] if ctx.prepares_data else model_shapes(ctx)
+    shapes = [] if ctx.prepares_data else model_shapes(ctx.config)
     if not shapes:
         return
     estimate = estimate_memory(ctx.config, *shapes)
@@ -101,30 +80,22 @@ def _beside(count: int) -> str:
 
 def _check_gpu(ctx: Context, estimate: MemoryEstimate, count: int) -> Iterator[ConfigIssue]:
     peak, training = max(estimate.training, estimate.decoding), estimate.training >= estimate.decoding
-    if peak <= float(ctx.get(_GPU)) * GIB:
+    if not estimate.exceeds(gpu_bytes(ctx.config)):
         return
-    awake = not (estimate.engine_sleeps or estimate.engine_apart)
-    state = (
-        0 if estimate.trainer_on_host else estimate.train_weights + estimate.gradients + estimate.optimizer
-    )
-    parts = {
-        "the training state": state if training or not estimate.trainer_waits else 0,
-        "accumulated gradients": estimate.accumulated if training else 0,
-        "activations": estimate.activations if training else 0,
-        "logits": estimate.logits if training else 0,
-        "the engine": estimate.engine_weights + estimate.kv_cache if awake or not training else 0,
-    }
+    awake, update = not (estimate.engine_sleeps or estimate.engine_apart), estimate.update
+    parts = estimate.training_parts if training else estimate.decoding_parts
     largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
     what = (
         f"The plan takes {_gib(peak)} of each GPU while {'training' if training else 'decoding'}: "
-        f"{', '.join(f'{name} {_gib(size)}' for name, size in largest)}."
+        f"{', '.join(f'{name} {_gib(size)}' for name, size in largest)}. Planned may be "
+        f"{USABLE * gpu_bytes(ctx.config) / GIB:.1f} GiB ({USABLE:.0%} of it)."
     )
     ways = {
         f"pipeline=overlapped_two_pools, a lower {_SHARE}": awake and estimate.overlap,
         "actor_rollout_ref.model.use_fused_kernels=true, a lower ppo_max_token_len_per_gpu": (
-            training and estimate.logits > 4 * GIB
+            training and update.head > max(4 * GIB, update.layer)
         ),
-        "use_no_sync_for_gradient_accumulation=false": estimate.accumulated > 0,
+        "use_no_sync_for_gradient_accumulation=false": update.accumulated > 0,
         "actor_rollout_ref.actor.fsdp_config.offload_policy=true": not estimate.trainer_on_host,
         "adapters on one model (policies=lora_per_role)": count > 1,
     }
