@@ -26,8 +26,8 @@ OWN_KEYS = (
 """What the comparison sets itself: other values would take the runs out of its sight or off the budget."""
 
 _WATCH = "marsrl.watch.nothing_trained"
-_PLACE = frozenset(("name", "marsrl.run.output_root", _WATCH))
-"""Overrides that say where a run lies and that it goes on, and nothing of what it does."""
+_PLACE = frozenset(("name", "marsrl.run.output_root", _WATCH, "trainer.logger"))
+"""Overrides that say where a run lies and reports, and that it goes on, and nothing of what it does."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -105,6 +105,7 @@ def _overrides(suite: Suite, method: str, seed: int, root: Path, extra: tuple[st
         # checkpoints then.
         "marsrl.run.existing=replace",
         "trainer.save_freq=-1",
+        "trainer.logger=[]",
         "marsrl.run.log_rollouts=false",
         "marsrl.run.progress=false",
         f"{_WATCH}=warn",  # a run that learns nothing more has a result too

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
+import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -19,6 +21,7 @@ from marsrl_verl.config.memory import GIB, USABLE, assumptions, estimate_memory,
 from marsrl_verl.config.policy_plan import policy_rows
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
+from marsrl_verl.config.run_plan import whole_run
 from marsrl_verl.core.request import segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.reporting.record import recorded
@@ -28,6 +31,8 @@ from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 Row = Sequence[object]
 PLAN_FOLDER = "plans"
 """Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""
+WIDTH = 80
+_COLUMN = re.compile(r"(?<=\S) {2,}(?=\S)")
 
 
 def report(ctx: Context, composed: Composed) -> str:
@@ -44,16 +49,31 @@ def report(ctx: Context, composed: Composed) -> str:
         plan_lines(ctx.config, ctx.settings, ctx.frozen_answers),
         _batch(plan, ctx.config) if trains else [],
         _evaluations(ctx),
+        whole_run(ctx, plan) if trains else [],
         _prompts(prompt_budgets(ctx)),
         _memory(ctx),
-        _files(ctx, plan),
+        _files(ctx),
     ]
     if ctx.warnings:
         sections.append(["Warnings", *(f"  ! {warning}" for warning in ctx.warnings)])
     if ctx.notes:
         sections.append(["Not checked here", *(f"  {note}" for note in ctx.notes)])
     sections.append([f"Resolved configuration: {path}"])
-    return "\n\n".join("\n".join(section) for section in sections if section)
+    return "\n\n".join("\n".join(map(_wrapped, section)) for section in sections if section)
+
+
+def _wrapped(line: str) -> str:
+    """A line in as many as `WIDTH` takes; what follows is indented to the last column, as far as the line has
+    some."""
+    if len(line) <= WIDTH:
+        return line
+    indent = len(line) - len(line.lstrip())
+    columns = [found.end() for found in _COLUMN.finditer(line) if found.end() <= WIDTH // 2]
+    longest = max(map(len, line.split()))
+    rest = next((column for column in reversed(columns) if column + longest <= WIDTH), indent + 2)
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent=" " * rest, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def write_resolved(config: DictConfig) -> Path:
@@ -73,12 +93,12 @@ def write_resolved(config: DictConfig) -> Path:
 
 
 def _head(ctx: Context, composed: Composed) -> list[str]:
-    chosen = "  ".join(f"{group}={option}" for group, option in composed.choices.items())
-    detected = "  (cluster picked from the machine)" if composed.cluster_detected else ""
+    chosen = " ".join(f"{group}={option}" for group, option in composed.choices.items())
+    detected = " (cluster picked from the machine)" if composed.cluster_detected else ""
     return [
         f"Plan of run {ctx.settings.run.name!r}: nothing is started.",
         *(["  evaluates alone (trainer.val_only)"] if _alone(ctx) else []),
-        f"  {chosen}{detected}",
+        *textwrap.wrap(chosen + detected, WIDTH, initial_indent="  ", subsequent_indent="  "),
         *(f"  {line}" for line in composed.verl_notes),
         f"  model {ctx.get('actor_rollout_ref.model.path')}",
         f"  prompts {ctx.settings.prompts.target}",
@@ -174,10 +194,8 @@ def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
     micro = f"{tokens:,} tokens" if plan.micro_batch_rows is None else f"{plan.micro_batch_rows} rows"
     unit = "ranks x updates" if plan.micro_batch_rows is None else "ranks x updates x micro-batch"
     budget = f"  (marsrl.pipeline.step_prompt_budget = {plan.prompt_budget})" if plan.prompt_budget else ""
-    steps = config.trainer.total_training_steps
     each = plan.samples_per_update
     updates = f"{plan.updates}" if each is None else f"{plan.updates:,} at most, one for {each:,} responses"
-    length = f"{steps} steps" if steps is not None else f"{config.trainer.total_epochs} epochs"
     facts = (
         ("new problems", f"{plan.problems:,}"),
         ("groups, at most", f"{plan.groups:,}{budget}"),
@@ -192,7 +210,6 @@ def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
         ("micro-batch", f"{micro} per rank"),
         ("padding", f"trained rows are filled up to a multiple of {plan.row_multiple} ({unit})"),
         ("", f"with rows outside the loss: at most {plan.row_multiple - 1}, {padding} in the fullest step"),
-        ("length of the run", length),
     )
     return ["Batch of one step", *(f"  {name:<19} {value}" for name, value in facts)]
 
@@ -250,11 +267,12 @@ def _memory(ctx: Context) -> list[str]:
     cache = f"{estimate.kv_tokens:,} tokens = {estimate.longest_sequences:.1f} sequences of full length"
     if of:
         cache = f"of the engine with the fewest: {cache}"
-    update = estimate.update
+    update, away = estimate.update, "in main memory" if estimate.trainer_on_host else ""
+    trained = ", ".join(note for note in (parameters, away) if note)
     sizes: list[tuple[str, int, str]] = [
-        ("weights (training)", update.weights, parameters),
-        ("gradients", update.gradients, ""),
-        ("optimizer", update.optimizer, ""),
+        ("weights (training)", update.weights, trained),
+        ("gradients", update.gradients, away),
+        ("optimizer", update.optimizer, away),
         *([("accumulated", update.accumulated, "gradients of a step")] if update.accumulated else []),
         ("layers' inputs", update.saved, ""),
         ("one layer", update.layer, "its backward pass, and gathered weights"),
@@ -280,17 +298,15 @@ def _of_the_gpu(ctx: Context) -> str:
     return f"of {USABLE * size:.1f} that may be planned ({USABLE:.0%} of {size:g})"
 
 
-def _files(ctx: Context, plan: BatchPlan) -> list[str]:
+def _files(ctx: Context) -> list[str]:
     if not ctx.files:
         return ["Data", "  no file was read"]
     lines = ["Data"]
     for one in ctx.files:
         too_long = f", {one.too_long:,} too long to ask" if one.too_long else ""
         lines.append(f"  {one.split:<6} {one.rows:,} problems{too_long}  {one.path}")
-    rows = training_rows(ctx)
-    lines.append(
-        f"  an epoch is {rows // plan.problems:,} steps; {rows % plan.problems} problems of it are left over"
-    )
+    rows, batch = training_rows(ctx), int(ctx.config.data.train_batch_size)
+    lines.append(f"  an epoch is {rows // batch:,} steps; {rows % batch} problems of it are left over")
     return lines
 
 

@@ -165,6 +165,11 @@ class HardwareConfig(Settings):
     host_gib: float | None = limits(None, gt=0.0, why="it is a size in GiB")
     """Main memory of one node in GiB; null: that of this machine where the run is on it alone, otherwise
     nobody compares."""
+    tokens_per_second: float | None = limits(None, gt=0.0, why="tokens take time")
+    """Generated tokens per second of a step as a whole, its update and its sync included: with it the plan
+    says hours; null: it says none, unless `measured_run` is given."""
+    measured_run: str | None = None
+    """Folder of an earlier run on such machines, whose `metrics.jsonl` tells the same."""
 
 
 class MarsRLConfig(Settings):

@@ -67,8 +67,16 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def free_space(path: Path) -> str:
     """Which folder on the way to a path there is, and how much is free in it."""
-    place = next((one for one in (path, *path.absolute().parents) if one.is_dir()), Path("/"))
-    return f"{place} has {size_text(shutil.disk_usage(place).free)} free"
+    return f"{_there(path)} has {size_text(free_bytes(path))} free"
+
+
+def free_bytes(path: Path) -> int:
+    """What is free in the first folder on the way to a path that there is."""
+    return shutil.disk_usage(_there(path)).free
+
+
+def _there(path: Path) -> Path:
+    return next((one for one in (path, *path.absolute().parents) if one.is_dir()), Path("/"))
 
 
 def size_text(number: int) -> str:

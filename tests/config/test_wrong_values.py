@@ -139,7 +139,7 @@ SETTINGS = {
         {"trainer.del_local_ckpt_after_load": True},
         "trainer.max_actor_ckpt_to_keep=N",
     ),
-    "no checkpoint kept": ({"trainer.max_actor_ckpt_to_keep": 0}, "leave it out to keep all"),
+    "no checkpoint kept": ({"trainer.max_actor_ckpt_to_keep": 0}, "or to null to keep all"),
     "text for checkpoints kept": ({"trainer.max_actor_ckpt_to_keep": "two"}, "a whole number"),
     "checkpoint far away": ({"trainer.default_hdfs_dir": "hdfs://x"}, "default_local_dir"),
     "ranks that do not divide": ({"trainer.n_gpus_per_node": 2, "data.train_batch_size": 5}, "Set it to 4"),

@@ -64,3 +64,43 @@ def test_loggers_hear_no_keys(tmp_path, environment, monkeypatch):
     monkeypatch.setattr(tracking, "Tracking", lambda **arguments: heard.append(arguments["config"]))
     start_tracking(config(tmp_path))
     assert "s3cr3t" not in json.dumps(heard) and "MY_KEY" in json.dumps(heard)
+
+
+@pytest.fixture
+def automatic(tmp_path, environment, monkeypatch):
+    """A configuration that names no loggers, and wandb with a key."""
+    environment.pop("WANDB_MODE", None)
+    environment["WANDB_API_KEY"] = "k"
+    return config(tmp_path, "auto")
+
+
+def test_wandb_is_started_where_it_can_be(automatic, monkeypatch):
+    from marsrl_verl.verl_adapter.trainer import tracking
+
+    started = []
+    monkeypatch.setattr(
+        tracking, "Tracking", lambda **arguments: started.append(arguments["default_backend"])
+    )
+    start_tracking(automatic)
+    assert started == [["wandb"]] and automatic.trainer.logger == ["wandb"]
+
+
+def test_without_a_login_metrics_stay_in_the_folder(automatic, environment, tmp_path):
+    environment.pop("WANDB_API_KEY")
+    environment["HOME"] = str(tmp_path / "nobody")
+    start_tracking(automatic)
+    assert automatic.trainer.logger == []
+
+
+def test_a_tracker_that_nobody_named_does_not_end_the_run(automatic, monkeypatch, caplog, tmp_path):
+    from marsrl_verl.verl_adapter.trainer import tracking
+
+    def start(default_backend, **arguments):
+        if "wandb" in default_backend:
+            raise ConnectionError("no route to api.wandb.ai")
+
+    monkeypatch.setattr(tracking, "Tracking", start)
+    start_tracking(automatic)
+    assert automatic.trainer.logger == [] and "wandb can't be started (no route" in caplog.text
+    with pytest.raises(ConnectionError):
+        start_tracking(config(tmp_path, "wandb"))

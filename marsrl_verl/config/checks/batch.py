@@ -128,9 +128,19 @@ def training_rows(ctx: Context) -> int:
 
 def check_data_size(ctx: Context) -> Iterator[ConfigIssue]:
     """A step's problems must fit into the training data."""
-    rows = training_rows(ctx)
-    if any(report.split == "train" for report in ctx.files) and ctx.config.data.train_batch_size > rows:
+    rows, read = training_rows(ctx), any(report.split == "train" for report in ctx.files)
+    if read and ctx.config.data.train_batch_size > rows:
         what = (
             f"The training data has {rows} problems, fewer than one step takes; no batch would be complete."
         )
         yield ctx.issue("data.train_batch_size", what, f"Set it to at most {rows}, or give more data.")
+        return
+    most, batch = plan_batch(ctx.config, ctx.settings).problems, int(ctx.config.data.train_batch_size)
+    if read and most > rows:
+        what = (
+            f"The method may take up to {most} problems in a step, and the training data has {rows}: no pass "
+            "over it would fill a step."
+        )
+        fits = max(1, rows * batch // most)
+        fix = f"Set it to at most {fits}, lower the method's own limit, or give more data."
+        yield ctx.issue("data.train_batch_size", what, fix)

@@ -16,6 +16,8 @@ from marsrl_verl.config.upstream_names import loggers
 from marsrl_verl.settings.issues import ConfigIssue
 
 _KEY = "trainer.logger"
+AUTO = "auto"
+"""In place of all names: `default_loggers`, chosen where the trainer starts."""
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _PACKAGES = {
     "wandb": "wandb",
@@ -35,6 +37,8 @@ _WITHOUT_LOGIN = ("offline", "disabled", "dryrun")
 def check_loggers(ctx: Context) -> list[ConfigIssue]:
     """Names, packages and logins. A dry run, which may be made on another machine, notes what is missing."""
     names = [str(name) for name in ctx.get(_KEY) or []]
+    if names == [AUTO]:
+        return []
     problems = [problem for name in names for problem in check_choice(_KEY, name, loggers())]
     if problems:
         return problems
@@ -46,6 +50,13 @@ def check_loggers(ctx: Context) -> list[ConfigIssue]:
         return problems
     ctx.notes += [f"{_KEY}={problem.value}: {problem.what}" for problem in problems]
     return []
+
+
+def default_loggers(environment: Mapping[str, str]) -> list[str]:
+    """verl's default where nobody names loggers: wandb, if it can start; its other one, the console, prints
+    what the progress shows."""
+    off = environment.get("WANDB_MODE", "").lower() == "disabled"
+    return [] if off or _check("wandb", environment) else ["wandb"]
 
 
 def _check(name: str, environment: Mapping[str, str]) -> list[ConfigIssue]:

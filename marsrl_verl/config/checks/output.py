@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.memory import model_shapes
+from marsrl_verl.config.run_cost import checkpoint_cost, measured_rate, run_length
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.reporting.run_lock import RunLockedError, hold
+from marsrl_verl.reporting.storage import free_bytes, free_space, size_text
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 _DIRECTORY, _LOCAL = "marsrl.run.output_dir", "trainer.default_local_dir"
@@ -44,6 +48,34 @@ def check_output(ctx: Context) -> Iterator[ConfigIssue]:
         yield ConfigIssue(_DIRECTORY, what, fix, run.output_dir)
     except OSError as error:
         yield _unusable(_DIRECTORY, run.output_dir, error)
+
+
+def check_measured_run(ctx: Context) -> Iterator[ConfigIssue]:
+    """The earlier run that the plan's hours are taken from has trained a step."""
+    key, machine = "marsrl.hardware.measured_run", ctx.settings.hardware
+    if machine.measured_run is None:
+        return
+    if machine.tokens_per_second is not None:
+        what = "marsrl.hardware.tokens_per_second says how fast the run is."
+        yield ctx.issue(key, what, "Set one of the two.")
+    elif measured_rate(Path(machine.measured_run)) is None:
+        what = "The folder has no metrics.jsonl with a finished step."
+        yield ctx.issue(key, what, "Name the folder of a run that has trained, such as outputs/NAME.")
+
+
+def check_disk(ctx: Context) -> list[ConfigIssue]:
+    """Warns where checkpoints need more of a disk than there is."""
+    shapes, rows = model_shapes(ctx.config), training_rows(ctx)
+    steps = run_length(ctx.config, rows if ctx.files else None).total
+    cost = None if ctx.dry_run or ctx.prepares_data else checkpoint_cost(ctx.config, shapes, steps)
+    folder = Path(str(ctx.get(_LOCAL))).expanduser()
+    if cost is not None and cost.most is not None and cost.most > free_bytes(folder):
+        ctx.warnings.append(
+            f"Checkpoints take up to {size_text(cost.most)}, {size_text(cost.one)} each, and "
+            f"{free_space(folder)}: a save that finds no room ends the run. Lower "
+            "trainer.max_actor_ckpt_to_keep, or choose another trainer.default_local_dir."
+        )
+    return []
 
 
 @contextmanager

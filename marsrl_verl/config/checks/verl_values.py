@@ -48,7 +48,7 @@ _DECLARED: dict[str, Any] = {
         1,
         "so many of the newest checkpoints are kept",
         int,
-        "Set it to 1 or more, or leave it out to keep all.",
+        "Set it to 1 or more, or to null to keep all.",
     ),
     **{f"{node}.strategy": _choice("fsdp2", why="The trainer drives FSDP2.") for node in _ENGINES},
     "actor_rollout_ref.model.lora_rank": (

@@ -1,0 +1,117 @@
+"""How long a run is, what it generates, and what its checkpoints take: upper bounds for the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from marsrl_verl.config.adapters import adapters
+from marsrl_verl.config.batching import BatchPlan, world_size
+from marsrl_verl.config.evaluation_plan import evaluation_cost
+from marsrl_verl.config.model_shapes import ModelShape
+from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.training_memory import ADAM_STATES, Numbers, adapter_parameters, shards
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.reporting.metrics_log import read_metrics
+
+SHORT = 4
+"""Responses a quarter as long as they may be make the lower end of the range of hours."""
+_BETWEEN = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class RunLength:
+    """Steps of a run."""
+
+    total: int | None
+    """None: nobody knows without the data."""
+    per_pass: int | None
+    """Of a pass over the training data; None: no data was read."""
+
+
+def run_length(config: DictConfig, rows: int | None) -> RunLength:
+    """As verl counts: whole batches of a pass, times the passes, unless the steps are set.
+
+    Args:
+        rows: of the training data; None: not read.
+    """
+    trainer = config.trainer
+    per_pass = None if rows is None else rows // int(config.data.train_batch_size)
+    if trainer.total_training_steps is not None:
+        return RunLength(int(trainer.total_training_steps), per_pass)
+    return RunLength(None if per_pass is None else per_pass * int(trainer.total_epochs), per_pass)
+
+
+def step_tokens(plan: BatchPlan, settings: MarsRLConfig) -> int:
+    """Most tokens that the trained model generates for one step."""
+    left, total = plan.groups, 0
+    lengths = {role: one.max_new_tokens for role, one in settings.roles.items()}
+    own = [stage for stage in plan.stages if stage.role not in settings.frozen_roles]
+    costs = [
+        (stage.group_size * stage.rows_per_response * lengths[stage.role], stage.groups_per_problem)
+        for stage in own
+    ]
+    for tokens, groups in sorted(costs, reverse=True):
+        count = min(left, groups * plan.problems)
+        total, left = total + count * tokens, left - count
+    return total
+
+
+def evaluation_tokens(settings: MarsRLConfig, held_out: int, steps: int) -> int:
+    """Most tokens of all evaluations of a run of so many steps."""
+    one = settings.evaluation
+    times = {BEFORE: int(one.before), AFTER: int(one.after)}
+    times[_BETWEEN] = steps // one.every if one.every > 0 else 0
+    return sum(
+        count * evaluation_cost(settings, tag, held_out).tokens for tag, count in times.items() if count
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCost:
+    """Bytes of a run's checkpoints, without the part of the data's and the trajectories' state."""
+
+    one: int
+    every: int
+    most: int | None
+    """Bytes of the disk at the fullest moment: an older one is deleted when a new one is written. None: all
+    are kept, of a run whose length is not known."""
+
+
+def checkpoint_cost(
+    config: DictConfig, shapes: Sequence[ModelShape], steps: int | None
+) -> CheckpointCost | None:
+    """None where nothing is saved, or a model's size is not known.
+
+    Args:
+        shapes: of the models that are trained.
+        steps: of the run.
+    """
+    trainer, contents = config.trainer, config.actor_rollout_ref.actor.checkpoint.save_contents
+    every = int(trainer.save_freq)
+    if every <= 0 or not shapes:
+        return None
+    numbers = Numbers(config)
+    own = adapter_parameters(config, shapes[0])
+    model = own or sum(shape.parameters for shape in shapes)
+    # Each group of ranks that has all of the state writes it.
+    copies = world_size(config) // shards(config)
+    sizes = {"model": model * copies, "optimizer": model * copies * ADAM_STATES}
+    if not adapters(config.actor_rollout_ref.rollout):
+        sizes["hf_model"] = model
+    one = numbers.master * sum(size for name, size in sizes.items() if name in contents)
+    saved = None if steps is None else -(-steps // every)
+    limit = trainer.max_actor_ckpt_to_keep
+    counts = [count for count in (saved, None if limit is None else int(limit) + 1) if count is not None]
+    return CheckpointCost(one, every, one * min(counts) if counts else None)
+
+
+def measured_rate(folder: Path) -> float | None:
+    """Generated tokens per second of an earlier run, over its whole steps; None where it has none."""
+    lines = read_metrics(folder)
+    seconds = sum(line.timings.get("step") or 0.0 for line in lines)
+    tokens = sum(line.metrics.get("rollout/generated_tokens") or 0.0 for line in lines)
+    return tokens / seconds if seconds and tokens else None

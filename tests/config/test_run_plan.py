@@ -1,0 +1,148 @@
+"""What the plan says of a whole run: steps, tokens, time, checkpoints, trackers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from messages import assert_refused
+
+from marsrl_verl.config.batching import plan_batch
+from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
+from marsrl_verl.config.run_cost import checkpoint_cost, evaluation_tokens, step_tokens
+
+GIB = 1024**3
+QWEN_30B = (
+    "model=qwen3_30b_a3b_thinking_2507",
+    "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
+)
+
+
+def whole_run(done) -> str:
+    """The section of a plan, on one line."""
+    assert (done.status, done.err) == (0, "")
+    (section,) = [text for text in done.out.split("\n\n") if text.startswith("Whole run")]
+    return " ".join(section.split())
+
+
+def test_steps_and_tokens_of_a_run(run):
+    # 256 problems, 32 a step, three passes. A step: 32 groups of 8 Solver responses of 48 tokens, 64 of each
+    # of the other four stages, 64 tokens for a Verifier's.
+    text = whole_run(
+        run(
+            "data.train_batch_size=32",
+            "trainer.total_epochs=3",
+            "trainer.total_training_steps=null",
+            "dry_run=true",
+        )
+    )
+    step = 8 * (32 * 48 + 2 * 64 * (64 + 48))
+    assert "steps 24, 3.0 passes over the data; 8 in each" in text
+    assert f"tokens, at most {step:,} in a step, {24 * step:,} in all" in text
+    assert "time not known: give marsrl.hardware.tokens_per_second" in text
+
+
+def test_a_prompt_budget_bounds_the_tokens_of_a_step(checked):
+    ctx = checked({"marsrl.pipeline.step_prompt_budget": 100, "data.train_batch_size": 32})
+    # The longest first: 100 groups of the Verifier.
+    assert step_tokens(plan_batch(ctx.config, ctx.settings), ctx.settings) == 100 * 8 * 64
+
+
+def test_time_is_a_range_with_the_evaluations_in_it(run, checked):
+    words = ("data.train_batch_size=32", "trainer.total_training_steps=10", "marsrl.evaluation.every=5")
+    text = whole_run(run(*words, "marsrl.hardware.tokens_per_second=100", "dry_run=true"))
+    ctx = checked({"data.train_batch_size": 32, "marsrl.evaluation.every": 5})
+    training = 10 * step_tokens(plan_batch(ctx.config, ctx.settings), ctx.settings)
+    evaluating = evaluation_tokens(ctx.settings, 256, 10)
+    hours = (training + evaluating) / 100 / 3600
+    assert hours > 4
+    assert (
+        f"time {hours / 4:,.1f} h to {hours:,.1f} h, {evaluating / (training + evaluating):.0%} of it evalu"
+        in text
+    )
+    assert "100 tokens/s, as given" in text
+
+
+def test_evaluations_before_between_and_after(checked):
+    one = {"marsrl.evaluation.before": True, "marsrl.evaluation.after": True, "marsrl.evaluation.every": 5}
+    two = {**one, "marsrl.evaluation.every": 0}
+    three, without = (evaluation_tokens(checked(changes).settings, 10, 14) for changes in (one, two))
+    assert three == 2 * without > 0  # two in between, as large as the others
+
+
+def test_time_as_in_an_earlier_run(run, tmp_path):
+    folder = tmp_path / "earlier"
+    folder.mkdir()
+    steps = [
+        {"step": n, "metrics": {"rollout/generated_tokens": 500 * n}, "timings": {"step": 10.0}}
+        for n in (1, 2)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    key = f"marsrl.hardware.measured_run={folder}"
+    assert f"75 tokens/s, as in {folder}" in whole_run(run(key, "dry_run=true"))
+    assert_refused(
+        run(key, "marsrl.hardware.tokens_per_second=3"), "measured_run", "says how fast the run is"
+    )
+    (folder / "metrics.jsonl").unlink()
+    assert_refused(run(key), "measured_run", "no metrics.jsonl with a finished step")
+
+
+def test_checkpoints_of_the_published_setting(run):
+    text = whole_run(
+        run(*QWEN_30B, "data=parquet", "cluster=4x8xgpu", "trainer.total_training_steps=500", "dry_run=true")
+    )
+    # Weights and two moments of 30.53 billion parameters in float32; three are kept, a fourth is written.
+    assert "checkpoints 341.2 GiB every 20 steps; the newest 3 are kept" in text
+    assert "disk needed: 1364.9 GiB" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "one", "most"),
+    [
+        ({}, 12, 4),
+        ({"trainer.max_actor_ckpt_to_keep": None}, 12, 5),
+        ({"trainer.max_actor_ckpt_to_keep": 1}, 12, 2),
+        ({"actor_rollout_ref.actor.checkpoint.save_contents": ["model", "extra"]}, 4, 4),
+        (
+            {"actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"]},
+            16,
+            4,
+        ),
+    ],
+    ids=["three", "all", "one", "no optimizer", "with a folder"],
+)
+def test_bytes_of_checkpoints(checked, changes, one, most):
+    shape = shape_from_config(PUBLISHED["Qwen/Qwen3-4B-Thinking-2507"])
+    found = checkpoint_cost(checked({"trainer.save_freq": 20, **changes}).config, [shape], 99)
+    assert (found.one, found.most) == (one * shape.parameters, most * one * shape.parameters)
+
+
+def test_no_room_for_checkpoints_is_warned_of(checked, monkeypatch):
+    monkeypatch.setattr("marsrl_verl.config.checks.output.free_bytes", lambda path: 1)
+    (warning,) = [one for one in checked({}).warnings if one.startswith("Checkpoints take up to")]
+    assert "a save that finds no room ends the run" in warning
+    assert not any(one.startswith("Checkpoints") for one in checked({}, dry_run=True).warnings)
+
+
+def test_data_that_fills_no_step_is_refused(run):
+    words = ("algo=attnrl", "data.train_batch_size=100", "dry_run=true")
+    # Up to 400 problems in a step, 256 rows.
+    assert_refused(run(*words), "data.train_batch_size = 100", "Set it to at most 64")
+
+
+def test_trackers(run, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert "wandb where the trainer finds it installed and logged in, which it is here" in whole_run(
+        run("dry_run=true")
+    )
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert "which it isn't here" in whole_run(run("dry_run=true"))
+    assert "trackers none" in whole_run(run("dry_run=true", "trainer.logger=[]"))
+    assert "trackers console, file" in whole_run(run("dry_run=true", "trainer.logger=[console,file]"))
+
+
+@pytest.mark.parametrize("words", [(), (*QWEN_30B, "data=parquet", "cluster=8xgpu")], ids=["tiny", "30B"])
+def test_a_plan_is_read_at_80_columns(run, words):
+    done = run(*words, "dry_run=true")
+    long = [line for line in done.out.splitlines() if len(line) > 80 and len(line.split()) > 1]
+    assert (done.status, long) == (0, [])
