@@ -58,8 +58,10 @@ def report(ctx: Context, composed: Composed) -> str:
         sections.append(["Warnings", *(f"  ! {warning}" for warning in ctx.warnings)])
     if ctx.notes:
         sections.append(["Not checked here", *(f"  {note}" for note in ctx.notes)])
-    sections.append([f"Resolved configuration: {path}"])
-    return "\n\n".join("\n".join(map(_wrapped, section)) for section in sections if section)
+    text = "\n\n".join("\n".join(map(_wrapped, section)) for section in sections if section)
+    return (
+        f"{text}\n\nResolved configuration: {path}"  # the last line, whole, for those who read it by program
+    )
 
 
 def _wrapped(line: str) -> str:

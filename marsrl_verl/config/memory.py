@@ -112,12 +112,12 @@ class MemoryEstimate:
 
     @property
     def decoding_parts(self) -> dict[str, int]:
-        """What there is while the engine decodes."""
+        """What there is while the engine decodes, on the engine's GPUs."""
         waits = self.trainer_waits or self.trainer_on_host or self.engine_apart
         return {
             "the training state": 0 if waits else self.update.weights + self.update.optimizer,
-            "the engine": 0 if self.engine_apart else self.engine,
-            "processes": self.trainer_process,
+            "the engine": self.engine,
+            "processes": 0 if self.engine_apart else self.trainer_process,
         }
 
     @property

@@ -29,6 +29,11 @@ class Outcome:
     err: str
     launched: DictConfig | None
 
+    @property
+    def text(self) -> str:
+        """What was printed, on one line with single spaces."""
+        return " ".join(self.out.split())
+
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

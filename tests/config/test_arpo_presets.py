@@ -28,12 +28,12 @@ def test_the_presets_are_there():
 def test_presets_pass_the_checks(run, algo):
     done = run(f"algo={algo}", *USUAL)
     assert (done.status, done.err) == (0, "")
-    assert "tools: python (tags); at most 3 calls" in done.out
+    assert "tools: python (tags); at most 3 calls" in done.text
     independent = algo in ("grpo_tools", "dapo_tools", "reinforce_pp_tools")
     line = "16 independent trajectories" if independent else "8 roots, 8 forks or further roots"
-    assert line in done.out
+    assert line in done.text
     reward = "released_reward:ReleasedReward" if algo == "arpo_released" else "rewards:HierarchicalReward"
-    assert f"marsrl_verl.algos.arpo.{reward} (solver)" in done.out
+    assert f"marsrl_verl.algos.arpo.{reward} (solver)" in done.text
 
 
 PUBLISHED = {
@@ -177,6 +177,6 @@ def test_a_chat_template_calls_tools_of_any_name(run):
     words = ("marsrl.algo.protocol=chat", "+marsrl.tools.Look-up.target=python")
     done = run("algo=arpo", *[one for one in USUAL if one != TOLD], *words)
     assert (done.status, done.err) == (0, "")
-    assert "(chat)" in done.out
+    assert "(chat)" in done.text
     refused = run("algo=arpo", *USUAL, *words)
     assert "tags would contradict it" in refused.err

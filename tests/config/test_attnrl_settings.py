@@ -179,7 +179,7 @@ def test_the_plan_names_the_distance_from_which_attention_counts(run, more, dist
     prompts = ["marsrl.roles.solver.max_prompt_tokens=200"] if "target" in str(more) else []
     done = run("algo=attnrl", "cluster=cpu", "dry_run=true", *more, *prompts)
     assert (done.status, done.err) == (0, "")
-    assert f"attention to a step counts from {distance} on" in done.out
+    assert f"attention to a step counts from {distance} on" in done.text
     assert "influence:" not in run("algo=treerl", "cluster=cpu", "dry_run=true").out
 
 

@@ -93,9 +93,9 @@ def test_a_part_of_the_data_is_drawn_before_it_is_filtered(run, tmp_path):
     problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
     words = [f"data.train_files={write(tmp_path / 't.jsonl', problems)}", "data.train_max_samples=18"]
     words += [f"data.val_files={write(tmp_path / 'v.jsonl', sums(900, 4))}"]
-    assert "an epoch is 4 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").out
+    assert "an epoch is 4 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").text
     words.append("data.filter_overlong_prompts=true")
-    assert "an epoch is 2 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").out
+    assert "an epoch is 2 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").text
     refused = run(*words, "data.train_batch_size=9")
     assert refused.status == 2
     assert "The training data has 8 problems" in " ".join(refused.err.split())

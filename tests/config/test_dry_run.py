@@ -63,19 +63,20 @@ def test_plan_of_the_published_setting(run):
 def test_plan_names_segments(run):
     done = run("marsrl.pipeline.max_segments=4", "marsrl.pipeline.min_group=3", "dry_run=true")
     assert done.status == 0
-    assert "a response takes up to 4 rounds, tokens in each: solver 12  verifier 16  corrector 12" in done.out
-    assert "groups train in parts of at least 3 responses" in done.out
+    text = " ".join(done.out.split())
+    assert "a response takes up to 4 rounds, tokens in each: solver 12 verifier 16 corrector 12" in text
+    assert "groups train in parts of at least 3 responses" in text
     assert "segments:" not in run("dry_run=true").out
 
 
 def test_sequential_plan_names_its_rounds(run):
-    assert "sequential: 5 generation rounds per step" in run("dry_run=true", "pipeline=sequential").out
+    assert "sequential: 5 generation rounds per step" in run("dry_run=true", "pipeline=sequential").text
 
 
 def test_help_lists_groups_and_options(run):
     done = run("--help")
     assert done.status == 0
-    assert "marsrl_balanced" in done.out
+    assert "marsrl_balanced" in done.text
     assert "_gpu" not in done.out.split("cluster")[1].splitlines()[0]
 
 

@@ -98,4 +98,4 @@ def test_the_plan_names_every_evaluation_and_its_cost(run):
     alone = " ".join(run("dry_run=true", "trainer.val_only=true").out.split())
     assert "tokens alone 256 512 3,584 204,800" in alone and "after the last step" not in alone
     off = ("marsrl.evaluation.before=false", "marsrl.evaluation.after=false")
-    assert "Evaluation: none" in run("dry_run=true", *off).out
+    assert "Evaluation: none" in run("dry_run=true", *off).text

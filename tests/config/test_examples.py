@@ -95,8 +95,8 @@ def test_a_script_trains_other_presets_with_their_own_numbers(calls, run, name, 
     done = run(*arguments)
     assert (done.status, done.err) == (0, "")
     if alone:
-        assert "phases: reasoning; each" in done.out and "training pass(es); 1 time(s)" in done.out
-    assert ("JudgePrompts" in done.out) == ("judge" in name)
+        assert "phases: reasoning; each" in done.text and "training pass(es); 1 time(s)" in done.text
+    assert ("JudgePrompts" in done.text) == ("judge" in name)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -145,4 +145,4 @@ def test_kuberay_entrypoint_is_accepted(run, published_data):
     assert (done.status, done.err) == (0, "")
     cluster = job["spec"]["rayClusterSpec"]
     nodes = 1 + sum(group["replicas"] for group in cluster["workerGroupSpecs"])
-    assert f"{nodes * 8} in all" in done.out
+    assert f"{nodes * 8} in all" in done.text

@@ -130,7 +130,7 @@ def test_the_plan_counts_what_adapters_train(run):
     whole = run(*model, "dry_run=true").out
     done = run(*model, "policies=lora_per_role", "dry_run=true")
     assert (done.status, done.err) == (0, "")
-    assert "two AdamW moments of the adapters alone" in done.out
+    assert "two AdamW moments of the adapters alone" in done.text
 
     def gib(text: str, part: str) -> float:
         number, unit = text.split(f"{part} ")[1].split()[:2]

@@ -125,7 +125,7 @@ def package(quiet_machine, tmp_path, monkeypatch):
 def test_named_by_its_class(run, package):
     done = run(f"marsrl.algo.name={NAME}", "marsrl.algo.votes=5", "cluster=cpu", "dry_run=true")
     assert (done.status, done.err) == (0, "")
-    assert "votes: 5" in done.out
+    assert "votes: 5" in done.text
 
 
 def test_its_own_group_on_the_search_path(run, package):

@@ -112,7 +112,7 @@ def test_another_template_is_said(run, other, tmp_path):
     folder = make_model(tmp_path / "templated")
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
     words = (PER_ROLE, f"{VERIFIER}.kind=model", "cluster=cpu", "dry_run=true")
-    assert "has a chat template of its own" in run(*words, f"{VERIFIER}.model.path={folder}").out
+    assert "has a chat template of its own" in run(*words, f"{VERIFIER}.model.path={folder}").text
     assert "chat template" not in run(*words, f"{VERIFIER}.model.path={other}").out
 
 
@@ -179,14 +179,11 @@ def test_the_plan_shows_models_by_role(run, other):
         PER_ROLE, f"{VERIFIER}.kind=model", f"{VERIFIER}.model.path={other}", "cluster=cpu", "dry_run=true"
     )
     assert (done.status, done.err) == (0, "")
-    lines = [" ".join(line.split()) for line in done.out.splitlines()]
-    start = lines.index("Policies")
-    assert lines[start + 1] == "policy kind roles parameters begins as"
-    assert [line.split()[:3] for line in lines[start + 2 : start + 5]] == [
-        [name, "model", name] for name in ROLES
-    ]
-    assert lines[start + 4].endswith(str(other))
-    assert "3 models: one at a time is computed with" in done.out
+    (section,) = [text for text in done.out.split("\n\n") if text.startswith("Policies\n")]
+    rows = " ".join(section.split())
+    assert rows.startswith("Policies policy kind roles parameters begins as")
+    assert all(f" {name} model {name} " in rows for name in ROLES) and rows.endswith(str(other))
+    assert "3 models: one at a time is computed with" in done.text
 
 
 def test_the_plan_shows_adapters_by_role(run):
@@ -213,13 +210,15 @@ def test_one_model_at_a_time_is_on_the_gpu_where_the_others_are_offloaded(run):
     _, found = estimate(run, *cluster)
     assert found.parameters == 6000
     large, both = 5000 // 8, 5000 // 8 + 1000 // 8
-    assert (found.train_weights, found.gradients, found.optimizer) == (4 * large, 4 * large, 8 * large)
+    update = found.update
+    assert (update.weights, update.gradients, update.optimizer) == (4 * large, 4 * large, 8 * large)
     assert found.host_waiting == 8 * 12 * both
     # While the second is read, the first waits.
     assert found.host_loading == max(4 * 1000, 8 * 12 * (1000 // 8) + 4 * 5000)
     offload = (f"{FSDP}.param_offload=false", f"{FSDP}.optimizer_offload=false")
     _, stays = estimate(run, *cluster, *offload)
-    assert (stays.train_weights, stays.gradients, stays.optimizer) == (4 * both, 4 * large, 8 * both)
+    update = stays.update
+    assert (update.weights, update.gradients, update.optimizer) == (4 * both, 4 * large, 8 * both)
 
 
 def test_engines_share_the_memory_that_one_would_have(run):

@@ -98,8 +98,11 @@ def test_two_pools_on_gpus(run):
     assert rollout.checkpoint_engine.custom_backend_module is None
     shape = shape_from_config(PUBLISHED["Qwen/Qwen3-30B-A3B-Thinking-2507"])
     found = estimate_memory(config, shape)
-    assert found.training == found.gathered + found.activations + found.logits + 16 * (shape.parameters // 32)
-    assert found.decoding == found.engine_weights + found.kv_cache
+    update = found.update
+    assert (
+        found.training == update.saved + update.layer + 16 * (shape.parameters // 32) + found.trainer_process
+    )
+    assert found.decoding == found.engine == found.engine_weights + found.kv_cache + found.engine_reserve
 
 
 def test_engines_that_do_not_fill_their_pool_are_refused(run):

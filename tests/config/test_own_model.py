@@ -73,7 +73,7 @@ def test_an_own_preset_needs_no_prompts(run, tmp_path, large_vocabulary):
     done = run("--config-dir", str(tmp_path / "conf"), "model=mine", "cluster=cpu", "dry_run=true",
                f"actor_rollout_ref.model.path={large_vocabulary}")  # fmt: skip
     assert done.status == 0, done.err
-    assert "prompts marsrl_verl.algos.marsrl.prompts:MathPrompts" in done.out
+    assert "prompts marsrl_verl.algos.marsrl.prompts:MathPrompts" in done.text
 
 
 def test_the_plan_names_the_reward_classes(run):
@@ -83,8 +83,8 @@ def test_the_plan_names_the_reward_classes(run):
         "marsrl.reward.solver.target=marsrl_verl.rewards.math_verify:MathVerifyReward",
     )
     assert done.status == 0, done.err
-    assert "reward marsrl_verl.rewards.math_verify:MathVerifyReward (solver)" in done.out
-    assert "reward marsrl_verl.rewards.exact:ExactAnswerReward (corrector)" in done.out
+    assert "reward marsrl_verl.rewards.math_verify:MathVerifyReward (solver)" in done.text
+    assert "reward marsrl_verl.rewards.exact:ExactAnswerReward (corrector)" in done.text
 
 
 def test_no_steps_points_to_the_evaluation_alone(run):

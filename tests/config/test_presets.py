@@ -254,7 +254,7 @@ def test_cpu_preset_holds_what_the_platform_needs(checked):
 def test_default_run_launches_a_fully_resolved_configuration(run):
     done = run()
     assert done.status == 0
-    assert "cluster=cpu (picked from the machine" in done.out
+    assert "cluster=cpu (picked from the machine" in done.text
     assert "${" not in str(done.launched)
     assert done.launched.marsrl.run.name == "default"
     assert done.launched.trainer.default_local_dir.startswith("/")

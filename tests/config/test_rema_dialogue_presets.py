@@ -98,14 +98,14 @@ def test_agents_that_are_trained_in_turn(run):
     words = ("policies=lora_per_role", "marsrl.algo.alternate.enabled=true")
     done = run("algo=rema", *SMALL, *words, "marsrl.algo.alternate.first=reasoning")
     assert (done.status, done.err) == (0, "")
-    assert "trained in turn: reasoning, then meta_thinking, 10 steps each" in done.out
+    assert "trained in turn: reasoning, then meta_thinking, 10 steps each" in done.text
 
 
 def test_the_preset_of_separate_agents(run):
     """D.2.2: two models, ten steps each, the meta-thinking agent first."""
     done = run("algo=rema_separate", *SMALL)
     assert (done.status, done.err) == (0, "")
-    assert "trained in turn: meta_thinking, then reasoning, 10 steps each" in done.out
+    assert "trained in turn: meta_thinking, then reasoning, 10 steps each" in done.text
     text = " ".join(done.out.split())
     assert "meta_thinking model meta_thinking" in text and "reasoning model reasoning" in text
     assert "optimizer updates 4" in text, "otherwise as algo=rema"
@@ -278,7 +278,7 @@ def test_what_contradicts_itself_is_refused(run, name):
 def test_a_frozen_agent_is_planned(run):
     done = run("algo=rema", *SMALL, *ENDPOINT, "marsrl.roles.meta_thinking.policy=far")
     assert (done.status, done.err) == (0, "")
-    assert "Frozen policy far (meta_thinking)" in done.out
+    assert "Frozen policy far (meta_thinking)" in done.text
 
 
 def test_the_settings_page_has_them():

@@ -279,7 +279,7 @@ def test_answers_are_measured_against_the_limit_of_the_agent_that_reads_them(run
     assert "marsrl.roles.reasoning.max_prompt_tokens" in text and "of the meta_thinking" not in text
     done = run(*JUDGE, *pairs(3, suffix), *limits(250, 150))
     assert (done.status, done.err) == (0, "")
-    assert "3 of 8 problems of data.train_files have prompts over 150 tokens of the reasoning" in done.out
+    assert "3 of 8 problems of data.train_files have prompts over 150 tokens of the reasoning" in done.text
 
 
 def test_the_kl_of_the_preset_can_be_switched_off(run):
@@ -317,6 +317,6 @@ def test_without_data_nobody_says_that_the_answers_fit():
 
 def test_it_says_which_passes_there_are(run):
     done = run(*TINY, "algo=rema_single_turn", f"{ALGO}.iterations=2", "dry_run=true")
-    assert "phases: reasoning, then meta_thinking; each a pass that counts successes" in done.out
-    assert "2 time(s)" in done.out
+    assert "phases: reasoning, then meta_thinking; each a pass that counts successes" in done.text
+    assert "2 time(s)" in done.text
     assert ReMASingleTurn.roles == ("meta_thinking", "reasoning")

@@ -60,5 +60,5 @@ def test_no_prompt_of_the_tiny_world_is_too_long(run, cache):
     data = tiny_data("train", 64)
     done = run(f"actor_rollout_ref.model.path={model_path()}", f"data.train_files={data}", "dry_run=true")
     assert (done.status, done.err) == (0, "")
-    assert "counted by the model's tokenizer" in done.out
+    assert "counted by the model's tokenizer" in done.text
     assert "longer ones are not asked" not in done.out

@@ -101,8 +101,8 @@ def test_a_verl_command_line_composes(run):
         "trainer.val_before_train=False",
     )
     assert done.status == 0, done.err
-    assert "(16 per group)" in done.out
-    assert "actor_rollout_ref.rollout.n=16 is taken as marsrl.algo.group_size=16" in done.out
+    assert "(16 per group)" in done.text
+    assert "actor_rollout_ref.rollout.n=16 is taken as marsrl.algo.group_size=16" in done.text
 
 
 def test_group_relative_advantages_contradict_another_estimator_wherever_it_is_set(run, tmp_path):
@@ -122,7 +122,7 @@ def test_group_relative_advantages_contradict_another_estimator_wherever_it_is_s
 def test_what_was_taken_is_said_at_start(run):
     done = run("algo=grpo", "cluster=cpu", "data.max_response_length=40", "trainer.val_before_train=False")
     assert done.status == 0, done.err
-    assert "trainer.val_before_train=False is taken as marsrl.evaluation.before=False" in done.out
+    assert "trainer.val_before_train=False is taken as marsrl.evaluation.before=False" in done.text
     assert done.launched.marsrl.evaluation.before is False
     assert done.launched.data.max_response_length == 40
     assert done.launched.marsrl.roles.solver.max_new_tokens == 40

@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.registry import method_class
+from marsrl_verl.config.batching import world_size
 from marsrl_verl.verl_adapter.environment import REGISTER_MODULE
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -85,6 +86,8 @@ def machine(config: DictConfig) -> Settings:
         "trainer.nnodes": 1,
         "trainer.n_gpus_per_node": ranks,
         f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size": min(ranks, ulysses),
+        # The small model's state fits on one GPU, the published model's does not.
+        **({f"{_ACTOR}.fsdp_config.offload_policy": True} if world_size(config) == 1 else {}),
         f"{_RAY}.address": None,
         f"{_RAY}.num_cpus": 32,
         f"{_RAY}.num_gpus": ranks * (1 + engines),
