@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 import composing
@@ -17,6 +18,8 @@ from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER, installed
 settings.register_profile("marsrl", deadline=None)
 settings.load_profile("marsrl")
 composing.remember_what_is_read()
+# Runs of tests report to nobody, also on a machine that is logged in.
+os.environ.setdefault("WANDB_MODE", "disabled")
 
 # verl finds vLLM's version in this process as in a run. Beside a real vLLM, on a GPU machine, the stand-in
 # must stay out.
