@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from marsrl_verl.compare.picture import draw_comparison
-from marsrl_verl.compare.placement import RAY_ADDRESS, Here, Placement, RayJobs
+from marsrl_verl.compare.placement import RAY_ADDRESS, Here, Placement, RayJobs, no_dashboard_at
 from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, plan_runs
 from marsrl_verl.compare.record import RecordError, record_json, text_of
 from marsrl_verl.compare.report import report_markdown
@@ -77,6 +77,8 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
         for run in runs:
             print(shlex.join(placement.words(run, command)))
         return 0
+    if arguments.address is not None and (what := no_dashboard_at(arguments.address)):
+        parser.error(f"--address: {what}. Start Ray there (`ray start --head`), or name its dashboard")
 
     def runner(say: Callable[[str], None]) -> Runner:
         return Runner(

@@ -6,6 +6,8 @@ import os
 import shlex
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +19,22 @@ RAY_ADDRESS = "ray_kwargs.ray_init.address"
 """A job on one node starts a Ray of its own."""
 STOP_S = 60.0
 """Most seconds that the cluster has to accept that a job is stopped."""
+_ANSWER_S = 5.0
+"""Most seconds that a dashboard has to say its version."""
+
+
+def no_dashboard_at(address: str) -> str | None:
+    """Why no job can be handed to a dashboard, `http://HEAD:8265`; None where it answers."""
+    if not address.startswith(("http://", "https://")):
+        return f"{address} is no dashboard's address, such as http://HEAD:8265"
+    try:
+        urllib.request.urlopen(f"{address.rstrip('/')}/api/version", timeout=_ANSWER_S).close()
+    except urllib.error.HTTPError as error:
+        # 401: it asks for a token, which Ray's command line sends.
+        return None if error.code == 401 else f"{address} answers {error.code}, so it is no Ray dashboard"
+    except (OSError, ValueError) as error:
+        return f"nobody answers at {address}: {getattr(error, 'reason', error)}"
+    return None
 
 
 class Placement(Protocol):

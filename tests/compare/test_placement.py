@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from fake_training import COMMAND as FAKE
 from fake_training import SUITE
 
 from marsrl_verl.compare.application import main
-from marsrl_verl.compare.placement import RayJobs
+from marsrl_verl.compare.placement import RayJobs, no_dashboard_at
 from marsrl_verl.compare.plan import Run, plan_runs
 from marsrl_verl.compare.runner import Runner
 from marsrl_verl.compare.suite import load_suite
@@ -160,6 +162,46 @@ def test_jobs_of_a_stopped_comparison_are_stopped(suite, tmp_path, stops):
     assert len(jobs) == 2, "the others were never submitted"
     assert {words[-1] for words in notes(tmp_path) if words[0] == "stop"} == jobs
     assert said.count("may go on: it could not be stopped (gone)") == 2 * stops
+
+
+@pytest.fixture
+def answers():
+    """The address of a server that answers everything with the status in its path, /api/version with 200."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            first = self.path.split("/")[1]
+            self.send_response(int(first) if first.isdecimal() else 200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_dashboard_is_asked_before_anything_is_handed_to_it(answers):
+    assert no_dashboard_at(answers) is None and no_dashboard_at(answers + "/") is None
+    assert no_dashboard_at(answers + "/401") is None, "it asks for a token"
+    assert "answers 404, so it is no Ray dashboard" in no_dashboard_at(answers + "/404")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("http://127.0.0.1:9", "nobody answers at http://127.0.0.1:9"),
+        ("127.0.0.1:6379", "is no dashboard's address, such as http://HEAD:8265"),
+    ],
+)
+def test_a_dead_dashboard_starts_no_run(suite, tmp_path, capsys, address, said):
+    with pytest.raises(SystemExit) as ended:
+        main([str(suite), "--output", str(tmp_path / "out"), "--address", address], FAKE)
+    assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
