@@ -9,8 +9,10 @@ import torch
 
 pytest.importorskip("verl", reason="the engine is verl's")
 
+from tensordict import TensorDict
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.attention.shared_prefix import block_mask, packed_layout
 from marsrl_verl.core.prefix_tree import build_prefix_tree
@@ -67,6 +69,27 @@ def test_one_temperature_for_all_rows():
     assert _temperature({"temperature": torch.tensor([0.5, 0.5])}) == 0.5
     with pytest.raises(ValueError, match=r"one temperature for all rows, found \[0.5, 1.0\]"):
         _temperature({"temperature": torch.tensor([0.5, 1.0])})
+
+
+def test_a_micro_batch_that_shares_nothing_has_numbers_of_the_same_kind(monkeypatch):
+    """verl makes one nested tensor of all micro-batches' entropies, of which those of a bfloat16 model whose
+    rows had nothing in common were bfloat16."""
+    offsets = torch.tensor([0, 2, 5])
+
+    def upstream(self, output, output_args, micro_batch, logits_processor_func):
+        log_probs = torch.zeros(5)
+        return {
+            "log_probs": torch.nested.nested_tensor_from_jagged(log_probs, offsets),
+            "entropy": torch.nested.nested_tensor_from_jagged(torch.ones(5).to(torch.bfloat16), offsets),
+        }
+
+    monkeypatch.setattr(SharedPrefixFSDPEngine.__mro__[1], "prepare_model_outputs", upstream)
+    engine = SharedPrefixFSDPEngine.__new__(SharedPrefixFSDPEngine)
+    for share, kind in ((True, torch.float32), (False, torch.bfloat16)):
+        batch = TensorDict({})
+        tu.assign_non_tensor(batch, share_prefixes=share)
+        found = engine.prepare_model_outputs(None, {}, batch, None)
+        assert found["entropy"].dtype is kind and found["log_probs"].dtype is torch.float32
 
 
 def test_computed_tokens_are_those_of_all_updates_and_replace_verls_utilisation():

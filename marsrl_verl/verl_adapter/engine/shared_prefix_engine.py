@@ -89,7 +89,9 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
     ) -> dict[str, Any]:
         """As upstream: nested `log_probs`, and `entropy` where asked for, a value per token of each row."""
         if _TREE not in output_args:
-            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+            found = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+            # Upstream's entropies have the logits' dtype; the other micro-batches of the pass have float32.
+            return {key: _single(value) for key, value in found.items()} if sharing(micro_batch) else found
         tree, layout = output_args[_TREE]
         entropy = bool(tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False))
         temperature, logits = _temperature(micro_batch), output.logits
@@ -164,6 +166,10 @@ def _model_config(engine: FSDPEngineWithLMHead) -> Any:
 
 def _token_rows(data: TensorDict) -> list[np.ndarray]:
     return [row.cpu().numpy() for row in data["input_ids"].unbind()]
+
+
+def _single(values: torch.Tensor) -> torch.Tensor:
+    return values if values.dtype is torch.float64 else values.float()
 
 
 def _temperature(micro_batch: TensorDict) -> float:
