@@ -55,6 +55,8 @@ ACTS = (
     "marsrl.tools.*.summary.endpoint.retries", "marsrl.tools.*.summary.endpoint.backoff_s",
     # Loss, optimizer, sizes of batches, how the ranks and the engine compute.
     "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout",
+    "actor_rollout_ref.actor.optim.override_optimizer_config.fused",
+    "actor_rollout_ref.actor.optim.override_optimizer_config.foreach",
     "actor_rollout_ref.nccl_timeout",
     # A changed controller begins anew (`verl_adapter.trainer.reward_kl`).
     "algorithm.use_kl_in_reward", "algorithm.kl_penalty", "algorithm.kl_ctrl",

@@ -133,7 +133,7 @@ class RunConfig(Settings):
     sync; then the run ends. A working engine answers between two of its steps."""
     sync_timeout_s: float = limits(600.0, ge=10.0, why=_SILENT)
     """Most seconds of a weight sync; then the run ends."""
-    training_timeout_s: float = limits(7200.0, ge=10.0, why=_SILENT)
+    training_timeout_s: float = limits(86400.0, ge=10.0, why=_SILENT)
     """Most seconds that the trainer's ranks take for one call (load a model, compute a step's
     log-probabilities, update a policy, write a checkpoint); then the run ends."""
     progress_timeout_s: float = limits(3600.0, ge=10.0, why=_SILENT)

@@ -65,6 +65,7 @@ def test_published_settings(run, training):
         config.trainer.total_training_steps,
     ) == engine
     assert actor.ppo_max_token_len_per_gpu == 2 * (lengths[0] + lengths[1])
+    assert config.trainer.max_actor_ckpt_to_keep == 1
     assert (actor.optim.lr, actor.optim.lr_scheduler_type, actor.optim.weight_decay) == (
         1e-6,
         "constant",
