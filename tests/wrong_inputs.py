@@ -97,7 +97,7 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
     "Numbers and choices": tuple(
         _several("""
         plan actor_rollout_ref.actor.optim.lr=1e6 | a number from 0 to 1 | 1e-6 is a usual choice
-        plan actor_rollout_ref.actor.optim.lr=high | Expected a number | verl's default 1e-06
+        plan actor_rollout_ref.actor.optim.lr=high | Expected a number, as verl's default 1e-06 | such as 2, 0.5 or 1e-6
         plan actor_rollout_ref.actor.optim.lr_warmup_steps=-5 | at least -1 | lr_warmup_steps_ratio
         plan marsrl.algo.group_size=3.5 | expected a whole number | docs/settings.md
         plan marsrl.run.seed=-1 | from 0 to 4,294,967,295 | numpy and vLLM
@@ -137,8 +137,8 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         plan marsrl.reward.solver.target=exact | package.module:ClassName | reward=exact
         plan marsrl.reward.solver.target=syntax_error:Reward | '(' was never closed | python -c
         plan marsrl.reward.solver.target=wrong_signature:Reward | missing a required argument | take request
-        plan marsrl.reward.solver.target=not_installed:Reward | needs the module | Install it
-        plan reward.custom_reward_function.path=function.py | can't be called with | .name=…
+        plan marsrl.reward.solver.target=not_installed:Reward | needs the module | pip install no_such_package
+        plan reward.custom_reward_function.path=function.py | can't be called with | Let compute_score take (data_source
     """)
     ),
     "Machine and folders": tuple(

@@ -96,4 +96,5 @@ def _fix(key: str, kind: str) -> str:
         return f"Leave it out, or write '{key}={{name: value}}'."
     if kind == "a list":
         return f"Leave it out, or write '{key}=[a,b]'."
-    return f"Leave it out, or set it to {kind}."
+    examples = " such as 2, 0.5 or 1e-6" if kind == _NUMBER else ""
+    return f"Leave it out, or set it to {kind}{examples}."

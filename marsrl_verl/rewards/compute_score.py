@@ -50,8 +50,10 @@ class ComputeScoreReward(RoleReward):
         try:
             inspect.signature(self.function).bind(**arguments)
         except TypeError as error:
+            taken = ", ".join(arguments)
             raise ClassLoadError(
-                f"the function {name} in {path} can't be called with {', '.join(arguments)}: {error}"
+                f"the function {name} in {path} can't be called with {taken}: {error}",
+                f"Let {name} take ({taken}).",
             ) from error
 
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
@@ -95,7 +97,15 @@ def _ground_truth(text: str) -> Any:
 
 
 def _function(path: str, name: str) -> Callable[..., Any]:
-    module = _module(path)
+    try:
+        module = _module(path)
+    except ClassLoadError:
+        raise
+    except Exception as error:
+        raise ClassLoadError(
+            f"executing {path} failed with {type(error).__name__}: {error}",
+            "Repair it, or install what it needs.",
+        ) from error
     if not hasattr(module, name):
         known = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
         raise ClassLoadError(

@@ -71,7 +71,8 @@ def _find(target: str, base: type[Any]) -> Any:
                 "PYTHONPATH"
             ) from error
         raise ClassLoadError(
-            f"{target}: importing it needs the module {error.name!r}, install it", "Install it."
+            f"{target}: importing it needs the module {error.name!r}, which is not installed",
+            f"pip install {(error.name or 'NAME').partition('.')[0]} (the package may have another name).",
         ) from error
     except Exception as error:
         raise ClassLoadError(
@@ -119,10 +120,13 @@ def _check_methods(target: str, made: object, base: type) -> None:
             continue
         parameters = list(inspect.signature(wanted).parameters.values())[1:]
         needed = [one for one in parameters if one.default is one.empty]
-        found = inspect.signature(getattr(made, name))
+        try:
+            found = inspect.signature(getattr(made, name))
+        except ValueError:  # compiled: it has none that could be looked at
+            continue
         try:
             found.bind(
-                *(one for one in needed if one.kind is one.POSITIONAL_OR_KEYWORD),
+                *(one for one in needed if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)),
                 **{one.name: one for one in needed if one.kind is one.KEYWORD_ONLY},
             )
         except TypeError as error:

@@ -28,6 +28,7 @@ number = 3
 def function(tmp_path) -> Path:
     path = tmp_path / "my_score.py"
     path.write_text(FUNCTION)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
     return path
 
 
@@ -73,7 +74,12 @@ def test_another_name_and_keyword_arguments(run, function):
             "reward.custom_reward_function.path",
             "function strict in",
         ),
-        (["path=my_score.py", "name=other"], "reward.custom_reward_function.path", "solution_str"),
+        (
+            ["path=my_score.py", "name=other"],
+            "reward.custom_reward_function.path",
+            "Let other take (data_source, solution_str, ground_truth, extra_info).",
+        ),
+        (["path=broken.py"], "reward.custom_reward_function.path", "broken.py failed with ZeroDivisionError"),
     ],
 )
 def test_a_function_that_can_not_be_had_is_refused(run, function, words, key, hint):

@@ -42,8 +42,7 @@ def check_rewards(ctx: Context) -> Iterator[ConfigIssue]:
                 yield ctx.issue(f"{key}.kwargs", what, fix)
             reward.close()
         elif spec.target == COMPUTE_SCORE:  # under the key that named it
-            fix = "Name a file and its function: reward.custom_reward_function.path=… and .name=…."
-            yield ConfigIssue(f"{REWARD_FUNCTION}.path", reward.what, fix, spec.kwargs["path"])
+            yield ConfigIssue(f"{REWARD_FUNCTION}.path", reward.what, reward.fix, spec.kwargs["path"])
         else:
             yield reward
 
@@ -66,5 +65,9 @@ def _load(key: str, spec: ClassSpec, base: type[Any], examples: str) -> Any:
         return load_class(spec.target, spec.kwargs, base)
     except ClassLoadError as error:
         text = str(error).removeprefix(f"{spec.target}: ")
-        fix = error.fix or f"Name a class as package.module:ClassName ({examples})."
+        fix = error.fix or (
+            "Name a file and its function: reward.custom_reward_function.path=… and .name=…."
+            if spec.target == COMPUTE_SCORE
+            else f"Name a class as package.module:ClassName ({examples})."
+        )
         return ConfigIssue(key, f"{text[:1].upper()}{text[1:]}.", fix, spec.target)
