@@ -65,12 +65,25 @@ def no_cluster_at(address: str) -> str | None:
             if os.environ.get("RAY_USE_TLS", "0") != "0":
                 return None
             head.sendall(_GREETING)
-            answer = head.recv(_HEADER_BYTES, socket.MSG_WAITALL)
+            answer = _first_bytes(head)
     except OSError as error:
         return f"Nobody answers at {address}, {what}: {error}."
+    if answer is None:
+        return f"{address}, {what}, accepts connections, but does not answer within {_KNOCK_S:g} s."
     if len(answer) < _HEADER_BYTES or answer[3] != _SETTINGS_FRAME:
         return f"What listens at {address}, {what}, is no Ray head (its port is 6379 unless told otherwise)."
     return None
+
+
+def _first_bytes(head: socket.socket) -> bytes | None:
+    """The head of the first frame, or less where the other side ends; None: it is silent."""
+    answer = b""
+    try:
+        while len(answer) < _HEADER_BYTES and (more := head.recv(_HEADER_BYTES - len(answer))):
+            answer += more
+    except TimeoutError:
+        return None
+    return answer
 
 
 def _named(config: DictConfig) -> bool:

@@ -175,8 +175,8 @@ GRPC = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 
 @contextmanager
-def listening(word: bytes):
-    """An address at which somebody listens who says `word` to everybody."""
+def listening(*words: bytes):
+    """An address at which somebody listens who says the words to everybody, one after another."""
 
     def say():
         while True:
@@ -185,7 +185,10 @@ def listening(word: bytes):
             except OSError:
                 return
             with client:
-                client.sendall(word)
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for word in words:
+                    client.sendall(word)
+                    time.sleep(0.05)  # so that each is a packet
                 client.recv(1 << 16)
 
     with socket.create_server(("127.0.0.1", 0)) as head:
@@ -197,6 +200,11 @@ def listening(word: bytes):
 def test_a_cluster_that_listens_is_joined(run):
     with listening(GRPC) as address:
         assert run("cluster=cpu", f"ray_kwargs.ray_init.address={address}").status == 0
+
+
+def test_a_greeting_in_pieces_is_understood():
+    with listening(GRPC[:2], GRPC[2:]) as address:
+        assert ray_cluster.no_cluster_at(address) is None
 
 
 @pytest.mark.parametrize("word", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"no"], ids=str)
@@ -211,7 +219,7 @@ def test_what_says_nothing_is_not_joined(monkeypatch):
     monkeypatch.setattr(ray_cluster, "_KNOCK_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as head:
         found = ray_cluster.no_cluster_at(f"127.0.0.1:{head.getsockname()[1]}")
-    assert found is not None and "Nobody answers" in found
+    assert found is not None and "accepts connections, but does not answer within 0.2 s" in found
 
 
 def test_an_address_without_a_port_is_refused(run):
