@@ -116,7 +116,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help=jobs)
     parser.add_argument(
         "--address",
-        help="of a Ray cluster's dashboard, http://HEAD:8265: each run is a job on one of its nodes",
+        help="of a Ray cluster's dashboard, http://HEAD:8265, or another that `ray job submit` takes: each "
+        "run is a job on one of its nodes",
     )
     reserved = "that a job reserves on its node"
     parser.add_argument("--cpus", type=int, help=f"CPUs {reserved} (default: {DEFAULT_CPUS})")

@@ -24,14 +24,16 @@ _ANSWER_S = 5.0
 
 
 def no_dashboard_at(address: str) -> str | None:
-    """Why no job can be handed to a dashboard, `http://HEAD:8265`; None where it answers."""
+    """Why no job can be handed to a dashboard, `http://HEAD:8265`; None where it answers, and for what Ray
+    looks a dashboard up by (`auto`, `HOST:6379`, `ray://HEAD:10001`)."""
     if not address.startswith(("http://", "https://")):
-        return f"{address} is no dashboard's address, such as http://HEAD:8265"
+        return None
     try:
         urllib.request.urlopen(f"{address.rstrip('/')}/api/version", timeout=_ANSWER_S).close()
     except urllib.error.HTTPError as error:
-        # 401: it asks for a token, which Ray's command line sends.
-        return None if error.code == 401 else f"{address} answers {error.code}, so it is no Ray dashboard"
+        if error.code in (401, 403):  # it wants a token, which Ray's command line sends
+            return None
+        return f"{address} answers {error.code}, so it is no Ray dashboard"
     except (OSError, ValueError) as error:
         return f"nobody answers at {address}: {getattr(error, 'reason', error)}"
     return None

@@ -187,20 +187,20 @@ def answers():
 def test_a_dashboard_is_asked_before_anything_is_handed_to_it(answers):
     assert no_dashboard_at(answers) is None and no_dashboard_at(answers + "/") is None
     assert no_dashboard_at(answers + "/401") is None, "it asks for a token"
+    assert no_dashboard_at(answers + "/403") is None, "it refuses one without a token"
     assert "answers 404, so it is no Ray dashboard" in no_dashboard_at(answers + "/404")
 
 
-@pytest.mark.parametrize(
-    ("address", "said"),
-    [
-        ("http://127.0.0.1:9", "nobody answers at http://127.0.0.1:9"),
-        ("127.0.0.1:6379", "is no dashboard's address, such as http://HEAD:8265"),
-    ],
-)
-def test_a_dead_dashboard_starts_no_run(suite, tmp_path, capsys, address, said):
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:6379", "ray://127.0.0.1:10001"])
+def test_addresses_by_which_ray_looks_the_dashboard_up_are_left_to_it(address):
+    assert no_dashboard_at(address) is None
+
+
+def test_a_dead_dashboard_starts_no_run(suite, tmp_path, capsys):
+    dead = "http://127.0.0.1:9"
     with pytest.raises(SystemExit) as ended:
-        main([str(suite), "--output", str(tmp_path / "out"), "--address", address], FAKE)
-    assert ended.value.code == 2 and said in capsys.readouterr().err
+        main([str(suite), "--output", str(tmp_path / "out"), "--address", dead], FAKE)
+    assert ended.value.code == 2 and f"nobody answers at {dead}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
