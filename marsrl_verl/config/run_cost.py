@@ -16,6 +16,7 @@ from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.training_memory import ADAM_STATES, Numbers, adapter_parameters, shards
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.metrics_log import read_metrics
+from marsrl_verl.reporting.run_folder import read_evaluations
 
 SHORT = 4
 """Responses a quarter as long as they may be make the lower end of the range of hours."""
@@ -114,4 +115,11 @@ def measured_rate(folder: Path) -> float | None:
     lines = read_metrics(folder)
     seconds = sum(line.timings.get("step") or 0.0 for line in lines)
     tokens = sum(line.metrics.get("rollout/generated_tokens") or 0.0 for line in lines)
+    return tokens / seconds if seconds and tokens else None
+
+
+def measured_evaluation_rate(folder: Path) -> float | None:
+    """The same of its evaluations, which have no update and no sync; None where it has none."""
+    records = read_evaluations(folder)
+    seconds, tokens = sum(one.seconds for one in records), sum(one.generated_tokens for one in records)
     return tokens / seconds if seconds and tokens else None

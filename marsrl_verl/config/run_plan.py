@@ -14,6 +14,7 @@ from marsrl_verl.config.run_cost import (
     SHORT,
     checkpoint_cost,
     evaluation_tokens,
+    measured_evaluation_rate,
     measured_rate,
     run_length,
     step_tokens,
@@ -51,18 +52,23 @@ def whole_run(ctx: Context, plan: BatchPlan) -> list[str]:
 
 def _time(ctx: Context, training: int, steps: int) -> str:
     """The time of training and evaluations, as a range: responses are seldom as long as they may be."""
-    rate, source = ctx.settings.hardware.tokens_per_second, "as given"
+    rate, source, apart = ctx.settings.hardware.tokens_per_second, "as given", None
     if rate is None and (folder := ctx.settings.hardware.measured_run) is not None:
         rate, source = measured_rate(Path(folder)), f"as in {folder}"
+        apart = measured_evaluation_rate(Path(folder))
     if rate is None:
         return "not known: give marsrl.hardware.tokens_per_second, or an earlier run as measured_run"
     held_out = sum(report.rows for report in ctx.files if report.split == "val")
-    evaluating = evaluation_tokens(ctx.settings, held_out, steps)
-    most = (training + evaluating) / rate / 3600
-    share = f"{evaluating / (training + evaluating):.0%} of it evaluations" if training + evaluating else ""
+    evaluating = evaluation_tokens(ctx.settings, held_out, steps) / (apart or rate) / 3600
+    most = training / rate / 3600 + evaluating
+    share = speed = ""
+    if evaluating:
+        share = f", {evaluating / most:.0%} of it evaluations"
+        share += " (upper bound: they have no update)" if apart is None else ""
+        speed = f" ({apart:,.0f} in evaluations)" if apart is not None else ""
     return (
-        f"{_duration(most / SHORT)} to {_duration(most)}, {share}: {rate:,.0f} tokens/s, {source}; responses "
-        f"from 1/{SHORT} of their greatest length to all of it"
+        f"{_duration(most / SHORT)} to {_duration(most)}{share}: {rate:,.0f} tokens/s{speed}, {source}; "
+        f"responses from 1/{SHORT} of their greatest length to all of it"
     )
 
 

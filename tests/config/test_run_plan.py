@@ -8,8 +8,10 @@ import pytest
 from messages import assert_refused
 
 from marsrl_verl.config.batching import plan_batch
+from marsrl_verl.config.checks.output import check_disk
 from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
 from marsrl_verl.config.run_cost import checkpoint_cost, evaluation_tokens, step_tokens
+from marsrl_verl.evaluation.suite import BEFORE, EvaluationRecord
 
 GIB = 1024**3
 QWEN_30B = (
@@ -57,10 +59,9 @@ def test_time_is_a_range_with_the_evaluations_in_it(run, checked):
     hours = (training + evaluating) / 100 / 3600
     assert hours > 4
     assert (
-        f"time {hours / 4:,.1f} h to {hours:,.1f} h, {evaluating / (training + evaluating):.0%} of it evalu"
-        in text
-    )
-    assert "100 tokens/s, as given" in text
+        f"time {hours / 4:,.1f} h to {hours:,.1f} h, {evaluating / (training + evaluating):.0%} of it "
+        "evaluations (upper bound: they have no update): 100 tokens/s, as given"
+    ) in text
 
 
 def test_evaluations_before_between_and_after(checked):
@@ -70,7 +71,7 @@ def test_evaluations_before_between_and_after(checked):
     assert three == 2 * without > 0  # two in between, as large as the others
 
 
-def test_time_as_in_an_earlier_run(run, tmp_path):
+def test_time_as_in_an_earlier_run(run, checked, tmp_path):
     folder = tmp_path / "earlier"
     folder.mkdir()
     steps = [
@@ -83,6 +84,17 @@ def test_time_as_in_an_earlier_run(run, tmp_path):
     assert_refused(
         run(key, "marsrl.hardware.tokens_per_second=3"), "measured_run", "says how fast the run is"
     )
+    # Evaluations had no update.
+    record = EvaluationRecord(BEFORE, 0, 0.95, 1.0, 2, 1, 4.0, 1200, {})
+    (folder / "evaluations").mkdir()
+    (folder / "evaluations" / "before.json").write_text(json.dumps(record.to_json()))
+    text = whole_run(run(key, "trainer.total_training_steps=10", "data.train_batch_size=32", "dry_run=true"))
+    assert f"of it evaluations: 75 tokens/s (300 in evaluations), as in {folder}" in text
+    ctx = checked({"data.train_batch_size": 32})
+    training = 10 * step_tokens(plan_batch(ctx.config, ctx.settings), ctx.settings) / 75
+    evaluating = evaluation_tokens(ctx.settings, 256, 10) / 300
+    seconds = training + evaluating
+    assert f"{seconds / 3600:,.1f} h, {evaluating / seconds:.0%} of it evaluations" in text
     (folder / "metrics.jsonl").unlink()
     assert_refused(run(key), "measured_run", "no metrics.jsonl with a finished step")
 
@@ -122,6 +134,23 @@ def test_no_room_for_checkpoints_is_warned_of(checked, monkeypatch):
     (warning,) = [one for one in checked({}).warnings if one.startswith("Checkpoints take up to")]
     assert "a save that finds no room ends the run" in warning
     assert not any(one.startswith("Checkpoints") for one in checked({}, dry_run=True).warnings)
+
+
+@pytest.mark.parametrize("name", ["global_step_20", "replaced"])
+def test_checkpoints_that_are_there_need_no_room(checked, monkeypatch, tmp_path, name):
+    ctx = checked({"trainer.default_local_dir": str(tmp_path)})
+    monkeypatch.setattr("marsrl_verl.config.checks.output.free_bytes", lambda path: 1)
+    (tmp_path / name / "actor").mkdir(parents=True)
+    with (tmp_path / name / "actor" / "model.pt").open("wb") as file:
+        file.truncate(GIB)  # a sparse file
+    assert check_disk(ctx) == []
+    assert any(one.startswith("Checkpoints take") for one in ctx.warnings) == (name == "replaced")
+
+
+def test_the_disk_of_a_cluster_is_not_this_machine_s(checked, monkeypatch):
+    monkeypatch.setattr("marsrl_verl.config.checks.output.free_bytes", lambda path: 1)
+    monkeypatch.setattr("marsrl_verl.config.checks.output.joins_cluster", lambda config: True)
+    assert not any(one.startswith("Checkpoints take") for one in checked({}).warnings)
 
 
 def test_data_that_fills_no_step_is_refused(run):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.memory import model_shapes
+from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.config.run_cost import checkpoint_cost, measured_rate, run_length
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.reporting.run_lock import RunLockedError, hold
+from marsrl_verl.reporting.seal import step_folder, steps
 from marsrl_verl.reporting.storage import free_bytes, free_space, size_text
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
@@ -64,18 +66,33 @@ def check_measured_run(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def check_disk(ctx: Context) -> list[ConfigIssue]:
-    """Warns where checkpoints need more of a disk than there is."""
+    """Warns where checkpoints need more of a disk than is free beside those of the run that are there
+    already. A cluster's disk is not looked at."""
+    if joins_cluster(ctx.config):
+        return []
     shapes, rows = model_shapes(ctx.config), training_rows(ctx)
-    steps = run_length(ctx.config, rows if ctx.files else None).total
-    cost = None if ctx.dry_run or ctx.prepares_data else checkpoint_cost(ctx.config, shapes, steps)
+    length = run_length(ctx.config, rows if ctx.files else None).total
+    cost = None if ctx.dry_run or ctx.prepares_data else checkpoint_cost(ctx.config, shapes, length)
     folder = Path(str(ctx.get(_LOCAL))).expanduser()
-    if cost is not None and cost.most is not None and cost.most > free_bytes(folder):
+    if cost is None or cost.most is None:
+        return []
+    if cost.most > free_bytes(folder) + _checkpoint_bytes(folder):
         ctx.warnings.append(
             f"Checkpoints take up to {size_text(cost.most)}, {size_text(cost.one)} each, and "
             f"{free_space(folder)}: a save that finds no room ends the run. Lower "
             "trainer.max_actor_ckpt_to_keep, or choose another trainer.default_local_dir."
         )
     return []
+
+
+def _checkpoint_bytes(root: Path) -> int:
+    """Of all checkpoints below a folder, complete or not."""
+    total = 0
+    for step in steps(root):
+        for file in step_folder(root, step).rglob("*"):
+            with suppress(FileNotFoundError):  # a run that goes on there deletes older ones
+                total += file.lstat().st_size
+    return total
 
 
 @contextmanager
