@@ -73,7 +73,7 @@ def measure(overrides: list[str], timeout: float, tree: Path = HERE) -> Measurem
     tag = uuid.uuid4().hex
     root = Path(tempfile.mkdtemp(prefix="marsrl-startup-"))
     command = [sys.executable, "-m", "recipe.marsrl.main_marsrl", "cluster=cpu", "name=startup"]
-    command += [f"marsrl.run.output_root={root}", "trainer.total_training_steps=1"]
+    command += [f"marsrl.run.output_root={root}", "trainer.total_training_steps=1", "trainer.logger=[]"]
     command += ["marsrl.evaluation.before=false", "marsrl.evaluation.after=false", *overrides]
     log = (root / "output.txt").open("w+")
     seen: dict[tuple[int, int], Process] = {}

@@ -27,6 +27,7 @@ def command(root: Path, name: str, *overrides: str) -> list[str]:
         "cluster=cpu",
         f"name={name}",
         f"marsrl.run.output_root={root}",
+        "trainer.logger=[]",
         "marsrl.evaluation.before=false",
         "marsrl.evaluation.after=false",
         *overrides,

@@ -73,6 +73,7 @@ def command(folder: Path, name: str, *own: str) -> list[str]:
         "recipe.marsrl.main_marsrl",
         f"name={name}",
         f"marsrl.run.output_root={folder}",
+        "trainer.logger=[]",
         *own,
     ]
 

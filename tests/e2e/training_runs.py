@@ -16,6 +16,7 @@ import torch
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = (
     "cluster=cpu",
+    "trainer.logger=[]",
     "data.train_batch_size=4",
     "marsrl.algo.group_size=4",
     "marsrl.evaluation.before=false",

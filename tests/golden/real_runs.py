@@ -28,6 +28,7 @@ METRIC_TOLERANCE = 1e-3
 """Relative difference of a metric that another order of the same sums explains."""
 COMMON = (
     "cluster=cpu",
+    "trainer.logger=[]",
     "data.train_batch_size=4",
     "marsrl.run.seeded_tokens=all",
     "marsrl.evaluation.before=false",

@@ -83,6 +83,7 @@ def machine(config: DictConfig) -> Settings:
     }
     return {
         "trainer.device": "cpu",
+        "trainer.logger": [],
         "trainer.nnodes": 1,
         "trainer.n_gpus_per_node": ranks,
         f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size": min(ranks, ulysses),
