@@ -97,12 +97,12 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
     "Numbers and choices": tuple(
         _several("""
         plan actor_rollout_ref.actor.optim.lr=1e6 | a number from 0 to 1 | 1e-6 is a usual choice
-        plan actor_rollout_ref.actor.optim.lr=high | Expected a number, as verl's default 1e-06 | such as 2, 0.5 or 1e-6
+        plan actor_rollout_ref.actor.optim.lr=high | as verl's default 1e-06 | such as 2, 0.5 or 1e-6
         plan actor_rollout_ref.actor.optim.lr_warmup_steps=-5 | at least -1 | lr_warmup_steps_ratio
         plan marsrl.algo.group_size=3.5 | expected a whole number | docs/settings.md
         plan marsrl.run.seed=-1 | from 0 to 4,294,967,295 | numpy and vLLM
         plan trainer.total_epochs=-1 | at least 1 | Set trainer.total_epochs to 1 or more.
-        plan trainer.save_freq=-3 | at least -1 | -1 is none
+        plan trainer.save_freq=-3 | at least -1 | -1 saves none
         plan marsrl.roles.solver.temperature=-0.7 | from 0.01 to 2 | vLLM samples at no other
         plan marsrl.roles.solver.max_new_tokens=1000000 | takes at most 512 tokens | Lower the roles'
         plan data.train_batch_size=1000000 | fewer than one step takes | at most 4096
@@ -138,13 +138,13 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         plan marsrl.reward.solver.target=syntax_error:Reward | '(' was never closed | python -c
         plan marsrl.reward.solver.target=wrong_signature:Reward | missing a required argument | take request
         plan marsrl.reward.solver.target=not_installed:Reward | needs the module | pip install no_such_package
-        plan reward.custom_reward_function.path=function.py | can't be called with | Let compute_score take (data_source
+        plan reward.custom_reward_function.path=function.py | can't be called with | Let compute_score
     """)
     ),
     "Machine and folders": tuple(
         _several("""
         train cluster=8xgpu | This machine has 0 GPUs | Use cluster=cpu here
-        VLLM_CPU_KVCACHE_SPACE=abc plan | a number of GiB is expected | unset
+        VLLM_CPU_KVCACHE_SPACE=abc plan | expected a number of GiB | unset
         RAY_ADDRESS=http://head:8265 train cluster=cpu | HOST:PORT is expected | ray start --head
         train cluster=cpu marsrl.run.output_root=few.jsonl | Not a directory | Choose another place
         plan trainer.resume_mode=resume_path trainer.resume_from_path=global_step_9 | no such folder | step_N

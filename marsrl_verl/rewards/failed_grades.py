@@ -71,8 +71,8 @@ class GradeWatch:
         for role, over in self._silent.end_round():
             share = _share(over, role, "max_unanswered_frac", self._silent)
             raise RewardUnavailableError(
-                f"the reward of the {role} took too long, or its service did not answer, in {share}: look "
-                f"after the service, or raise that limit. The first error: {over.first_error}"
+                f"the reward of the {role} took too long, or its service did not answer, in {share}: check "
+                f"the service, or raise that limit. The first error: {over.first_error}"
             )
 
     def _look_for_all(self, role: str, found: Failures) -> None:

@@ -81,7 +81,7 @@ class RequestWatch:
             raise EngineUnavailableError(
                 f"{over.failed} of {over.asked} requests of the frozen policy {policy} failed in the last "
                 f"{over.rounds} rounds, in each of them more than {key} = {self._shares.limit(policy):g} of "
-                f"its requests: look after the endpoint, or raise that limit. The first error: "
+                f"its requests: check the endpoint, or raise that limit. The first error: "
                 f"{over.first_error}"
             )
 

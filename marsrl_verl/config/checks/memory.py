@@ -28,7 +28,7 @@ def check_cpu_cache(ctx: Context) -> Iterator[ConfigIssue]:
         what = f"The environment says {name}={around}, and the workers get what the configuration says."
         fix = f"Set {_CPU_CACHE}={around}, or unset the variable."
         if not _is_size(around):
-            what, fix = f"The environment says {name}={around}, a number of GiB is expected.", f"unset {name}"
+            what, fix = f"The environment says {name}={around}; expected a number of GiB.", f"unset {name}"
         yield ctx.issue(_CPU_CACHE, what, fix)
 
 
@@ -87,8 +87,8 @@ def _check_gpu(ctx: Context, estimate: MemoryEstimate, count: int) -> Iterator[C
     largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
     what = (
         f"The plan takes {_gib(peak)} of each GPU while {'training' if training else 'decoding'}: "
-        f"{', '.join(f'{name} {_gib(size)}' for name, size in largest)}. Planned may be "
-        f"{USABLE * gpu_bytes(ctx.config) / GIB:.1f} GiB ({USABLE:.0%} of it)."
+        f"{', '.join(f'{name} {_gib(size)}' for name, size in largest)}. At most "
+        f"{USABLE * gpu_bytes(ctx.config) / GIB:.1f} GiB ({100 * USABLE:.0f} %) may be planned."
     )
     ways = {
         f"pipeline=overlapped_two_pools, a lower {_SHARE}": awake and estimate.overlap,

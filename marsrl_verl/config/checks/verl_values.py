@@ -40,7 +40,7 @@ _DECLARED: dict[str, Any] = {
     "trainer.device": _choice("cuda", "cpu"),
     "trainer.nnodes": _least(1, "a run has a node", int),
     "trainer.n_gpus_per_node": _least(1, "a node has a rank", int),
-    "trainer.total_epochs": _least(1, "a run has an epoch", int),
+    "trainer.total_epochs": _least(1, "an epoch is a pass over the data", int),
     "trainer.total_training_steps": _least(
         1, "a run trains a step", int, "Set it to 1 or more; to evaluate alone set trainer.val_only=true."
     ),
@@ -81,7 +81,7 @@ _DECLARED: dict[str, Any] = {
     f"{_KL}.target_kl": (float, limits(..., gt=0, why="nats per token that the controller keeps to")),
     f"{_ACTOR}.fsdp_config.dtype": _choice(*_TRAINER_TYPES),
     f"{_ACTOR}.fsdp_config.model_dtype": _choice(*_TRAINER_TYPES),
-    "trainer.save_freq": _least(-1, "so many steps from one checkpoint to the next; -1 is none", int),
+    "trainer.save_freq": _least(-1, "steps between checkpoints; -1 saves none", int),
     f"{_OPTIM}.lr": (
         float,
         limits(
