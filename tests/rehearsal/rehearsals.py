@@ -79,6 +79,11 @@ REHEARSALS = (
         "pipeline=sequential",
         "policies=lora",
     ),
+    Rehearsal(
+        "marsrl_qwen3_4b_one_gpu:state_on_gpu",
+        "marsrl_qwen3_4b_one_gpu.sh",
+        words=("actor_rollout_ref.actor.fsdp_config.offload_policy=false",),
+    ),
     *_with(
         "attnrl_r1_distill_1_5b.sh",
         "algo=attnrl_released",

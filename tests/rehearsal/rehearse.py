@@ -58,7 +58,8 @@ def rehearse(one: Rehearsal, output: Path) -> Result:
     with retriever() as url:
         arguments = one.arguments(folder, model, data, url)
         preset = compose_config(parse_arguments(arguments)).config
-        changed = replaced.settings(preset)
+        own = {word.partition("=")[0] for word in one.words}
+        changed = {key: value for key, value in replaced.settings(preset).items() if key not in own}
         began, log = time.monotonic(), folder / "log.txt"
         status = _run([*arguments, *replaced.words(changed), "marsrl.run.existing=replace"], log)
     seconds = time.monotonic() - began

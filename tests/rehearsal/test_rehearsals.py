@@ -105,6 +105,16 @@ def test_a_failure_is_told_and_the_others_go_on(monkeypatch, capsys):
     assert rehearse.main(["=arpo_qwen2_5_7b"]) == 0
 
 
+def test_a_rehearsal_s_own_words_are_not_replaced(tmp_path, monkeypatch):
+    typed = []
+    monkeypatch.setattr(rehearse, "_run", lambda words, log: typed.extend(words) or 1)
+    (one,) = [one for one in REHEARSALS if one.name == "marsrl_qwen3_4b_one_gpu:state_on_gpu"]
+    assert rehearse.rehearse(one, tmp_path).problem is not None, "it was not run"
+    fsdp = compose_config(parse_arguments(typed)).config.actor_rollout_ref.actor.fsdp_config
+    on_gpu = (fsdp.offload_policy, fsdp.param_offload, fsdp.optimizer_offload)
+    assert on_gpu == (False, True, True) and not fsdp.use_no_sync_for_gradient_accumulation
+
+
 def test_an_unknown_name_shows_those_that_there_are(capsys):
     assert rehearse.main(["no such"]) == 2
     assert "marsrl_qwen3_4b_one_gpu" in capsys.readouterr().err
