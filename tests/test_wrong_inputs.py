@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from pathlib import Path
 
 import pytest
-from wrong_inputs import CASES, MODULES, WrongInput, cell, make_files
+from wrong_inputs import CASES, MODULES, ROOT, WrongInput, cell, make_files, message
 
 from marsrl_verl.config import application
 
@@ -59,9 +58,20 @@ def test_what_is_wrong_is_said(files, monkeypatch, capsys, one: WrongInput):
 
 
 def test_the_page_has_them_all():
-    text = (Path(__file__).parents[1] / "docs" / "wrong_inputs.md").read_text()
-    typed = re.findall(r"^\| `(.*?)` \| .* \| (\d) \| \d+ \|$", text, re.MULTILINE)
+    text = (ROOT / "docs" / "wrong_inputs.md").read_text()
+    rows = re.findall(r"^\| `(.*?)` \| (.*) \| (\d) \| \d+ \|$", text, re.MULTILINE)
+    typed = [(words, status) for words, _, status in rows]
     expected = [(cell(one.typed), str(one.status)) for one in ALL]
     if INPUTS != ALL:  # the page of a tree without a method has no line with its name
         expected = [one for one in expected if one in typed]
-    assert typed == expected, "python tests/wrong_inputs.py > docs/wrong_inputs.md"
+    remedy = "python tests/wrong_inputs.py > docs/wrong_inputs.md"
+    assert typed == expected, remedy
+    said = {words: told for words, told, _ in rows}
+    parts = [(cell(one.typed), part) for one in ALL for part in (one.says, one.hint)]
+    stale = [(words, part) for words, part in parts if words in said and message(part) not in said[words]]
+    assert stale == [], remedy
+
+
+def test_the_changelog_counts_them():
+    text = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    assert f"`docs/wrong_inputs.md` has what is said to {len(ALL)} wrong inputs" in text

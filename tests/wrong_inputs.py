@@ -174,7 +174,7 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         {_PREPARE} missing.jsonl | there is no such file | .parquet, .jsonl, .json
         {_PREPARE} gsm8k.jsonl | are no usable problem | --source NAME
         {_PREPARE} gsm8k.jsonl --source gsm | invalid choice: 'gsm' | --help
-        {_PREPARE} few.jsonl --source gsm8k | name the column of the questions | see whether the files
+        {_PREPARE} few.jsonl --source gsm8k | are no usable problem | see whether the files
         {_PREPARE} two_answers.jsonl | with another answer | --bad-rows skip
         {_PREPARE} few.jsonl --held-out 1000 | none is left to train | Lower --held-out
         {_PREPARE} few.jsonl --output few.jsonl | Not a directory | Choose another --output
@@ -238,7 +238,7 @@ _HEAD = """\
 What the commands say to wrong inputs, as `python tests/wrong_inputs.py > docs/wrong_inputs.md` prints it:
 each was carried out as a command of its own on 2 cores beside other work. `train` is
 `python -m recipe.marsrl.main_marsrl`, `plan` the same with `dry_run=true cluster=cpu`; the other commands go
-by their last names. Of a message the table has the first problem, in short. Most of the seconds are Python's
+by their last names. Of a message the table has one problem, in short. Most of the seconds are Python's
 imports. Status 2: nothing was started; 0: a warning of the plan.
 """
 
@@ -251,8 +251,9 @@ def shortened(one: WrongInput, printed: str) -> str:
         blocks = [block for block in printed.split("\n\n") if not block.endswith("nothing was started.")]
     else:  # a warning or a finding, and its fix
         blocks = [f"{one.says}{printed.partition(one.says)[2]}".partition("\nok ")[0].partition("\n\n")[0]]
-    what, fix, todo = " ".join(blocks[0].split()).partition(" fix: ")
-    return f"{_cut(what, 150)}{fix}{_cut(todo, 120)}"
+    told = [" ".join(block.split()) for block in blocks]
+    what, fix, todo = next((text for text in told if one.says in text), told[0]).partition(" fix: ")
+    return f"{_cut(what, 150)}{fix}{_cut(todo, 200)}"
 
 
 def _cut(text: str, most: int) -> str:
@@ -281,9 +282,14 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("`", "")
 
 
+def message(text: str) -> str:
+    """The same beside other Markdown."""
+    return cell(text).replace("<", "&lt;")
+
+
 def row(one: WrongInput, status: int, printed: str, seconds: float) -> str:
     """A line of the page."""
-    said = cell(shortened(one, printed)).replace("<", "&lt;")
+    said = message(shortened(one, printed))
     return f"| `{cell(one.typed)}` | {said} | {status} | {seconds:.0f} |"
 
 
