@@ -10,6 +10,9 @@ from marsrl_verl.core.inert_text import one_line
 LEAST_FAILED, LEAST_FAILED_GROUPS = 8, 4
 """Fewer failures than these, or of fewer groups, may be the fault of what was asked (a reference that can't
 be read fails its whole group); they add up over rounds."""
+MOST_ABSENT = 16
+"""Rounds without a source after which its earlier rounds say nothing of it any more. A sequential step of many
+stages asks a role once in as many rounds."""
 _SHOWN_CHARACTERS = 300
 
 
@@ -64,15 +67,21 @@ class FailedShares:
         self._round: dict[str, Failures] = {}
         self._over: dict[str, Failures] = {}
         """Those of the last rounds of a source, all over its limit."""
+        self._absent: dict[str, int] = {}
+        """Of these sources, rounds since they were asked."""
 
     def add(self, source: str, found: Failures) -> None:
         """Count what a part of the round brought."""
         self._round.setdefault(source, Failures()).join(found)
 
     def end_round(self) -> Iterator[tuple[str, Failures]]:
-        """The sources over their limits in this round and the one before it, with what failed since they
-        are. A round without a source says nothing of it."""
+        """The sources over their limits in this round and in their one before it, with what failed since they
+        are. A round without a source says nothing of it; after more than `MOST_ABSENT` it begins anew."""
         ended, self._round = self._round, {}
+        for source in list(self._over):
+            self._absent[source] = 0 if source in ended else self._absent.get(source, 0) + 1
+            if self._absent[source] > MOST_ABSENT:
+                del self._over[source], self._absent[source]
         for source, found in ended.items():
             if not found.failed or found.failed <= self.limit(source) * found.asked:
                 self._over.pop(source, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from marsrl_verl.core.failures import FailedShares, Failures
-from marsrl_verl.core.trajectory import RewardResult, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.rewards.running import RewardUnavailableError
 
 WARNED_SHARE = 0.1
@@ -91,7 +91,7 @@ class GradeWatch:
 
 def _share(over: Failures, role: str, key: str, shares: FailedShares) -> str:
     return (
-        f"{over.failed} of {over.asked} grades of the last {over.rounds} rounds, in each of them in more "
+        f"{over.failed} of {over.asked} grades of its last {over.rounds} rounds, in each of them in more "
         f"than marsrl.reward.{role}.{key} = {shares.limit(role):g} of its grades"
     )
 
@@ -107,10 +107,11 @@ def grade_warnings(answered: Answered) -> list[str]:
 
 
 def _by_role(answered: Answered, fails: Fails = _failed) -> dict[str, Failures]:
-    """The grades of trajectories that have one."""
+    """The grades of trajectories that have one; that of an answer which an endpoint refused says nothing about
+    the reward."""
     found: dict[str, Failures] = {}
     for role, one in answered:
-        if one.reward is not None:
+        if one.reward is not None and one.finish is not FinishReason.REFUSED:
             error = (one.reward.error or "no error is recorded") if fails(one.reward) else None
             found.setdefault(role, Failures()).add(one.group_id, error)
     return found

@@ -79,7 +79,7 @@ class RequestWatch:
         for policy, over in self._shares.end_round():
             key = f"marsrl.policies.{policy}.endpoint.max_failed_frac"
             raise EngineUnavailableError(
-                f"{over.failed} of {over.asked} requests of the frozen policy {policy} failed in the last "
+                f"{over.failed} of {over.asked} requests of the frozen policy {policy} failed in its last "
                 f"{over.rounds} rounds, in each of them more than {key} = {self._shares.limit(policy):g} of "
                 f"its requests: check the endpoint, or raise that limit. The first error: "
                 f"{over.first_error}"

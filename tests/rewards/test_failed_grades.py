@@ -2,7 +2,7 @@
 
 import pytest
 
-from marsrl_verl.core.failures import LEAST_FAILED
+from marsrl_verl.core.failures import LEAST_FAILED, MOST_ABSENT
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.rewards.failed_grades import GradeWatch, grade_warnings
@@ -58,7 +58,7 @@ def a_tenth(more: int = 0, failed: RewardResult = FAILED) -> list[tuple[str, Tra
 def test_a_reward_that_raises_in_more_than_a_tenth_of_two_rounds_running_ends_the_run():
     watch = watching()
     watch.look(a_tenth(1))
-    message = r"solver raised in 22 of 200 grades of the last 2 rounds.*max_failed_frac = 0.1.*could not conv"
+    message = r"solver raised in 22 of 200 grades of its last 2 rounds.*max_failed_frac = 0.1.*could not conv"
     with pytest.raises(RewardUnavailableError, match=message):
         watch.look(a_tenth(1))
 
@@ -75,6 +75,32 @@ def test_a_tenth_is_not_more_and_a_round_below_it_begins_anew():
     watch.look(answered("verifier", *[GRADED] * 9))
     with pytest.raises(RewardUnavailableError):  # a round without the role says nothing of it
         watch.look(a_tenth(1))
+
+
+@pytest.mark.parametrize(("absent", "ends"), [(MOST_ABSENT, True), (MOST_ABSENT + 1, False)])
+def test_a_role_that_was_not_asked_for_long_begins_anew(absent, ends):
+    watch = watching()
+    watch.look(a_tenth(1))
+    for _ in range(absent):
+        watch.look(answered("verifier", *[GRADED] * 9))
+    if ends:
+        with pytest.raises(RewardUnavailableError, match="22 of 200 grades of its last 2 rounds"):
+            watch.look(a_tenth(1))
+    else:
+        watch.look(a_tenth(1))
+        with pytest.raises(RewardUnavailableError, match="22 of 200 grades of its last 2 rounds"):
+            watch.look(a_tenth(1))
+
+
+def test_what_an_endpoint_refuses_says_nothing_about_the_reward():
+    watch = watching()
+    refused = answered("solver", *[RewardResult(0.0, error="an agent refused", graded=False)] * 60)
+    for _, one in refused:
+        one.finish = FinishReason.REFUSED
+    for _ in range(3):
+        watch.look(refused + answered("solver", *[GRADED] * 40))
+        watch.look(refused)
+    assert grade_warnings(refused) == []
 
 
 def test_the_limit_is_the_roles_own():
@@ -110,7 +136,7 @@ def test_parts_of_a_round_are_one_round():
     watch.look(a_tenth(1), round_ended=False)
     watch.look(a_tenth(1), round_ended=False)
     watch.look([])
-    with pytest.raises(RewardUnavailableError, match="33 of 300 grades of the last 2 rounds"):
+    with pytest.raises(RewardUnavailableError, match="33 of 300 grades of its last 2 rounds"):
         watch.look(a_tenth(1))
 
 
@@ -126,7 +152,7 @@ def test_small_rounds_add_up():
             one.trajectory_id = f"{number}-{one.trajectory_id}"
     for group in groups[:3]:
         watch.look(group)
-    with pytest.raises(RewardUnavailableError, match="8 of 12 grades of the last 4 rounds"):
+    with pytest.raises(RewardUnavailableError, match="8 of 12 grades of its last 4 rounds"):
         watch.look(groups[3])
 
 
