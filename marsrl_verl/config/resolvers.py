@@ -21,9 +21,10 @@ from marsrl_verl.config.model_shapes import has_experts
 from marsrl_verl.config.models import named_models
 from marsrl_verl.config.node import chosen_method
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
-from marsrl_verl.config.schema import first_sampled_role
+from marsrl_verl.config.schema import first_sampled_role, sampled_roles
 from marsrl_verl.core.method import Method
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
+from marsrl_verl.settings.declaration import UNCUT
 from marsrl_verl.settings.lengths import longest_sequence
 
 _SURE = 0.9
@@ -65,12 +66,25 @@ def _engine_share(alone: float, beside: float, overlap: str, rollout_nodes: int)
     return float(beside if _shares_gpus(overlap, rollout_nodes)[1] else alone)
 
 
-def _off_policy_mode(overlap: str, model: Any) -> str:
+def _off_policy_mode(overlap: str, lora_rank: int, path: str, *, _root_: DictConfig) -> str:
     """How the loss treats by default what other weights sampled, or the same ones in the engine. With overlap
     all tokens are older, and with experts engine and trainer choose others for the same token; with `pois`
-    each would count as if the trainer's weights had sampled it."""
-    differs = overlap != Overlap.NONE.value or has_experts(model)
-    return (OffPolicyMode.TIS if differs else OffPolicyMode.POIS).value
+    each would count as if the trainer's weights had sampled it. Experts are no reason where the engine
+    samples from a part of the vocabulary: its log-probabilities then can't be compared."""
+    marsrl: Any = _root_.marsrl  # OmegaConf refuses a key of a node that refers to the node
+    if overlap == Overlap.NONE.value:
+        trained = named_models(lora_rank, path, marsrl).values() or [path]
+        if not any(map(has_experts, trained)) or _samples_from_part(marsrl):
+            return OffPolicyMode.POIS.value
+    return OffPolicyMode.TIS.value
+
+
+def _samples_from_part(marsrl: Mapping[str, Any]) -> bool:
+    """Whether a role that is sampled here has a cut, or a trained one a grammar."""
+    method, config = _method(marsrl["algo"])
+    roles = [marsrl["roles"][role] for role in sampled_roles(marsrl, method.roles)]
+    cut = any(role[name] != value for role in roles for name, value in UNCUT.items())
+    return cut or bool(method.grammar_roles(config))
 
 
 def _fused_kernels(method: str, share_prefixes: bool) -> bool:

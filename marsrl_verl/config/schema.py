@@ -228,6 +228,12 @@ class MarsRLConfig(Settings):
         }
 
     @property
+    def cut_roles(self) -> frozenset[str]:
+        """The roles that are sampled here from a part of the vocabulary (`top_p`, `top_k`)."""
+        frozen = self.frozen_roles
+        return frozenset(role for role, one in self.roles.items() if role not in frozen and one.cuts)
+
+    @property
     def prompt_limits(self) -> dict[str, int]:
         """`max_prompt_tokens` of the roles whose prompts are ours to measure: no frozen policy plays them."""
         frozen = self.frozen_roles
@@ -252,7 +258,12 @@ def policy_name(role: str, named: str | None, default: str) -> str:
 
 
 def first_sampled_role(marsrl: Mapping[str, Any], roles: Sequence[str]) -> str:
-    """The first of the roles whose tokens are sampled here; where frozen policies play all, the first one.
+    """The first of `sampled_roles`; where frozen policies play all, the first one."""
+    return next(iter(sampled_roles(marsrl, roles)), roles[0])
+
+
+def sampled_roles(marsrl: Mapping[str, Any], roles: Sequence[str]) -> list[str]:
+    """Those of the roles whose tokens are sampled here: no frozen policy plays them.
 
     Args:
         marsrl: the node's plain values.
@@ -263,7 +274,7 @@ def first_sampled_role(marsrl: Mapping[str, Any], roles: Sequence[str]) -> str:
         role: policy_name(role, marsrl["roles"][role].get("policy"), marsrl["default_policy"])
         for role in roles
     }
-    return next((role for role in roles if kinds.get(named[role]) not in frozen), roles[0])
+    return [role for role in roles if kinds.get(named[role]) not in frozen]
 
 
 class RootSettings(Settings):

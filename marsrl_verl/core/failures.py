@@ -11,7 +11,7 @@ LEAST_FAILED, LEAST_FAILED_GROUPS = 8, 4
 """Fewer failures than these, or of fewer groups, may be the fault of what was asked (a reference that can't
 be read fails its whole group); they add up over rounds."""
 MOST_ABSENT = 16
-"""Rounds without a source after which its earlier rounds say nothing of it any more. A sequential step of many
+"""Rounds without a source after which its earlier ones say nothing of it any more. A sequential step of many
 stages asks a role once in as many rounds."""
 _SHOWN_CHARACTERS = 300
 

@@ -329,6 +329,12 @@ class Method(ABC):
         return LossSpec()
 
     @classmethod
+    def grammar_roles(cls, config: Any) -> frozenset[str]:
+        """Trained roles whose tokens the engine chooses among those that a grammar allows: its
+        log-probabilities then are not the trainer's. `config` may hold choices as plain words."""
+        return frozenset()
+
+    @classmethod
     def plan_lines(cls, run: RunView) -> list[str]:
         """What the printed plan says below the table of stages."""
         return []

@@ -14,7 +14,6 @@ from marsrl_verl.core.method import EndReason, Method, Unit
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.trajectory import FinishReason, is_correct
 from marsrl_verl.evaluation.training_metrics import by_role
-from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.watch import Action, WatchConfig
 
 EQUAL_SHARE, ONE_SHARE, TRUNCATED_SHARE, FAILED_SHARE = 0.85, 0.98, 0.95, 0.1
@@ -285,18 +284,18 @@ class Watch:
         """Take note of what was found elsewhere, or that it is no more (None); returns what is to be said."""
         return self._tell(rule, "", [step], text)
 
-    def look_at_gap(self, step: int, gap: float | None, mode: str) -> list[str]:
+    def look_at_gap(self, step: int, gap: float | None, *, could_weigh: bool) -> list[str]:
         """Look at `rollout/log_prob_gap_mean`; returns what is to be said of it.
 
         Args:
-            gap: nats; None: no token was sampled by the newest weights.
-            mode: `marsrl.off_policy.mode`.
+            gap: nats; None: no token was sampled by the newest weights and from the whole vocabulary.
+            could_weigh: whether `marsrl.off_policy.mode` = `tis` is another one, and allowed.
         """
         if gap is None:
             return []
         text = None
         if gap >= _bound(GAP, self._standing(LOG_PROB_GAP, "") is not None):
-            weighs = "" if mode == OffPolicyMode.TIS else "; marsrl.off_policy.mode=tis weighs tokens by it"
+            weighs = "; marsrl.off_policy.mode=tis weighs tokens by it" if could_weigh else ""
             text = (
                 f"engine and trainer differ by {gap:.3f} nats a token on average under the same weights: a "
                 f"weight sync that failed, number formats, or experts that are chosen otherwise{weighs}"

@@ -107,8 +107,8 @@ def grade_warnings(answered: Answered) -> list[str]:
 
 
 def _by_role(answered: Answered, fails: Fails = _failed) -> dict[str, Failures]:
-    """The grades of trajectories that have one; that of an answer which an endpoint refused says nothing about
-    the reward."""
+    """The grades of trajectories that have one; that of an answer which an endpoint refused says nothing
+    about the reward."""
     found: dict[str, Failures] = {}
     for role, one in answered:
         if one.reward is not None and one.finish is not FinishReason.REFUSED:

@@ -158,6 +158,10 @@ class RewardSpec(ClassSpec):
     """The same for calls over `timeout_s` and services that do not answer (`ServiceError`)."""
 
 
+UNCUT = {"top_p": 1.0, "top_k": -1}
+"""A role's settings with which its tokens are sampled from the whole vocabulary."""
+
+
 class RoleSampling(Settings):
     """Whose tokens a role's are, and how they are drawn."""
 
@@ -186,6 +190,11 @@ class RoleSampling(Settings):
             context = {"fix": "-1 keeps the whole vocabulary."}
             raise PydanticCustomError(OWN_MESSAGE, "Expected -1 or at least 1.", context)
         return value
+
+    @property
+    def cuts(self) -> dict[str, float]:
+        """What cuts the distribution that is sampled from, with its value."""
+        return {name: getattr(self, name) for name, value in UNCUT.items() if getattr(self, name) != value}
 
     @property
     def longest_sequence(self) -> int:

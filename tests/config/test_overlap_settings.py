@@ -22,6 +22,7 @@ MODULE = f"{ROLLOUT}.checkpoint_engine.custom_backend_module"
 GLOO = {SYNC: "gloo", MODULE: "marsrl_verl.verl_adapter.cpu.weight_sync"}
 APART = {f"{ROLLOUT}.nnodes": 1, f"{ROLLOUT}.n_gpus_per_node": 1, "ray_kwargs.ray_init.num_gpus": 2}
 
+EXPERTS = "+marsrl.policies.verifier={kind:model,model:{path:Qwen/Qwen3-30B-A3B}}"
 REFUSED = {
     "unknown": ({OVERLAP: "onestep"}, "Did you mean one_step?"),
     "in sequence": (
@@ -131,6 +132,17 @@ def test_plan_names_overlap_and_pools(run):
         (["model=qwen3_30b_a3b_thinking_2507"], "tis"),
         (["model=qwen3_30b_a3b_thinking_2507", "marsrl.off_policy.mode=pois"], "pois"),
         (["model=qwen3_4b_thinking_2507"], "pois"),
+        (["model=qwen3_30b_a3b_thinking_2507", "marsrl.roles.solver.top_p=0.95"], "pois"),
+        (["model=qwen3_30b_a3b_thinking_2507", "marsrl.roles.verifier.top_k=20"], "pois"),
+        (["model=qwen3_30b_a3b_thinking_2507", "algo=rema_json"], "pois"),
+        (
+            ["model=qwen3_30b_a3b_thinking_2507", "algo=rema_json", "marsrl.algo.train_roles=[reasoning]"],
+            "tis",
+        ),
+        (["policies=model_per_role", EXPERTS], "tis"),
+        (["policies=model_per_role", EXPERTS, "marsrl.roles.solver.top_p=0.95"], "pois"),
+        ([EXPERTS], "pois"),  # nobody's policy
+        (["pipeline=overlapped", "marsrl.roles.solver.top_p=0.95"], "tis"),  # and refused: tokens are older
     ],
 )
 def test_the_loss_corrects_for_older_weights_where_there_are_no_others(overrides, mode):

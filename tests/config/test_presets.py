@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import pytest
 from method_removal import method_of
+from omegaconf import OmegaConf
 
 from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
 from marsrl_verl.algos.registry import installed_methods
 from marsrl_verl.config import cpu_defaults
-from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.config.checks import VALUES, run_checks
+from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
+from marsrl_verl.config.compose import compose_config, resolve
 from marsrl_verl.config.locations import config_folder, group_options
 from marsrl_verl.settings.evaluation import EvaluationConfig
+from marsrl_verl.settings.issues import ConfigError
 
 pytestmark = pytest.mark.slow
 
@@ -287,3 +292,28 @@ def test_reward_of_ones_own(run, tmp_path):
     done = run("marsrl.reward.solver.target=length_reward:Length", "marsrl.reward.solver.kwargs.limit=7")
     assert done.err == ""
     assert done.launched.marsrl.reward.solver.kwargs == {"limit": 7}
+
+
+def found(raw: dict) -> tuple[list[str], list[str]]:
+    """Keys that the checks of settings refuse, and the warnings."""
+    context = Context(config=resolve(OmegaConf.create(raw)), raw=raw, dry_run=True)
+    try:
+        run_checks(context, VALUES)
+    except ConfigError as error:
+        return [one.key for one in error.problems], context.warnings
+    return [], context.warnings
+
+
+@pytest.mark.parametrize("algo", group_options([config_folder()])["algo"])
+def test_no_setting_is_refused_for_a_default_of_a_model_with_experts(algo):
+    arguments = (f"algo={algo}", "model=qwen3_30b_a3b_thinking_2507", "cluster=8xgpu", "dry_run=true")
+    raw = compose_config(parse_arguments(arguments)).raw
+    keys, _ = found(raw)
+    assert [key for key in keys if "${" in str(reduce(dict.__getitem__, key.split("."), raw))] == []
+    if not str(raw["marsrl"]["off_policy"]["mode"]).startswith("${"):
+        return  # the method's own
+    for role in raw["marsrl"]["roles"].values():
+        role["top_p"] = 0.95
+    refused, warnings = found(raw)
+    assert refused == keys
+    assert any("experts" in one and "so it is pois" in one for one in warnings)

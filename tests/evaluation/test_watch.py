@@ -248,13 +248,13 @@ def test_every_warning_can_end_a_run(rule):
 def test_engine_and_trainer_that_differ_are_warned_of_until_they_agree():
     watch = Watch(WatchConfig())
     gaps = (0.049, 0.05, 0.046, None, 0.044)
-    said = [watch.look_at_gap(step, gap, "pois") for step, gap in enumerate(gaps, 1)]
+    said = [watch.look_at_gap(step, gap, could_weigh=True) for step, gap in enumerate(gaps, 1)]
     assert said[0] == said[2] == said[3] == [] and "over" in said[4][0]
     assert said[1][0].startswith("warning: step 2: engine and trainer differ by 0.050 nats a token")
     assert "off_policy.mode=tis weighs" in said[1][0]
-    assert "tis" not in Watch(WatchConfig()).look_at_gap(1, 0.2, "tis")[0]
+    assert "tis" not in Watch(WatchConfig()).look_at_gap(1, 0.2, could_weigh=False)[0]
     watch = Watch(WatchConfig(log_prob_gap="end"))
-    watch.look_at_gap(1, 0.2, "tis")
+    watch.look_at_gap(1, 0.2, could_weigh=False)
     with pytest.raises(CollapsedError, match="log_prob_gap = end"):
         watch.check()
 

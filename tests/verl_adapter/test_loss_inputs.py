@@ -200,6 +200,14 @@ def test_the_gap_is_that_of_tokens_of_the_newest_weights():
     assert not any(name.startswith("rollout/") for name in found)
 
 
+def test_the_gap_leaves_out_what_was_sampled_from_a_part_of_the_vocabulary():
+    one, role = rows(NOW, THEN, VERSIONS), ROLES[2]
+    found = correct_off_policy(one, OffPolicyConfig(), VERSION_7, ALL, frozenset({role}))
+    assert found["rollout/log_prob_gap_max"] == pytest.approx(0.0), "the third row alone differs"
+    found = correct_off_policy(rows(NOW, THEN, VERSIONS), OffPolicyConfig(), VERSION_7, ALL, frozenset(ROLES))
+    assert not any(name.startswith("rollout/") for name in found)
+
+
 def test_each_row_is_compared_with_its_own_policys_version():
     _, found = corrected(versions=np.array([7, 7, 9], dtype=np.int32), mode="pois")
     assert found["off_policy/staleness_mean"] == pytest.approx((2 + 1 + 2 + 2) / 7)

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from marsrl_verl.attention.layer_kinds import FULL, layer_kinds
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.model_shapes import has_experts
+from marsrl_verl.config.models import models
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.settings.choices import OffPolicyMode
+from marsrl_verl.settings.declaration import UNCUT
 from marsrl_verl.settings.issues import ConfigIssue
 
 _PIPELINE, _OFF_POLICY = "marsrl.pipeline", "marsrl.off_policy.mode"
@@ -81,12 +84,18 @@ def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
             f"that {_OFF_POLICY}={mode} is made of would be wrong."
         )
         for role, one in ctx.settings.roles.items():
-            if role in ctx.frozen_roles:
-                continue  # its text has no log-probabilities
-            for name, value, neutral in (("top_p", one.top_p, 1.0), ("top_k", one.top_k, -1)):
-                if value != neutral:
-                    fix = f"Set it to {neutral:g}, or {_OFF_POLICY}=pois."
-                    yield ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
+            for name in one.cuts if role in ctx.settings.cut_roles else ():
+                fix = f"Set it to {UNCUT[name]:g}, or {_OFF_POLICY}=pois."
+                yield ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
+    elif str(ctx.raw["marsrl"]["off_policy"]["mode"]).startswith("${marsrl.off_policy_mode:"):
+        held = sorted(ctx.settings.cut_roles | ctx.method.grammar_roles(ctx.settings.algo))
+        paths = models(ctx.config.actor_rollout_ref.rollout).values() or [ctx.get(f"{_MODEL}.path")]
+        if held and any(map(has_experts, paths)):
+            ctx.warnings.append(
+                "the model has experts, which engine and trainer may choose otherwise. "
+                f"{_OFF_POLICY}=tis can't correct that, so it is pois: {', '.join(held)} sampled from a part "
+                "of the vocabulary (top_p, top_k, a grammar), where log-probabilities can't be compared"
+            )
 
 
 def check_share_prefixes(ctx: Context) -> Iterator[ConfigIssue]:

@@ -100,7 +100,11 @@ def _token_means(rows: Rows, name: str, values: NDArray[Any]) -> dict[str, float
 
 
 def correct_off_policy(
-    rows: Rows, settings: OffPolicyConfig, versions: NDArray[np.int32], computed: NDArray[np.bool_]
+    rows: Rows,
+    settings: OffPolicyConfig,
+    versions: NDArray[np.int32],
+    computed: NDArray[np.bool_],
+    cut_roles: frozenset[str] = frozenset(),
 ) -> dict[str, float]:
     """Set what the loss compares the current probabilities with; returns staleness and ratios.
 
@@ -114,6 +118,8 @@ def correct_off_policy(
         versions: (B,) the version of each row's policy that is about to be updated.
         computed: (B,) rows whose `old_log_probs` were computed; those of the others are recorded, which of
             tokens of older weights tells nothing about the current ones.
+        cut_roles: roles that the engine samples from a part of the vocabulary (top_p, top_k, a grammar):
+            their gaps are no fault and are left out.
     """
     columns, mode = rows.columns, OffPolicyMode(settings.mode)
     mask = columns[RESPONSE_MASK].astype(bool)
@@ -126,7 +132,8 @@ def correct_off_policy(
         known = np.where(columns[TOKEN_VERSIONS] < newest, sampled, current)
         behaviour = np.where(np.isnan(recorded), known, recorded)
     metrics = staleness_metrics(rows, behaviour, newest, rows.spread(computed) | is_new)
-    gaps = np.abs(current - sampled)[mask & is_new]
+    whole = np.array([rows.sequence(row).role not in cut_roles for row in range(len(rows))], dtype=bool)
+    gaps = np.abs(current - sampled)[mask & is_new & rows.spread(whole)]
     if gaps.size:
         metrics["rollout/log_prob_gap_mean"] = float(gaps.mean(dtype=np.float64))
         metrics["rollout/log_prob_gap_max"] = float(gaps.max())

@@ -253,6 +253,12 @@ class PolicyTrainer(EngineTrainer):
         tu.assign_non_tensor(data, **options)
         return self.ref_policy_wg.compute_ref_log_prob(data)
 
+    @property
+    def cut_roles(self) -> frozenset[str]:
+        """Roles that the engine samples from a part of the vocabulary: its log-probabilities of them can't be
+        compared with the trainer's."""
+        return self.settings.cut_roles | self.method.grammar_roles(self.settings.algo)
+
     def _fit_compute_advantages(self, batch: StepBatch) -> None:
         """What rewards lose for KL, advantages, masks, and what the loss compares the current probabilities
         with.
@@ -269,7 +275,8 @@ class PolicyTrainer(EngineTrainer):
         self.metrics.update(set_advantages(rows, self.method))
         versions = [self.policies.version(rows.sequence(row).policy) for row in range(len(rows))]
         numbers = np.array(versions, dtype=np.int32)
-        self.metrics.update(correct_off_policy(rows, self.settings.off_policy, numbers, batch.computed))
+        off_policy, cut = self.settings.off_policy, self.cut_roles
+        self.metrics.update(correct_off_policy(rows, off_policy, numbers, batch.computed, cut))
 
     def _fit_update_actor(self, batch: StepBatch) -> None:
         """Update the policies.

@@ -18,7 +18,7 @@ from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.evaluation.watch import NOT_FINITE, Watch, step_facts
-from marsrl_verl.settings.choices import Overlap
+from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.components import (
@@ -300,7 +300,9 @@ class RayMarsRLTrainer(EndingTrainer):
         skipped = self.skipped_updates and f"verl skipped an update: {self.skipped_updates}"
         said = self.watch.note(NOT_FINITE, self.global_steps, skipped if updated else None)
         gap = self.metrics.get("rollout/log_prob_gap_mean")
-        said += self.watch.look_at_gap(self.global_steps, gap, self.settings.off_policy.mode)
+        # Where any role is cut, `tis` is refused.
+        weighs = not self.cut_roles and self.settings.off_policy.mode is not OffPolicyMode.TIS
+        said += self.watch.look_at_gap(self.global_steps, gap, could_weigh=weighs)
         said += self.watch.look(self.global_steps, facts)
         self.metrics.update(self.watch.metrics())
         self.observer.say(said)

@@ -136,6 +136,12 @@ class Evaluation(EvaluationConfig):
     right (JudgeBench); for data of pairs alone."""
 
 
+def grammar_roles(config: Config) -> frozenset[str]:
+    """The meta-thinking agent, where its plans are JSON and trained."""
+    held = config.process == Process.MAMRP and config.plan_form == PlanForm.JSON
+    return frozenset({META_THINKING} if held and META_THINKING in config.train_roles else ())
+
+
 def stage_plans(config: Config) -> tuple[StagePlan, ...]:
     """The most that the stages of a pass hold for each problem of `data.train_batch_size`, those of passes
     that count among them."""
@@ -241,7 +247,7 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         what = "The grammar of actions needs an engine of the run, and the policy of meta_thinking is frozen."
         yield ConfigIssue(f"{_ALGO}.plan_form", what, "Set it to text.", config.plan_form)
     mode = run.settings.off_policy.mode
-    if config.plan_form is PlanForm.JSON and META_THINKING in roles and mode is not OffPolicyMode.POIS:
+    if grammar_roles(config) and mode is not OffPolicyMode.POIS:
         what = (
             "The engine's log-probabilities of a plan are those among what its grammar allows, the trainer's "
             "those among all tokens, so the ratios that it is made of would be wrong."

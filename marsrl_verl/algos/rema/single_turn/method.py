@@ -159,6 +159,11 @@ class ReMASingleTurn(BaseMethod):
         return settings_of.checks(run)
 
     @classmethod
+    def grammar_roles(cls, config: settings_of.Config) -> frozenset[str]:
+        """See `config.grammar_roles`."""
+        return settings_of.grammar_roles(config)
+
+    @classmethod
     def plan_lines(cls, run: RunView) -> list[str]:
         """The course of the phases."""
         config: settings_of.Config = run.settings.algo
