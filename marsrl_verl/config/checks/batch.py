@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from marsrl_verl.config.batching import plan_batch, world_size
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.pools import own_pool_gpus
+from marsrl_verl.core.method import Passes
 from marsrl_verl.settings.issues import ConfigIssue
 
 _ACTOR, _REF, _ROLLOUT = (f"actor_rollout_ref.{one}" for one in ("actor", "ref", "rollout"))
@@ -127,7 +128,7 @@ def training_rows(ctx: Context) -> int:
 
 
 def check_data_size(ctx: Context) -> Iterator[ConfigIssue]:
-    """A step's problems must fit into the training data."""
+    """A pass over the training data must fill a batch; where a step may take more, it is warned of."""
     rows, read = training_rows(ctx), any(report.split == "train" for report in ctx.files)
     if read and ctx.config.data.train_batch_size > rows:
         what = (
@@ -136,11 +137,9 @@ def check_data_size(ctx: Context) -> Iterator[ConfigIssue]:
         yield ctx.issue("data.train_batch_size", what, f"Set it to at most {rows}, or give more data.")
         return
     most, batch = plan_batch(ctx.config, ctx.settings).problems, int(ctx.config.data.train_batch_size)
-    if read and most > rows:
-        what = (
-            f"The method may take up to {most} problems in a step, and the training data has {rows}: no pass "
-            "over it would fill a step."
+    whole = rows - rows % batch  # verl leaves out what fills no batch
+    if read and most > whole and ctx.method.passes is Passes.CONTINUOUS:
+        ctx.warnings.append(
+            f"a step may take up to {most} problems, and a pass over the training data has {whole}: it then "
+            "goes on with the next pass, and problems come twice in a step"
         )
-        fits = max(1, rows * batch // most)
-        fix = f"Set it to at most {fits}, lower the method's own limit, or give more data."
-        yield ctx.issue("data.train_batch_size", what, fix)
