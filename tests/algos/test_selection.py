@@ -61,6 +61,10 @@ def test_balanced_draws_the_class_of_the_odd_one(k, expected):
         assert len(choose(candidates(*only), k, "balanced", rng(1))) == k, "one class may be all there is"
 
 
+def settings_with(min_groups: int, **changes) -> SimpleNamespace:
+    return SimpleNamespace(algo=Config(**changes), pipeline=SimpleNamespace(min_groups=min_groups))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -75,13 +79,29 @@ def test_balanced_draws_the_class_of_the_odd_one(k, expected):
     ],
 )
 def test_the_plan_says_which_outputs_become_inputs(changes, said):
-    run = SimpleNamespace(settings=SimpleNamespace(algo=Config(**changes)))
+    run = SimpleNamespace(settings=settings_with(1, **changes))
     (line,) = plan_lines(run)
     assert said in line and line.startswith("  inputs of a stage after the first")
 
 
 def test_the_plan_of_the_solver_alone_speaks_of_no_inputs():
-    assert plan_lines(SimpleNamespace(settings=SimpleNamespace(algo=Config(train_roles=["solver"])))) == []
+    assert plan_lines(SimpleNamespace(settings=settings_with(4, train_roles=["solver"]))) == []
+
+
+@pytest.mark.parametrize(
+    ("least", "changes", "noted"),
+    [
+        (4, {"verdict_balance": "classes"}, True),
+        (4, {"verdict_balance": "errors"}, True),
+        (4, {}, False),
+        (1, {"verdict_balance": "errors"}, False),
+        (4, {"verdict_balance": "errors", "train_roles": ["solver", "corrector"]}, False),
+    ],
+)
+def test_the_plan_says_that_groups_without_a_gradient_count_for_the_floor(least, changes, noted):
+    lines = plan_lines(SimpleNamespace(settings=settings_with(least, **changes)))
+    found = [line for line in lines if "marsrl.pipeline.min_groups = 4 counts Verifier groups" in line]
+    assert len(found) == noted
 
 
 def test_random_takes_both_classes_at_their_rate():

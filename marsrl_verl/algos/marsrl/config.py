@@ -85,6 +85,11 @@ def plan_lines(run: RunView) -> list[str]:
     config: Config = run.settings.algo
     if len(stage_plans(config)) == 1:
         return []
+    least, counted = run.settings.pipeline.min_groups, config.verdict_balance is not VerdictBalance.INPUTS
+    note = (
+        f"  ! marsrl.pipeline.min_groups = {least} counts Verifier groups with equal rewards, which train "
+        f"nothing, too ({_ALGO}.verdict_balance = {config.verdict_balance})"
+    )
     k, half = config.requests_per_stage, "half of each class"
     if k == 1:
         half = "of either class with equal chance"
@@ -95,7 +100,8 @@ def plan_lines(run: RunView) -> list[str]:
         Strategy.BALANCED: half,
         Strategy.ADAPTIVE: "incorrect solutions and rightly found errors first",
     }[config.selection]
-    return [f"  inputs of a stage after the first: {k} a {config.select_scope}, {chosen}"]
+    inputs = f"  inputs of a stage after the first: {k} a {config.select_scope}, {chosen}"
+    return [inputs, note] if counted and least > 1 and VERIFIER in config.train_roles else [inputs]
 
 
 _ALGO = "marsrl.algo"
