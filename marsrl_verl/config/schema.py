@@ -88,9 +88,10 @@ class OffPolicyConfig(Settings):
     the first update is 1 (the paper's choice; the default without overlap). `sais`: those of the weights
     that sampled each segment. `tis`: as `pois`, each token weighted by its truncated ratio to the weights
     that sampled it (the default with `marsrl.pipeline.overlap=one_step`, where no token is of the newest
-    weights, and for models with experts, whose choice differs between engine and trainer). `recorded`: as
-    `sais`, with the trainer's own log-probabilities instead of the engine's wherever the weights that sampled
-    a token were the newest when the trainer looked at it."""
+    weights, and for models with experts, whose choice differs between engine and trainer, unless roles are
+    sampled with `top_p`, `top_k` or a grammar, which allow `pois` alone). `recorded`: as `sais`, with the
+    trainer's own log-probabilities instead of the engine's wherever the weights that sampled a token were
+    the newest when the trainer looked at it."""
     tis_threshold: float = limits(
         2.0, ge=1.0, why="an on-policy token has weight 1", needs=Needs("mode", OffPolicyMode.TIS)
     )
