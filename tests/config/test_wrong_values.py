@@ -223,7 +223,7 @@ SETTINGS = {
     "uphill": ({f"{ACTOR}.optim.lr": -1e-6}, "from 0 to 1"),
     "a rate of the other sign in its exponent": ({f"{ACTOR}.optim.lr": 1e6}, "from 0 to 1"),
     "seed of no generator": ({"marsrl.run.seed": -1}, "from 0 to 4,294,967,295"),
-    "checkpoints at no step": ({"trainer.save_freq": -3}, "-1 is none"),
+    "checkpoints at no step": ({"trainer.save_freq": -3}, "-1 saves none"),
     "negative warmup": ({f"{ACTOR}.optim.lr_warmup_steps": -5}, "lr_warmup_steps_ratio"),
     "schedule": ({f"{ACTOR}.optim.lr_scheduler_type": "linear"}, "cosine"),
     "number format": ({f"{ROLLOUT}.dtype": "foo"}, "bfloat16"),
