@@ -209,6 +209,7 @@ def counted(config: DictConfig, model: dict[str, Any]) -> dict[str, int]:
             return _update(config, model, mesh)
     finally:
         dist.destroy_process_group()
+        ALL_ATTENTION_FUNCTIONS.pop("counted", None)
 
 
 def _update(config: DictConfig, model: dict[str, Any], mesh: Any) -> dict[str, int]:

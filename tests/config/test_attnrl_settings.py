@@ -189,3 +189,29 @@ def test_presets_are_accepted(run, preset, pipeline):
     near = ["marsrl.algo.min_token_distance=8"] if preset == "attnrl_released" else []
     done = run(f"algo={preset}", f"pipeline={pipeline}", "cluster=cpu", "dry_run=true", *near)
     assert (done.status, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(("adapts", "said"), [(False, []), (True, ["up to 128 problems", "data has 96"])])
+def test_steps_that_may_take_more_than_a_pass_are_warned_of(checked, tmp_path, adapts, said):
+    """`ProblemStream.take` goes on with the next pass."""
+    algo = {**defaults(Config), "name": "attnrl"}
+    algo["adaptive_batch"] = {**algo["adaptive_batch"], "enabled": adapts}
+    files = {
+        "data.train_files": sums(tmp_path / "train.jsonl", range(100)),
+        "data.val_files": sums(tmp_path / "val.jsonl", range(900, 904)),
+    }
+    found = checked({**files, ALGO: algo, "data.train_batch_size": 32}).warnings
+    assert len(found) == adapts and all(word in found[0] for word in said)
+
+
+def sums(path: Path, numbers: range) -> str:
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"{i} + 1"}],
+            "data_source": "test",
+            "reward_model": {"ground_truth": str(i + 1)},
+        }
+        for i in numbers
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from messages import assert_checks_refuse
 
-from marsrl_verl.algos.attnrl.config import Config
 from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.data.files import PromptLengths, read_report
 from marsrl_verl.settings.issues import ConfigError
-from marsrl_verl.settings.reading import defaults
 
 LIMIT = "marsrl.roles.solver.max_prompt_tokens"
 LONG = " ".join(["word"] * 2000)
@@ -48,15 +46,6 @@ def warnings_of(checked, tmp_path):
         return checked({**files, **changes}).warnings
 
     return call
-
-
-@pytest.mark.parametrize(("adapts", "said"), [(False, []), (True, ["up to 128 problems", "data has 96"])])
-def test_steps_that_may_take_more_than_a_pass_are_warned_of(warnings_of, adapts, said):
-    """`ProblemStream.take` goes on with the next pass."""
-    algo = {**defaults(Config), "name": "attnrl"}
-    algo["adaptive_batch"] = {**algo["adaptive_batch"], "enabled": adapts}
-    found = warnings_of(sums(0, 100), **{"marsrl.algo": algo, "data.train_batch_size": 32})
-    assert len(found) == adapts and all(word in found[0] for word in said)
 
 
 def test_clean_data_is_warned_of_in_no_way(warnings_of):

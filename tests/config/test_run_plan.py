@@ -153,12 +153,6 @@ def test_the_disk_of_a_cluster_is_not_this_machine_s(checked, monkeypatch):
     assert not any(one.startswith("Checkpoints take") for one in checked({}).warnings)
 
 
-def test_data_that_fills_no_step_is_refused(run):
-    words = ("algo=attnrl", "data.train_batch_size=100", "dry_run=true")
-    # Up to 400 problems in a step, 256 rows.
-    assert_refused(run(*words), "data.train_batch_size = 100", "Set it to at most 64")
-
-
 def test_trackers(run, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert "wandb where the trainer finds it installed and logged in, which it is here" in whole_run(

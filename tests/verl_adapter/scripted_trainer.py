@@ -278,6 +278,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.sampling = {role: Sampling(200, 10_000, segment_tokens=size) for role in roles}
         self.policies = policies or PolicySet((Policy(),))
         self.method = method(MathPrompts(), seed=1, group_size=4)
+        self.settings.algo = getattr(self.method, "config", self.settings.algo)
         self.scheduler = build_scheduler(self.settings, self.method)
         generator = torch.Generator().manual_seed(3)
         self.train_dataloader = StatefulDataLoader(

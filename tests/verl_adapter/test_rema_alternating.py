@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from marsrl_verl.algos.rema.single_turn.config import Config
 from marsrl_verl.algos.rema.single_turn.method import ReMASingleTurn
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.core.policy import Policy, PolicySet
+from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 
 pytestmark = pytest.mark.slow
 
@@ -144,3 +147,17 @@ def test_the_order_of_answers_changes_nothing_that_is_trained(tmp_path_factory, 
     shuffled = run(folder / "b", steps=14, engine_seed=seed)
     assert batches(folder / "a") == batches(folder / "b")
     assert straight.method.state_dict() == shuffled.method.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"reasoning"}),
+        ({"plan_form": "json"}, {"meta_thinking", "reasoning"}),
+        ({"plan_form": "json", "train_roles": ["reasoning"]}, {"reasoning"}),
+    ],
+)
+def test_roles_with_a_cut_or_a_grammar_are_not_compared_with_the_engine(changes, expected):
+    settings = SimpleNamespace(cut_roles=frozenset({"reasoning"}), algo=ReMASingleTurn.Config(**changes))
+    trainer = SimpleNamespace(settings=settings, method=ReMASingleTurn)
+    assert PolicyTrainer.cut_roles.fget(trainer) == expected

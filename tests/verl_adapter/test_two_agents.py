@@ -20,7 +20,6 @@ from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
-from marsrl_verl.algos.rema.single_turn.method import ReMASingleTurn
 from marsrl_verl.config.schema import OffPolicyConfig
 from marsrl_verl.core.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
@@ -209,17 +208,3 @@ def test_the_record_has_a_line_and_advantages_for_each_sequence(tmp_path):
     assert (found["role/meta_thinking/samples"], found["role/reasoning/samples"]) == (8, 6)
     assert found["role/meta_thinking/reward_mean"] == 0.5
     assert found["role/reasoning/reward_mean"] == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, {"reasoning"}),
-        ({"plan_form": "json"}, {"meta_thinking", "reasoning"}),
-        ({"plan_form": "json", "train_roles": ["reasoning"]}, {"reasoning"}),
-    ],
-)
-def test_roles_with_a_cut_or_a_grammar_are_not_compared_with_the_engine(changes, expected):
-    settings = SimpleNamespace(cut_roles=frozenset({"reasoning"}), algo=ReMASingleTurn.Config(**changes))
-    trainer = SimpleNamespace(settings=settings, method=ReMASingleTurn)
-    assert PolicyTrainer.cut_roles.fget(trainer) == expected
