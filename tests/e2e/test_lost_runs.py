@@ -32,7 +32,9 @@ def ended(output: str) -> str:
 
 
 def test_a_rate_that_spoils_the_weights_ends_the_run(tmp_path):
-    settings = ("actor_rollout_ref.actor.optim.lr=1e6", "trainer.total_training_steps=40")
+    optimizer = "actor_rollout_ref.actor.optim"
+    # The greatest rate that is accepted; the decay makes the weights a million times larger in a step.
+    settings = (f"{optimizer}.lr=1", f"{optimizer}.weight_decay=1e6", "trainer.total_training_steps=40")
     done = subprocess.run(
         command(tmp_path, "spoiled", *settings),
         cwd=REPOSITORY,
