@@ -17,6 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = (
     "cluster=cpu",
     "trainer.logger=[]",
+    "trainer.max_actor_ckpt_to_keep=null",
     "data.train_batch_size=4",
     "marsrl.algo.group_size=4",
     "marsrl.evaluation.before=false",
