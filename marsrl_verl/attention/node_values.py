@@ -41,7 +41,7 @@ class NodeValues(torch.autograd.Function):
         entropies = torch.cat([part[1] for part in parts])
         ctx.save_for_backward(logits, before, tokens, normalisers, entropies)
         ctx.entropy = entropy
-        return _exact(logits[before, tokens]) - normalisers[before], entropies
+        return at_least_float32(logits[before, tokens]) - normalisers[before], entropies
 
     @staticmethod
     @once_differentiable
@@ -56,7 +56,7 @@ class NodeValues(torch.autograd.Function):
         for number, start in enumerate(range(0, len(logits), CHUNK)):
             here = slice(firsts[number], firsts[number + 1])
             place, chunk = before[here] - start, slice(start, start + CHUNK)
-            logs = _exact(logits[chunk]) - normalisers[chunk, None]
+            logs = at_least_float32(logits[chunk]) - normalisers[chunk, None]
             probabilities = logs.exp()
             total = torch.zeros_like(normalisers[chunk]).index_add_(0, place, weights[here])
             found = -total[:, None] * probabilities
@@ -68,7 +68,7 @@ class NodeValues(torch.autograd.Function):
 
 
 def _statistics(logits: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    exact = _exact(logits)
+    exact = at_least_float32(logits)
     normaliser = torch.logsumexp(exact, dim=-1)
     if not entropy:
         return normaliser, torch.zeros_like(normaliser)
@@ -76,5 +76,6 @@ def _statistics(logits: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torc
     return normaliser, normaliser - mean
 
 
-def _exact(values: torch.Tensor) -> torch.Tensor:
+def at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    """The values in float32; float64 stays."""
     return values if values.dtype is torch.float64 else values.float()

@@ -47,7 +47,7 @@ _OTHER_NAMES = {
     "temperature": "marsrl.roles.<role>.temperature",
     "seed": "marsrl.run.seed",
 }
-"""What other trainers call a setting, where it stands alone."""
+"""Names of settings in other trainers, and the keys here; where they stand alone."""
 _SEVERAL = "Several runs: one command each, with a name=… of its own (docs/running.md, Several runs)."
 
 

@@ -42,7 +42,7 @@ def tables() -> str:
 
 
 def first_sentence(path: Path) -> str:
-    """Of the comment at the beginning of an option's file, in Markdown.
+    """The first sentence of the comment at the beginning of an option's file, in Markdown.
 
     Raises:
         ValueError: there is no such comment.

@@ -49,15 +49,15 @@ class MemoryEstimate:
 
     parameters: int
     update: TrainingMemory
-    """What the trainer computes with; of several models the largest update, and the state of those that wait
-    on the GPU beside it."""
+    """The trainer's update; of several models the largest one, with the state of those that wait on the GPU
+    beside it."""
     processes: int
-    """What the processes of trainer and engines hold beside their tensors while the trainer works."""
+    """Bytes that the processes of trainer and engines hold beside their tensors while the trainer works."""
     trainer_process: int
     """The trainer's part of it."""
     engine_weights: int
     engine_reserve: int
-    """What the engines need beside weights and cache."""
+    """Bytes that the engines need beside weights and cache."""
     kv_cache: int
     kv_bytes_per_token: int
     """Of one GPU; an engine of several GPUs spreads the heads. This and the next two are of the model whose
@@ -87,7 +87,7 @@ class MemoryEstimate:
 
     @property
     def training_parts(self) -> dict[str, int]:
-        """What there is at the fullest moment of an update."""
+        """Bytes by part at the fullest moment of an update."""
         away = self.engine_sleeps or self.engine_apart
         return {
             **self.update.parts(self.trainer_on_host),
@@ -112,7 +112,7 @@ class MemoryEstimate:
 
     @property
     def decoding_parts(self) -> dict[str, int]:
-        """What there is while the engine decodes, on the engine's GPUs."""
+        """Bytes by part while the engine decodes, on the engine's GPUs."""
         waits = self.trainer_waits or self.trainer_on_host or self.engine_apart
         return {
             "the training state": 0 if waits else self.update.weights + self.update.optimizer,
@@ -126,7 +126,7 @@ class MemoryEstimate:
         return sum(self.decoding_parts.values())
 
     def exceeds(self, gpu: int) -> bool:
-        """Whether a GPU of so many bytes is too small."""
+        """True if a GPU of so many bytes is too small."""
         return max(self.training, self.decoding) > USABLE * gpu
 
 

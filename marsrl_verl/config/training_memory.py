@@ -56,7 +56,7 @@ class TrainingMemory:
         return self.weights + self.gradients + self.optimizer
 
     def parts(self, on_host: bool) -> dict[str, int]:
-        """What there is at the fullest moment.
+        """Bytes by part at the fullest moment.
 
         Args:
             on_host: the state lies in main memory, and the optimizer works there.

@@ -277,8 +277,8 @@ class MarsRL(BaseMethod):
     # --- training ------------------------------------------------------------------------------
 
     def trains(self, groups: Sequence[Group]) -> bool:
-        """Whether the role is trained and the estimator has anything to compare, or its judgements are
-        counted for the balance of verdicts: those of a complete group, whatever its rewards."""
+        """True for groups of a trained role that the estimator can compare, and for complete groups of
+        judgements that the balance of verdicts counts, whatever their rewards."""
         trained = [group for group in groups if group.request.role in self.train_roles]
         return has_contrast(self.config, trained) or any(self._balances(group) for group in trained)
 

@@ -90,7 +90,7 @@ _HELD = re.compile(
     rf"(?P<said>{_NUMBER}(?:[ \t-][a-zA-Z]{{2,20}}){{0,3}})[.!]?[ \t]*$",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What somebody has, with which a line ends: "she has 17 hens now"."""
+"""A possession at the end of a line: "she has 17 hens now"."""
 _WITH_UNIT = re.compile(rf"({_NUMBER}\$?)(?:[ \t-][a-zA-Z]{{2,20}}){{1,2}}")
 _WORDED = re.compile(
     r"(?!(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|min|max)\b)[a-zA-Z'’]{2,}\s+\w|[a-zA-Z]\s+[a-zA-Z]{2}"

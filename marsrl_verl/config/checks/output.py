@@ -86,7 +86,7 @@ def check_disk(ctx: Context) -> list[ConfigIssue]:
 
 
 def _checkpoint_bytes(root: Path) -> int:
-    """Of all checkpoints below a folder, complete or not."""
+    """The size of all checkpoints below a folder, complete or not."""
     total = 0
     for step in steps(root):
         for file in step_folder(root, step).rglob("*"):

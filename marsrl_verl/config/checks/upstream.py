@@ -52,7 +52,7 @@ PROFILERS = ("torch", "torch_memory")
 
 
 def check_profiler(ctx: Context) -> Iterator[ConfigIssue]:
-    """What verl's profiler needs, said at two places."""
+    """verl's profiler is asked for at two places, which must agree."""
     steps, enable = "global_profiler.steps", "actor_rollout_ref.actor.profiler.enable"
     tool, chosen = "actor_rollout_ref.actor.profiler.tool", ctx.get("actor_rollout_ref.actor.profiler.tool")
     if not ctx.get(enable):

@@ -17,6 +17,8 @@ from verl.utils import torch_functional as logits_functional
 from verl.utils.experimental import torch_functional
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
+from marsrl_verl.attention.node_values import at_least_float32
+
 _HEAD = "lm_head"
 
 
@@ -36,9 +38,8 @@ class FusedHeadFSDPEngine(FSDPEngineWithLMHead):
 
 def whole_batch_log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Log-probabilities of the labels, (T,), from logits, (T, V); in float32 where those are half as wide."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
     return -torch.nn.functional.cross_entropy(
-        wide.flatten(0, -2), labels.flatten(), reduction="none"
+        at_least_float32(logits).flatten(0, -2), labels.flatten(), reduction="none"
     ).view_as(labels)
 
 

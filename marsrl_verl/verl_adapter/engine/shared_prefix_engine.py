@@ -22,6 +22,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from marsrl_verl.attention.layer_kinds import FULL, layer_kinds
+from marsrl_verl.attention.node_values import at_least_float32
 from marsrl_verl.attention.shared_prefix import (
     block_mask,
     dense_mask,
@@ -91,7 +92,7 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
         if _TREE not in output_args:
             found = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
             # Upstream's entropies have the logits' dtype; the other micro-batches of the pass have float32.
-            return {key: _single(value) for key, value in found.items()} if sharing(micro_batch) else found
+            return {k: at_least_float32(v) for k, v in found.items()} if sharing(micro_batch) else found
         tree, layout = output_args[_TREE]
         entropy = bool(tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False))
         temperature, logits = _temperature(micro_batch), output.logits
@@ -166,10 +167,6 @@ def _model_config(engine: FSDPEngineWithLMHead) -> Any:
 
 def _token_rows(data: TensorDict) -> list[np.ndarray]:
     return [row.cpu().numpy() for row in data["input_ids"].unbind()]
-
-
-def _single(values: torch.Tensor) -> torch.Tensor:
-    return values if values.dtype is torch.float64 else values.float()
 
 
 def _temperature(micro_batch: TensorDict) -> float:
