@@ -116,7 +116,7 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
     fixed = None if actor.use_dynamic_bsz else int(actor.ppo_micro_batch_size_per_gpu)
     method = method_class(settings.algo.name)
     plan = BatchPlan(
-        stages=method.plan(settings.algo),
+        stages=tuple(_without_frozen(stage, settings) for stage in method.plan(settings.algo)),
         problems=method.most_problems(settings.algo, int(config.data.train_batch_size)),
         pipelined=settings.pipeline.mode is Mode.PIPELINED,
         updates=settings.pipeline.updates_per_step,
@@ -128,6 +128,14 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
         most_trained=method.most_trained(settings.algo),
     )
     return replace(plan, updates=optimizer_updates(settings.pipeline, plan.trained_rows))
+
+
+def _without_frozen(stage: StagePlan, settings: MarsRLConfig) -> StagePlan:
+    """The stage without the sequences of a frozen policy, which are not trained."""
+    if not stage.writers:
+        return stage
+    own = stage.written_by(settings.frozen_roles)
+    return replace(stage, rows_per_response=min(stage.rows_per_response, len(own)))
 
 
 def optimizer_updates(pipeline: PipelineConfig, samples: int) -> int:

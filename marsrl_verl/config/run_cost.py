@@ -50,10 +50,10 @@ def step_tokens(plan: BatchPlan, settings: MarsRLConfig) -> int:
     """Most tokens that the trained model generates for one step."""
     left, total = plan.groups, 0
     lengths = {role: one.max_new_tokens for role, one in settings.roles.items()}
-    own = [stage for stage in plan.stages if stage.role not in settings.frozen_roles]
     costs = [
-        (stage.group_size * stage.rows_per_response * lengths[stage.role], stage.groups_per_problem)
-        for stage in own
+        (stage.group_size * sum(lengths[role] for role in own), stage.groups_per_problem)
+        for stage in plan.stages
+        if (own := stage.written_by(settings.frozen_roles))
     ]
     for tokens, groups in sorted(costs, reverse=True):
         count = min(left, groups * plan.problems)

@@ -20,6 +20,7 @@ from marsrl_verl.config.run_cost import (
     step_tokens,
 )
 from marsrl_verl.core.method import Passes
+from marsrl_verl.data.files import as_list
 from marsrl_verl.reporting.storage import size_text
 
 
@@ -100,4 +101,6 @@ def _trackers(ctx: Context) -> str:
 
 
 def _read(ctx: Context, split: str) -> bool:
-    return any(report.split == split for report in ctx.files)
+    """Whether all of its files were: those on other file systems are not."""
+    read = sum(report.split == split for report in ctx.files)
+    return 0 < read == len(as_list(ctx.get(f"data.{split}_files")))

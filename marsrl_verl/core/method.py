@@ -7,7 +7,7 @@ scheduler and trainer find it through `algos.registry` and know no method by nam
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -152,11 +152,17 @@ class StagePlan:
     """Responses of a group."""
     rows_per_response: int = 1
     """Most sequences of a response that are trained."""
+    writers: tuple[str, ...] = ()
+    """Roles that write a response together, each a sequence of it; none: `role` alone."""
 
     @property
     def samples_per_problem(self) -> int:
         """Most responses to one problem at this stage."""
         return self.groups_per_problem * self.group_size
+
+    def written_by(self, frozen: Container[str]) -> tuple[str, ...]:
+        """The roles that write its responses, without those whose policy is frozen."""
+        return tuple(role for role in self.writers or (self.role,) if role not in frozen)
 
 
 @dataclass(frozen=True, slots=True)

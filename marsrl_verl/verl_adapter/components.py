@@ -106,8 +106,9 @@ def build_watch(settings: MarsRLConfig) -> Watch:
     """What looks at every step; groups of frozen roles, and of those that the method leaves out, may be
     equal."""
     plans = method_class(settings.algo.name).plan(settings.algo)
-    left_out = {one.role for one in plans} - {one.role for one in plans if one.trained}
-    return Watch(settings.watch, frozenset(left_out | settings.frozen_roles.keys()))
+    frozen = settings.frozen_roles
+    learning = {one.role for one in plans if one.trained and one.written_by(frozen)}
+    return Watch(settings.watch, frozenset({one.role for one in plans} | frozen.keys()) - learning)
 
 
 def answer_sources(

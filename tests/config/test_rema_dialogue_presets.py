@@ -279,6 +279,11 @@ def test_a_frozen_agent_is_planned(run):
     done = run("algo=rema", *SMALL, *ENDPOINT, "marsrl.roles.meta_thinking.policy=far")
     assert (done.status, done.err) == (0, "")
     assert "Frozen policy far (meta_thinking)" in done.text
+    text = " ".join(done.out.split())
+    assert "trained, at most 512 (" in text, "of 512 dialogues the reasoning agent's row"
+    both = run("algo=rema", *SMALL, "data.train_batch_size=32")
+    assert "tokens, at most 49,152 in a step" in " ".join(both.out.split()), "512 x two lists of 48 tokens"
+    assert "tokens, at most 24,576 in a step" in text, "nobody here generates the frozen agent's"
 
 
 def test_the_settings_page_has_them():

@@ -263,6 +263,19 @@ def pairs(tmp_path):
     return call
 
 
+@pytest.mark.parametrize(("was", "now"), [('"A"', '"2"'), ('"answer_b"', '"answer_2"')])
+def test_rows_that_are_no_pairs_are_refused_before_the_judge_starts(run, pairs, was, now):
+    words = pairs(0)
+    path = Path(words[0].partition("=")[2])
+    path.write_text(path.read_text().replace(was, now))
+    done = run("model=tiny_rema", *JUDGE[:2], *words, *limits(250, 250))
+    text = " ".join(done.err.split())
+    assert (
+        "Rows are no pairs: ground truth A or B, extra_info with answer_a and answer_b: 8 of 8 rows" in text
+    )
+    assert "marsrl.reward.reasoning.target" in text and "marsrl_verl.algos.rema.judge_data" in text
+
+
 def limits(planner: int, judge: int) -> tuple[str, ...]:
     return (
         f"marsrl.roles.meta_thinking.max_prompt_tokens={planner}",

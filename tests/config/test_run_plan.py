@@ -6,6 +6,7 @@ import json
 
 import pytest
 from messages import assert_refused
+from small_files import make_data
 
 from marsrl_verl.config.batching import plan_batch
 from marsrl_verl.config.checks.output import check_disk
@@ -169,3 +170,10 @@ def test_a_plan_is_read_at_80_columns(run, words):
     done = run(*words, "dry_run=true")
     long = [line for line in done.out.splitlines()[:-1] if len(line) > 80 and len(line.split()) > 1]
     assert (done.status, long) == (0, [])
+
+
+def test_of_data_that_is_partly_elsewhere_nobody_knows_the_steps(run, tmp_path):
+    here = make_data(tmp_path / "here.jsonl", ["2"] * 64)
+    words = (f"data.train_files=[{here},s3://bucket/b.parquet]", f"data.val_files={here}")
+    text = whole_run(run("data=parquet", *words, "data.train_batch_size=32", "dry_run=true"))
+    assert "steps 10 passes over the data, which was not read" in text

@@ -114,6 +114,15 @@ class MarsRLAgentLoopManager(AgentLoopManager):
 
     @cached_property
     def _grades(self) -> GradeWatch:
+        return self._grade_watch()
+
+    @cached_property
+    def _evaluation_grades(self) -> GradeWatch:
+        """Held-out rows may be good where training rows are not: between training rounds an evaluation says
+        nothing of them."""
+        return self._grade_watch()
+
+    def _grade_watch(self) -> GradeWatch:
         def reward(role: str) -> RewardSpec:
             return typed_settings(self.config).reward[role]
 
@@ -208,7 +217,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             raise without_tracebacks(error) from None
         requests = [self._streamed.pop(reference) for reference, _ in answers]
         outputs = [answer.output for _, answer in answers]
-        self._check(outputs, requests)
+        self._check(outputs, requests, self._evaluation_grades)
         if self._streamed:
             self._look()
         return outputs
@@ -227,9 +236,11 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return answers
 
     def _checker(self, requests: list[RolloutRequest]) -> Callable[[list[RolloutOutput]], None]:
-        return lambda outputs: self._check(outputs, requests)
+        return lambda outputs: self._check(outputs, requests, self._grades)
 
-    def _check(self, outputs: list[RolloutOutput], requests: Sequence[RolloutRequest]) -> None:
+    def _check(
+        self, outputs: list[RolloutOutput], requests: Sequence[RolloutRequest], grades: GradeWatch
+    ) -> None:
         trajectories = [one for output in outputs for one in output.trajectories]
         roles = {one.group_id: one.role for one in requests}
         frozen = {one.group_id for one in trajectories if one.external}
@@ -237,7 +248,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         programs, ended = {one.group_id: one.rollout for one in requests}, not self._streamed
         self._requests.look(trajectories, programs, policies, round_ended=ended)
         answered = ((roles[one.group_id], one) for one in trajectories)
-        self._grades.look(answered, round_ended=ended)
+        grades.look(answered, round_ended=ended)
 
     def _watched(self) -> Callable[[], object]:
         """What looks after a new round."""

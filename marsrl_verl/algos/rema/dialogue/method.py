@@ -99,7 +99,7 @@ class ReMA(BaseMethod):
     def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
         """A group for each problem; a dialogue is a row of each agent that a step trains."""
         rows = 1 if config.alternate.enabled else len(ROLES)
-        return (StagePlan(DIALOGUE, META_THINKING, 1, True, config.group_size, rows),)
+        return (StagePlan(DIALOGUE, META_THINKING, 1, True, config.group_size, rows, ROLES),)
 
     @classmethod
     def opening_prompts(

@@ -13,10 +13,11 @@ from dataclasses import replace
 from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts, quoted
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest, UngradableError
 
 ANSWER_A, ANSWER_B = "answer_a", "answer_b"
 """Names of the two answers in `extra_info`."""
+_MAKE = "python -m marsrl_verl.algos.rema.judge_data"
 _OTHER = {"A": "B", "B": "A"}
 _VERDICT = re.compile(r"\[\[[ \t]*(A|B|C|[Tt]ie)[ \t]*\]\]")
 """`C` and `tie` are what judges are used to write where neither is better; other double brackets, as of
@@ -38,6 +39,12 @@ class JudgeReward(RoleReward):
     """1 where the verdict is the right one, else 0; a judgement that did not come to its end has none."""
 
     tells_answer = True
+
+    def check_problem(self, problem: Problem) -> None:
+        """The problem is a pair of answers, one of which is the better."""
+        if problem.ground_truth.strip() not in _OTHER or _missing(problem):
+            what = f"rows are no pairs: ground truth A or B, extra_info with {ANSWER_A} and {ANSWER_B}"
+            raise UngradableError(what, f"make pairs with {_MAKE}")
 
     def score(self, request: ScoreRequest) -> RewardResult:
         """Compare the verdict with the ground truth."""
@@ -63,13 +70,16 @@ def answers_of(problem: Problem) -> tuple[str, str]:
     """The two answers of a row; of the empty problem around which prompts are worded two empty ones."""
     if not problem.question and not problem.extra_info:
         return "", ""
-    missing = [name for name in (ANSWER_A, ANSWER_B) if name not in problem.extra_info]
-    if missing:
+    if missing := _missing(problem):
         raise ValueError(
             f"problem {problem.problem_id}: extra_info has no {' and no '.join(missing)}; make the rows with "
-            "python -m marsrl_verl.algos.rema.judge_data"
+            f"{_MAKE}"
         )
     return str(problem.extra_info[ANSWER_A]), str(problem.extra_info[ANSWER_B])
+
+
+def _missing(problem: Problem) -> list[str]:
+    return [name for name in (ANSWER_A, ANSWER_B) if name not in problem.extra_info]
 
 
 _FAIR = """\
