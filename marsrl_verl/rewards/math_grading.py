@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from sympy import Expr
+from sympy import Expr, Float, UnevaluatedExpr
 
 from marsrl_verl.rewards.bare_answer import same_bare_answer, same_based, split_unit
 from marsrl_verl.rewards.extraction import boxed_answer, mention
@@ -34,6 +34,8 @@ _READ_WITHOUT_BOX = 4000
 """Characters at the end of a text without a box in which math-verify looks for an answer."""
 _LONGEST_CHAIN = 12
 _ZERO = 1e-50
+_CERTAIN = 1e-9
+"""A difference of which sympy has found 15 digits is none of rounding."""
 _LATEX = LatexExtractionConfig()
 _READING = [
     # Its own reading of units takes letters of products for them, as the b of 2ab.
@@ -188,10 +190,29 @@ def _equal(reference: str, parsed: list[Any]) -> tuple[bool, str | None]:
     if not gold:
         return False, error or f"the reference {reference!r} can't be read"
     try:
+        if _are_apart(gold, parsed):
+            return False, error
         equal = bool(verify(gold, parsed, timeout_seconds=0, raise_on_error=True))
         return equal and not _small_and_apart(gold[0], parsed[0]), error
     except Exception as failure:
         return False, f"comparison failed with {type(failure).__name__}: {failure}"
+
+
+def _are_apart(gold: list[Any], parsed: list[Any]) -> bool:
+    """Whether two exact numbers differ for certain, so that nothing has to be simplified to see it.
+
+    Decimals and percentages are left to math-verify, which rounds the ones and overlooks the others.
+    """
+    for one in (gold, parsed):
+        if not all(isinstance(text, str) for text in one[1:]):  # several answers
+            return False
+        if not isinstance(one[0], Expr) or not one[0].is_number or one[0].has(Float, UnevaluatedExpr):
+            return False
+    try:
+        difference = (gold[0] - parsed[0]).evalf(15, chop=True)
+    except Exception:  # whatever sympy can't evaluate, math-verify decides
+        return False
+    return bool(difference.is_Float) and abs(float(difference)) > _CERTAIN
 
 
 def _small_and_apart(gold: Any, parsed: Any) -> bool:
