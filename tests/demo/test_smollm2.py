@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pandas
 import pytest
@@ -24,7 +25,7 @@ def test_levels_come_in_turn_with_their_steps_and_numbers():
     assert [one.level for one in found] == [1, 2, 3] * 10
     assert {len(one.steps) for one in found} == {1}
     for one in found:
-        largest = {1: 12, 2: 30, 3: 60}[one.level]
+        largest = {1: 20, 2: 40, 3: 60}[one.level]
         assert all(int(number) <= largest for number in re.findall(r"\d+", one.question))
         assert all(0 < step.result <= 99 for step in one.steps)
     assert len({one.question for one in found}) == 30
@@ -46,10 +47,23 @@ def test_the_sixth_level_wants_a_calculator():
 
 def test_splits_share_no_arithmetic():
     train, held_out = (
-        {problems.arithmetic(one.steps) for one in problems.generate(split, 600, 0)}
+        {problems.arithmetic(one.steps) for one in problems.generate(split, 180, 0)}
         for split in (Split.TRAIN, Split.HELD_OUT)
     )
     assert not train & held_out
+    assert len(held_out) == 180, "no two are one sum"
+    with pytest.raises(ValueError, match="held_out found, expected 900: no more of level 1"):
+        problems.generate(Split.HELD_OUT, 900, 0)
+
+
+def test_worked_examples_share_no_arithmetic_with_held_out_problems():
+    configs = Path(__file__).parents[2] / "configs" / "model"
+    texts = [str(EXAMPLES), *(path.read_text() for path in sorted(configs.glob("smollm2*.yaml")))]
+    shown = [found for text in texts for found in _CALCULATION.findall(text)]
+    assert len(shown) > 20
+    for left, sign, right, _ in shown:
+        step = problems.Step(int(left), sign, int(right))
+        assert problems.WordProblem("", (step,), 1).split is Split.TRAIN, step
 
 
 def test_a_story_tells_its_arithmetic():

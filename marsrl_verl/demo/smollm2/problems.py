@@ -17,7 +17,7 @@ from marsrl_verl.demo.problems import Split, hashed_split, verl_row
 
 DATA_SOURCE = "word_problems"
 LEVELS = (1, 2, 3)
-"""Levels of problems in their order, unless others are named: one step, with numbers up to 12, 30 and 60. Of
+"""Levels of problems in their order, unless others are named: one step, with numbers up to 20, 40 and 60. Of
 two steps (4, 5) the model solves one in twenty; beside problems of one step it learns to write one line
 for all."""
 
@@ -34,8 +34,10 @@ class Level:
 
 
 _LEVELS = {
-    1: Level(1, 12), 2: Level(1, 30), 3: Level(1, 60), 4: Level(2, 6), 5: Level(2, 15), 6: Level(1, 99, 9999),
+    1: Level(1, 20), 2: Level(1, 40), 3: Level(1, 60), 4: Level(2, 6), 5: Level(2, 15), 6: Level(1, 99, 9999),
 }  # fmt: skip
+_MOST_DRAWS = 20_000
+"""Without a new problem."""
 _SHARES = ((Split.TRAIN, 75), (Split.HELD_OUT, 25))
 _NAMES = ("Tom", "Ben", "Sam", "Max", "Leo", "Paul"), ("Anna", "Mia", "Lucy", "Emma", "Sara", "Nina")
 _THINGS = ("apples", "marbles", "stickers", "coins", "pencils", "cards", "shells", "cookies")
@@ -135,13 +137,25 @@ def draw(rng: random.Random, level: int) -> WordProblem:
 
 
 def generate(split: Split, count: int, seed: int, levels: Sequence[int] = LEVELS) -> list[WordProblem]:
-    """`count` distinct problems of a split, the levels in turn; a function of the arguments alone."""
+    """`count` problems of a split, the levels in turn; a function of the arguments alone. Questions are
+    distinct, and of held-out problems the arithmetic too: each says something new.
+
+    Raises:
+        ValueError: a level does not have so many.
+    """
     rng = random.Random(f"{split.value}:{seed}")
     found: dict[str, WordProblem] = {}
+    missed = 0
     while len(found) < count:
-        one = draw(rng, levels[len(found) % len(levels)])
+        level = levels[len(found) % len(levels)]
+        one, before = draw(rng, level), len(found)
         if one.split is split:
-            found.setdefault(one.question, one)
+            found.setdefault(arithmetic(one.steps) if split is Split.HELD_OUT else one.question, one)
+        missed = 0 if len(found) > before else missed + 1
+        if missed == _MOST_DRAWS:
+            raise ValueError(
+                f"{before} problems of {split.value} found, expected {count}: no more of level {level}"
+            )
     return list(found.values())
 
 

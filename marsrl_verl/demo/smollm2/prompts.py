@@ -15,13 +15,13 @@ VERIFIER_SYSTEM = f"Check the solution of a problem. Work it out anew, then writ
 
 _BUS = "A bus has 14 seats free. At a stop 5 people get on. How many seats are free now?"
 _EGGS = "Kim has 3 nests with 4 eggs each. How many eggs does she have now?"
-_BOOKS = "Rob has 9 books. He buys 8 more books. How many books does he have now?"
+_BOOKS = "Rob has 9 books. He buys 7 more books. How many books does he have now?"
 _SHOP = "A shop has 8 boxes with 5 pens each. How many pens does it have now?"
 
 _BUS_SOLUTION = "5 people get on: 14 - 5 = 9\n\\boxed{9}"
 _EGGS_SOLUTION = "3 nests with 4 eggs: 3 * 4 = 12\n\\boxed{12}"
-_BOOKS_SOLUTION = "He buys 8 books: 9 + 8 = 17\n\\boxed{17}"
-_BOOKS_SLIP = "He buys 8 books: 9 + 8 = 16\n\\boxed{16}"
+_BOOKS_SOLUTION = "He buys 7 books: 9 + 7 = 16\n\\boxed{16}"
+_BOOKS_SLIP = "He buys 7 books: 9 + 7 = 15\n\\boxed{15}"
 _BUS_MISREAD = "5 people get on: 14 + 5 = 19\n\\boxed{19}"
 _SHOP_SOLUTION = "8 boxes with 5 pens: 8 * 5 = 40\n\\boxed{40}"
 _CORRECT, _WRONG = "Correctness: Correct", "Correctness: Wrong"
@@ -39,7 +39,7 @@ def report(line: str, said: int) -> str:
 
 _BUS_REPORT = report("5 people get on: 14 - 5 = 9", 19)
 _EGGS_REPORT = report("3 nests with 4 eggs: 3 * 4 = 12", 12)
-_BOOKS_REPORT = report("He buys 8 books: 9 + 8 = 17", 16)
+_BOOKS_REPORT = report("He buys 7 books: 9 + 7 = 16", 15)
 _SHOP_REPORT = report("8 boxes with 5 pens: 8 * 5 = 40", 40)
 
 EXAMPLES: dict[str, Sequence[Example]] = {
