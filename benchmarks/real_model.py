@@ -3,8 +3,8 @@
     for seed in 1 2 3; do make smollm2 ARGS="name=smollm2_$seed marsrl.run.seed=$seed"; done
     python -m benchmarks.real_model outputs/smollm2_* --picture docs/images/smollm2.png
 
-Reads the runs' evaluations before and after training, greedy and at temperature 1; intervals are Wilson's, of
-95 %. Starts nothing.
+Reads the runs' evaluations before and after training, greedy and at temperature 1, and their recorded
+rollouts; intervals are Wilson's, of 95 %. Starts nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +35,26 @@ ANSWERING = ("solver", "agent", "initial", "solution")
 """Stages whose responses are first answers: of MarsRL and GRPO, ARPO, AttnRL, ReMA."""
 
 
+WINDOW = 5
+"""Steps."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What MarsRL's roles did in some steps of training, in [cases, of so many]."""
+
+    first: int
+    last: int
+    """Steps."""
+    solved: list[int]
+    errors_found: list[int]
+    """Wrong solutions that the Verifier called wrong."""
+    false_alarms: list[int]
+    """Right solutions that it called wrong."""
+    repaired: list[int]
+    """Wrong solutions that the Corrector made right."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run."""
@@ -44,13 +64,16 @@ class Run:
     seed: int
     steps: int
     minutes: float
-    """Of the steps and the two evaluations at temperature 1; starting and greedy decoding take two more."""
+    """Of the steps and the evaluations; starting takes less than one more."""
     solved: dict[str, dict[int, list[int]]]
-    """tag of an evaluation → level → [right, problems] of its first answers."""
+    """tag of an evaluation → level → [right, problems] of its first answers; a problem without one counts as
+    not solved."""
     roles: dict[str, dict[str, float]]
     """tag of an evaluation → the shares of `ROLES` that it has."""
     rewards: list[float]
     """Mean reward of the answering stage in each step; of a step without it, that of the step before."""
+    windows: list[Window]
+    """Of MarsRL; else empty."""
 
 
 def levels(config: Any) -> dict[str, int]:
@@ -63,13 +86,42 @@ def levels(config: Any) -> dict[str, int]:
 def solved(folder: Path, tag: str, level_of: Mapping[str, int]) -> dict[int, list[int]]:
     """Right answers and problems by level."""
     rows = [json.loads(line) for line in (folder / "rollouts" / f"eval_{tag}.jsonl").read_text().splitlines()]
+    right = {row["problem"]["question"] for row in rows if row["stage"] in ANSWERING and _is_right(row)}
     found: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for row in rows:
-        if row["stage"] in ANSWERING:
-            counts = found[level_of[row["problem"]["question"]]]
-            counts[0] += row["answer"] is not None and row["answer"] == row["problem"]["ground_truth"]
-            counts[1] += 1
+    for question, level in level_of.items():
+        found[level][0] += question in right
+        found[level][1] += 1
     return dict(sorted(found.items()))
+
+
+def _is_right(row: dict[str, Any]) -> bool:
+    return row["answer"] is not None and row["answer"] == row["problem"]["ground_truth"]
+
+
+def windows(folder: Path, count: int) -> list[Window]:
+    """MarsRL's roles in each `WINDOW` of a run's steps."""
+    found = []
+    for first in range(1, count + 1, WINDOW):
+        last = min(first + WINDOW - 1, count)
+        solved, repaired = [0, 0], [0, 0]
+        called = {False: [0, 0], True: [0, 0]}
+        for step in range(first, last + 1):
+            text = (folder / "rollouts" / f"step_{step}.jsonl").read_text()
+            for row in map(json.loads, text.splitlines()):
+                role, right = row["role"], row["reward"] > 0.5
+                if role == "solver":
+                    _count(solved, right)
+                elif role == "verifier":
+                    _count(called[row["solution_reward"] > 0.5], row["verdict"] == "wrong")
+                elif role == "corrector" and row["solution_reward"] <= 0.5:
+                    _count(repaired, right)
+        found.append(Window(first, last, solved, called[False], called[True], repaired))
+    return found
+
+
+def _count(counts: list[int], case: bool) -> None:
+    counts[0] += case
+    counts[1] += 1
 
 
 def read(folder: Path) -> Run:
@@ -103,6 +155,7 @@ def read(folder: Path) -> Run:
         solved={tag: solved(folder, tag, level_of) for pair in TAGS.values() for tag in pair},
         roles=roles,
         rewards=rewards,
+        windows=windows(folder, len(done)) if config["marsrl"]["algo"]["name"] == "marsrl" else [],
     )
 
 
@@ -137,6 +190,19 @@ def role_rows(runs: Sequence[Run]) -> list[list[str]]:
                 cells.append(" → ".join(shown))
         found.append(cells)
     return found
+
+
+def window_rows(runs: Sequence[Run]) -> list[list[str]]:
+    """A row for each window of each run, in percent."""
+    return [
+        [run.name, f"{one.first} to {one.last}"]
+        + [
+            f"{100 * cases / of:.0f}" if of else "–"
+            for cases, of in (one.solved, one.errors_found, one.false_alarms, one.repaired)
+        ]
+        for run in runs
+        for one in run.windows
+    ]
 
 
 def level_rows(runs: Sequence[Run]) -> list[list[str]]:
@@ -201,6 +267,10 @@ def main() -> None:
         print(table(["run", *(f"{what}, {name}, %" for what in ROLES.values() for name in TAGS)], told))
         print()
     print(table(["level", "problems", *head], level_rows(runs)))
+    if told := window_rows(runs):
+        print()
+        what = ["solved", "errors found", "false alarms", "repaired"]
+        print(table(["run", "steps", *(f"{one}, %" for one in what)], told))
     if arguments.picture is not None:
         draw(runs, arguments.picture)
     write_json(arguments.json, [asdict(run) for run in runs])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from benchmarks.gpu_check.checks import Bench, Call, Check, expect
+from benchmarks.gpu_check.checks import Bench, Call, Check, NotInstalledError, expect
 from benchmarks.gpu_check.models import SMALL, random_model
 
 HEADS, KV_HEADS, SIZE = 12, 2, 128
@@ -62,8 +62,7 @@ def packed_rows(bench: Bench, lengths: tuple[int, ...] = (37, 300, 1000)) -> Non
     import torch
 
     if importlib.util.find_spec("flash_attn") is None:
-        bench.figures["flash-attn"] = "not installed"
-        return
+        raise NotInstalledError("flash-attn")
     from flash_attn import flash_attn_varlen_func
 
     generator = torch.Generator(device=device).manual_seed(1)

@@ -25,8 +25,13 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
     "two models": (
         "model=tiny_rema", "data=rema_world", "algo=rema_single_turn", "policies=model_per_role",
+        # A pass is one step, and none is spent on counting: one agent's, then the other's.
+        "data.train_max_samples=8", "marsrl.algo.iterations=1", "marsrl.algo.filter.enabled=false",
     ),
-    "attnrl": ("model=tiny", "algo=attnrl", "training=shared_prefixes", f"{FUSED}=false"),
+    # Pipelined, a first step seldom has a tree that is whole.
+    "attnrl": (
+        "model=tiny", "algo=attnrl", "pipeline=sequential", "training=shared_prefixes", f"{FUSED}=false",
+    ),
     "arpo with tools": (
         "model=tiny_tools", "data=tool_world", "algo=arpo", "marsrl.tools.python.target=python",
     ),
@@ -44,7 +49,7 @@ def option(bench: Bench, name: str) -> None:
     """Plan it, train three steps, look at what was recorded."""
     own = settings(name)
     plan(bench, "plan", *own)
-    bench.cuda()
+    bench.trainer()
     done = steps(train(bench, "run", *own))
     last = done[-1]
     bench.figures |= {

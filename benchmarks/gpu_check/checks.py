@@ -16,6 +16,9 @@ import psutil
 HERE = Path(__file__).resolve().parents[2]
 """The checkout: tests and benchmarks are run from it."""
 NO_DEVICE = "no CUDA device"
+NOT_INSTALLED = "not installed"
+ON_PROCESSOR = "MARSRL_GPU_CHECK_ON_PROCESSOR"
+"""Environment variable: trainings run with `cluster=cpu`, to try the checks themselves."""
 _GONE_S = 20
 _END = 2000
 """Characters of a failed program's output that a message shows."""
@@ -23,6 +26,10 @@ _END = 2000
 
 class NoCudaDeviceError(RuntimeError):
     """The check has done what a processor can do of it."""
+
+
+class NotInstalledError(RuntimeError):
+    """What is checked is a package that may be missing, and is."""
 
 
 class CheckError(RuntimeError):
@@ -49,6 +56,15 @@ class Bench:
         if not torch.cuda.is_available():
             raise NoCudaDeviceError(NO_DEVICE)
         return torch.device("cuda", 0)
+
+    def trainer(self) -> None:
+        """Where the trainings of this check run: the GPU, or the processor where `ON_PROCESSOR` is set.
+
+        Raises:
+            NoCudaDeviceError: neither.
+        """
+        if not on_processor():
+            self.cuda()
 
     def run(self, command: Sequence[str], **variables: str) -> str:
         """A program's output, which also goes into the check's log, line by line: a check that is ended
@@ -118,6 +134,11 @@ class Call:
     teaches: str
     """Where to look when it fails."""
     checks: tuple[Check, ...]
+
+
+def on_processor() -> bool:
+    """Whether the trainings are to run without a GPU."""
+    return os.environ.get(ON_PROCESSOR) == "1"
 
 
 def end_tree(number: int) -> None:

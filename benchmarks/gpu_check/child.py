@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.calls import load
-from benchmarks.gpu_check.checks import NO_DEVICE, Bench, CheckError, NoCudaDeviceError
+from benchmarks.gpu_check.checks import (
+    NO_DEVICE,
+    NOT_INSTALLED,
+    Bench,
+    CheckError,
+    NoCudaDeviceError,
+    NotInstalledError,
+)
 
 RESULT = "result.json"
 PASSED, FAILED = "passed", "FAILED"
@@ -28,6 +35,8 @@ def main(number: int, name: str, folder: Path) -> None:
         check.run(bench)
     except NoCudaDeviceError:
         found = {"result": NO_DEVICE}
+    except NotInstalledError as error:
+        found = {"result": NOT_INSTALLED, "error": str(error)}
     except Exception as error:
         traceback.print_exc()
         text = str(error) if isinstance(error, CheckError) else f"{type(error).__name__}: {error}"

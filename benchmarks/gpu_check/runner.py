@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_check.checks import HERE, NO_DEVICE, Call, Check, end_tree
+from benchmarks.gpu_check.checks import HERE, NO_DEVICE, NOT_INSTALLED, Call, Check, end_tree
 from benchmarks.gpu_check.child import FAILED, PASSED, RESULT
 from benchmarks.record import PACKAGES, commit, write_json
 from benchmarks.tables import table
@@ -75,7 +75,7 @@ def run_call(call: Call, folder: Path, only: str | None = None) -> list[Outcome]
         outcomes.append(run_check(call, check, folder / f"call_{call.number}", budget))
         print(f"  {outcomes[-1].result:<14} {check.name} ({outcomes[-1].seconds:.0f} s)", flush=True)
     print("\n" + table(["check", "result", "figures", "seconds"], [one.cells for one in outcomes]))
-    if any(one.result not in (PASSED, NO_DEVICE) for one in outcomes):
+    if any(one.result not in (PASSED, NO_DEVICE, NOT_INSTALLED) for one in outcomes):
         print(f"A failure here is about: {call.teaches}. Logs: {folder}/call_{call.number}/*/log.txt")
     record = {
         "call": call.number,

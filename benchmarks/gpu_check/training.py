@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.gpu_check.checks import HERE, Bench, CheckError, end_tree
+from benchmarks.gpu_check.checks import HERE, Bench, CheckError, end_tree, on_processor
 from benchmarks.kill_and_resume import recorded
 from marsrl_verl.machine.gpus import list_gpus, visible
 from marsrl_verl.machine.packages import installed
@@ -17,8 +17,11 @@ _ACTOR = "actor_rollout_ref.actor"
 TOKENS = 32768
 """Of a micro-batch: the presets' is one longest sequence, and the tiny world's sequences are short."""
 USUAL_GIB = 80
-
-
+_QUIET = (
+    "marsrl.run.progress=false",
+    # Its pages are not carried to a machine without network, and Ray waits 15 seconds for it.
+    "ray_kwargs.ray_init.include_dashboard=false",
+)
 FUSED = "actor_rollout_ref.model.use_fused_kernels"
 
 
@@ -33,29 +36,25 @@ def attention_settings() -> list[str]:
 
 
 def overrides(*own: str, tokens: int = TOKENS, share: float = 0.3) -> list[str]:
-    """What the checks' runs have in common.
+    """What the checks' runs have in common; everything else is as in the presets.
 
     Args:
         own: the run's.
         tokens: of a micro-batch.
         share: of the GPU's memory, which the engine takes.
     """
+    if on_processor():
+        return ["cluster=cpu", *_QUIET, *(one for one in own if _key(one) != FUSED)]
     gpus = visible(list_gpus())
     gib = min(gpu.memory_mib for gpu in gpus) // 1024 if gpus else USUAL_GIB
     return [
         "cluster=1xgpu",
         f"marsrl.hardware.gpu_gib={gib}",
-        # Small models: the training state stays on the GPU.
-        f"{_ACTOR}.fsdp_config.offload_policy=false",
-        f"{_ACTOR}.fsdp_config.param_offload=false",
-        f"{_ACTOR}.fsdp_config.optimizer_offload=false",
         f"{_ACTOR}.ppo_max_token_len_per_gpu={tokens}",
         f"actor_rollout_ref.rollout.gpu_memory_utilization={share}",
         "actor_rollout_ref.rollout.agent.num_workers=2",
         "reward.num_workers=2",
-        "marsrl.run.progress=false",
-        # Its pages are not carried to a machine without network, and Ray waits 15 seconds for it.
-        "ray_kwargs.ray_init.include_dashboard=false",
+        *_QUIET,
         *(one for one in attention_settings() if _key(one) not in map(_key, own)),
         *own,
     ]

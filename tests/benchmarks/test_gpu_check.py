@@ -17,6 +17,7 @@ from benchmarks.gpu_check.call_4 import EXPECTED, JUDGED, judge, rows_of
 from benchmarks.gpu_check.checks import NO_DEVICE, Bench, CheckError, NoCudaDeviceError
 from benchmarks.gpu_check.models import QWEN3_06B, SMALL, random_model
 from benchmarks.gpu_check.rewards import Parity
+from benchmarks.training_runs import Step
 from marsrl_verl.config.application import check_values
 from marsrl_verl.config.model_shapes import shape_from_config
 
@@ -103,6 +104,37 @@ def test_without_a_gpu_a_check_ends_where_it_asks_for_one(tmp_path):
         pytest.skip("there is one")
     with pytest.raises(NoCudaDeviceError, match=NO_DEVICE):
         Bench(tmp_path).cuda()
+
+
+CHECKS = {check.name: check for number in calls.NUMBERS for check in calls.load(number).checks}
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS.keys() - {"system"}))  # it binds Ray's ports
+def test_every_check_comes_as_far_as_a_processor_can(name, tmp_path):
+    """What it plans, writes and collects is right, before a GPU is paid for."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(NoCudaDeviceError):
+        CHECKS[name].run(Bench(tmp_path))
+
+
+def test_what_three_steps_are_judged_by():
+    def step(number: int, tokens: float, **more: float | None) -> Step:
+        return Step(number, {"batch/tokens": tokens, **more}, {"step": 1.0})
+
+    gap = {"rollout/log_prob_gap_mean": 0.02}
+    call_5.judge([step(1, 10, **gap), step(2, 10)], gaps=True)
+    call_5.judge([step(1, 10)], gaps=False)
+    for wrong, said in (
+        ([step(1, 0, **gap)], r"steps \[1\] trained no token"),
+        ([step(1, 10)], "no step compared"),
+        ([step(1, 10, **{"rollout/log_prob_gap_mean": 0.2})], "differ by 0.200 nats"),
+        ([step(1, 10, **gap, **{"actor/grad_norm": None})], "not finite"),
+    ):
+        with pytest.raises(CheckError, match=said):
+            call_5.judge(wrong, gaps=True)
 
 
 RUNS = {

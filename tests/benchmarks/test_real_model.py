@@ -9,7 +9,7 @@ import pandas
 import pytest
 import yaml
 
-from benchmarks.real_model import draw, level_rows, read, role_rows, rows
+from benchmarks.real_model import draw, level_rows, read, role_rows, rows, window_rows
 
 PROBLEMS = [("1+1?", "2", 1), ("2+2?", "4", 1), ("9+9?", "18", 2)]
 ANSWERS = {"before": [None, "4", "1"], "after": ["2", "4", "18"]}
@@ -64,3 +64,30 @@ def test_a_run_is_a_row_and_its_levels_stand_apart(folder, tmp_path):
     assert [one[:2] for one in level_rows([run])] == [["1", "2"], ["2", "1"]]
     draw([run], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 5000
+
+
+def test_a_problem_that_was_not_answered_is_not_solved(folder):
+    """As ReMA's, where a plan can't be used."""
+    path = folder / "rollouts" / "eval_before.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[2:]))
+    assert read(folder).solved["before"] == {1: [1, 2], 2: [0, 1]}
+
+
+def test_windows_of_marsrls_roles(folder):
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["marsrl"]["algo"]["name"] = "marsrl"
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    judged = [(0.0, "wrong", 1.0), (0.0, "correct", 0.0), (1.0, "wrong", 0.0)]
+    lines = [{"role": "solver", "reward": reward} for reward in (0.0, 1.0, 1.0)]
+    lines += [
+        {"role": "verifier", "solution_reward": of, "verdict": verdict, "reward": reward}
+        for of, verdict, reward in judged
+    ]
+    lines += [{"role": "corrector", "solution_reward": of, "reward": of} for of in (0.0, 1.0)]
+    for step in (1, 2):
+        text = "".join(json.dumps(one) + "\n" for one in lines)
+        (folder / "rollouts" / f"step_{step}.jsonl").write_text(text)
+    run = read(folder)
+    (one,) = run.windows
+    assert (one.solved, one.errors_found, one.false_alarms, one.repaired) == ([4, 6], [2, 4], [2, 2], [0, 2])
+    assert window_rows([run]) == [[folder.name, "1 to 2", "67", "50", "100", "0"]]
