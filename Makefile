@@ -23,7 +23,7 @@ help:
 	@echo "make e2e    the tests with real Ray, FSDP2 and vLLM"
 	@echo "make rehearse ONLY=marsrl"
 	@echo "            every GPU example and preset for a few steps on the processor, with a small random model of its"
-	@echo "            architecture (half a minute each); ONLY: those with this in their names"
+	@echo "            architecture (a minute each); ONLY: those with this in their names"
 	@echo "make test-without METHOD=attnrl"
 	@echo "            the unit tests of what is left when a method is taken out of a copy of the tree"
 	@echo "make lint   ruff, mypy and the import contracts"

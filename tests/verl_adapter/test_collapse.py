@@ -113,12 +113,13 @@ def test_a_model_that_is_no_use_from_the_start_is_named(tmp_path):
     assert steps_of(tmp_path / "checkpoints") == []
 
 
-def test_the_engines_own_numbers_tell_it_too():
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_the_engines_own_numbers_tell_it_too(value):
     sound, spoiled = (trajectory("g#0", ids=[2, 3]) for _ in range(2))
     request = RolloutRequest("g", Problem("p", "1+1", "2"), "solver", "solver", (), 2)
     check_samples([Group(request, [sound])])
-    spoiled.sequence.rollout_log_probs[1] = np.nan
-    with pytest.raises(NotFiniteError, match="NaN in 1 of 2 responses") as raised:
+    spoiled.sequence.rollout_log_probs[1] = value
+    with pytest.raises(NotFiniteError, match="not finite in 1 of 2 responses") as raised:
         check_samples([Group(request, [sound, spoiled])])
     assert raised.value.before
 
@@ -159,7 +160,7 @@ def test_an_engine_with_spoiled_weights_ends_the_run_before_they_train(tmp_path)
         return outputs
 
     engine._answer = spoiled
-    with pytest.raises(NotFiniteError, match="step 4: the engine's log-probabilities are NaN in 1 of"):
+    with pytest.raises(NotFiniteError, match="step 4: the engine's log-probabilities are not finite in 1 of"):
         trainer.fit()
     assert newest_sealed(tmp_path / "checkpoints") == 2, "step 3 has the weights that gave them"
     assert trainer.weights.steps == [1, 2, 3]

@@ -36,16 +36,16 @@ class NotFiniteError(RuntimeError):
 
 
 def check_samples(groups: Iterable[Group]) -> None:
-    """Raise NotFiniteError if the engine's log-probabilities of sampled tokens are NaN."""
+    """Raise NotFiniteError if the engine's log-probabilities of sampled tokens are not finite."""
     counted: dict[str, int] = {}
     total = 0
     for sequence in (one for group in groups for each in group.trajectories for one in each.sequences):
         total += 1
-        # One pass over the tokens: a sum is NaN where one of them is.
-        if np.isnan(sequence.rollout_log_probs.sum()):
+        # One pass over the tokens: a sum is not finite where one of them is not.
+        if not np.isfinite(sequence.rollout_log_probs.sum(dtype=np.float64)):
             counted[sequence.policy] = counted.get(sequence.policy, 0) + 1
     for policy, count in counted.items():
-        what = f"the engine's log-probabilities are NaN in {count} of {total} responses of policy {policy}"
+        what = f"the engine's log-probabilities are not finite in {count} of {total} responses of policy {policy}"
         raise NotFiniteError(policy, what, before=True)
 
 
