@@ -45,7 +45,8 @@ def check_samples(groups: Iterable[Group]) -> None:
         if not np.isfinite(sequence.rollout_log_probs.sum(dtype=np.float64)):
             counted[sequence.policy] = counted.get(sequence.policy, 0) + 1
     for policy, count in counted.items():
-        what = f"the engine's log-probabilities are not finite in {count} of {total} responses of policy {policy}"
+        where = f"{count} of {total} responses of policy {policy}"
+        what = f"the engine's log-probabilities are not finite in {where}"
         raise NotFiniteError(policy, what, before=True)
 
 
