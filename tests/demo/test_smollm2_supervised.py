@@ -20,12 +20,13 @@ _BOX = re.compile(r"\\boxed\{(-?\d+)\}")
 
 def learnt(count):
     """(role, chat, response, the problem)"""
-    drawn = problems.generate(Split.TRAIN, count, 77)
-    for one, found in zip(drawn, supervised.examples(count), strict=True):
+    drawn = {one.question: one for one in problems.generate(Split.TRAIN, count, 77)}
+    for found in supervised.examples(count):
         speakers = [message["role"] for message in found.messages]
         role = "verifier" if found.messages[0]["content"] == VERIFIER_SYSTEM else "solver"
         assert role == "verifier" or found.messages[0]["content"] == SOLVER_SYSTEM
-        yield "corrector" if "assistant" in speakers else role, found.messages, found.response, one
+        asked = found.messages[1]["content"].partition("\n")[0]
+        yield "corrector" if "assistant" in speakers else role, found.messages, found.response, drawn[asked]
 
 
 def test_answers_are_right_and_verdicts_true():
@@ -39,12 +40,15 @@ def test_answers_are_right_and_verdicts_true():
         assert verdict.verdict is (Verdict.CORRECT if said == one.answer else Verdict.WRONG)
         assert verdict.report == f"{one.steps[0]}\nThe solution says {said}."
         truths.append(said == one.answer)
-    assert 0.35 < sum(truths) / len(truths) < 0.65
+    pairs = list(zip(truths[::2], truths[1::2], strict=True))
+    assert all(first != second for first, second in pairs), "a right and a wrong solution of each problem"
+    assert 0.35 < sum(first for first, _ in pairs) / len(pairs) < 0.65, "in either order"
 
 
-def test_half_are_the_verifiers_and_corrected_solutions_are_wrong():
+def test_roles_come_in_turn_and_corrected_solutions_are_wrong():
     found = list(learnt(40))
-    assert [kind for kind, *_ in found[:4]] == ["solver", "verifier", "corrector", "verifier"]
+    in_turn = ["solver", *["verifier"] * 6, "corrector", *["verifier"] * 6]
+    assert [kind for kind, *_ in found[:14]] == in_turn
     for kind, chat, _, one in found:
         if kind == "corrector":
             shown = next(message["content"] for message in chat if message["role"] == "assistant")
@@ -53,7 +57,7 @@ def test_half_are_the_verifiers_and_corrected_solutions_are_wrong():
 
 
 def test_they_are_the_same_each_time():
-    assert supervised.examples(24) == supervised.examples(24) == supervised.examples(48)[:24]
+    assert supervised.examples(24) == supervised.examples(24) == supervised.examples(48)[: 24 + 18]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""A start of SmolLM2 for MarsRL: a few hundred worked examples of its three roles, learnt by supervised
-training.
+"""A start of SmolLM2 for MarsRL: worked examples of its three roles, learnt by supervised training.
 
 As it was published the model calls nearly every solution Correct, whatever is wrong with it, and a
 reinforced Verifier that can't tell right from wrong learns one verdict. Here it first sees how a solution is
-worked out anew and compared. Problems and answers share no arithmetic with the held-out problems;
-wrong solutions under judgement may (`14 + 5` for `14 - 5`).
+worked out anew and compared: of each problem a right and a wrong solution, side by side, since the two
+numbers of a report are all that its verdict is to depend on. Problems and answers share no arithmetic with
+the held-out problems; wrong solutions under judgement may (`14 + 5` for `14 - 5`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from marsrl_verl.demo.smollm2.problems import Step
 from marsrl_verl.demo.smollm2.prompts import WordProblemPrompts, report
 from marsrl_verl.demo.transcripts import Transcript
 
-EXAMPLES = 480
-"""120 of the Solver, 240 of the Verifier, 120 of the Corrector."""
+PROBLEMS = 544
+"""68 for the Solver, 68 for the Corrector, 408 for the Verifier, who has two examples of each."""
 _SEED = 77
-_ROLES = (SOLVER, VERIFIER, CORRECTOR, VERIFIER)
+_ROLES = (SOLVER, VERIFIER, VERIFIER, VERIFIER, CORRECTOR, VERIFIER, VERIFIER, VERIFIER)
 _BATCH, _RATE, _WARM_UP = 8, 5e-5, 10
 
 
@@ -44,8 +44,9 @@ def slip(rng: random.Random, step: Step) -> tuple[str, int]:
     return f"{step.left} {step.sign} {step.right} = {result}", result
 
 
-def examples(count: int = EXAMPLES, seed: int = _SEED) -> list[Transcript]:
-    """The roles in turn. Of the judged solutions half are right; those that are corrected are wrong."""
+def examples(count: int = PROBLEMS, seed: int = _SEED) -> list[Transcript]:
+    """Worked examples of so many problems, the roles in turn. The Verifier judges a right and a wrong solution
+    of a problem, in either order; solutions that are corrected are wrong."""
     rng = random.Random(seed)
     prompts = WordProblemPrompts({SOLVER: [], VERIFIER: [], CORRECTOR: []})
     found: list[Transcript] = []
@@ -57,15 +58,17 @@ def examples(count: int = EXAMPLES, seed: int = _SEED) -> list[Transcript]:
             found.append(Transcript(prompts.solver(problem), right))
             continue
         line, said = slip(rng, step)
-        shown, checked = f"{line}\n\\boxed{{{said}}}", report(str(step), said)
+        wrong, checked = f"{line}\n\\boxed{{{said}}}", report(str(step), said)
         if role == CORRECTOR:
-            found.append(Transcript(prompts.corrector(problem, shown, checked), right))
+            found.append(Transcript(prompts.corrector(problem, wrong, checked), right))
             continue
-        wrong = rng.random() < 0.5
-        if not wrong:
-            shown, checked = right, report(str(step), step.result)
-        verdict = "Correctness: Wrong" if wrong else "Correctness: Correct"
-        found.append(Transcript(prompts.verifier(problem, shown), f"{checked}\n{verdict}"))
+        agreeing = report(str(step), step.result)
+        pair = [
+            Transcript(prompts.verifier(problem, right), f"{agreeing}\nCorrectness: Correct"),
+            Transcript(prompts.verifier(problem, wrong), f"{checked}\nCorrectness: Wrong"),
+        ]
+        rng.shuffle(pair)
+        found += pair
     return found
 
 
@@ -128,14 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Teach SmolLM2-135M-Instruct MarsRL's roles.")
     where = "folder of the model, kept where it exists (default: %(default)s)"
     parser.add_argument("--output", type=Path, default=usual_folder(), help=where)
-    parser.add_argument("--examples", type=int, default=EXAMPLES, help="default: %(default)s")
+    parser.add_argument("--problems", type=int, default=PROBLEMS, help="default: %(default)s")
     arguments = parser.parse_args()
     if not (arguments.output / "config.json").is_file():
         source = model.make(model.usual_folder())
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=arguments.output.parent) as scratch:
             partial = Path(scratch) / "model"
-            train(source, partial, examples(arguments.examples))
+            train(source, partial, examples(arguments.problems))
             os.replace(partial, arguments.output)
     print(arguments.output)
 
