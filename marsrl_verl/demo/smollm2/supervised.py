@@ -45,8 +45,8 @@ def slip(rng: random.Random, step: Step) -> tuple[str, int]:
 
 
 def examples(count: int = PROBLEMS, seed: int = _SEED) -> list[Transcript]:
-    """Worked examples of so many problems, the roles in turn. The Verifier judges a right and a wrong solution
-    of a problem, in either order; solutions that are corrected are wrong."""
+    """Worked examples of so many problems, the roles in turn. The Verifier judges a right and a wrong
+    solution of a problem, in either order; solutions that are corrected are wrong."""
     rng = random.Random(seed)
     prompts = WordProblemPrompts({SOLVER: [], VERIFIER: [], CORRECTOR: []})
     found: list[Transcript] = []
