@@ -10,6 +10,7 @@ rollouts; intervals are Wilson's, of 95 %. Starts nothing.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ import yaml
 from benchmarks.record import options, write_json
 from benchmarks.tables import table
 from benchmarks.training_runs import steps
+from marsrl_verl.demo.smollm2.problems import Step
 from marsrl_verl.evaluation.estimators import wilson_interval
 
 TAGS = {"greedy": ("before_greedy", "after_greedy"), "T = 1": ("before", "after")}
@@ -68,6 +70,8 @@ class Run:
     solved: dict[str, dict[int, list[int]]]
     """tag of an evaluation → level → [right, problems] of its first answers; a problem without one counts as
     not solved."""
+    operations: dict[str, dict[str, list[int]]]
+    """tag of an evaluation → sign of a problem's sum → [right, problems]."""
     roles: dict[str, dict[str, float]]
     """tag of an evaluation → the shares of `ROLES` that it has."""
     rewards: list[float]
@@ -76,21 +80,29 @@ class Run:
     """Of MarsRL; else empty."""
 
 
-def levels(config: Any) -> dict[str, int]:
-    """question → level of the run's held-out problems."""
+def parts(config: Any) -> tuple[dict[str, int], dict[str, str]]:
+    """question → level, and question → operation, of the run's held-out problems."""
     rows = pandas.read_parquet(config["data"]["val_files"])
-    questions = (chat[-1]["content"] for chat in rows["prompt"])
-    return dict(zip(questions, (int(one["level"]) for one in rows["extra_info"]), strict=True))
+    questions = [chat[-1]["content"] for chat in rows["prompt"]]
+    answers = [int(one["ground_truth"]) for one in rows["reward_model"]]
+    level_of = dict(zip(questions, (int(one["level"]) for one in rows["extra_info"]), strict=True))
+    return level_of, {one: operation(one, answer) for one, answer in zip(questions, answers, strict=True)}
 
 
-def solved(folder: Path, tag: str, level_of: Mapping[str, int]) -> dict[int, list[int]]:
-    """Right answers and problems by level."""
+def operation(question: str, answer: int) -> str:
+    """The sign of a problem of one step."""
+    left, right = (int(number) for number in re.findall(r"\d+", question))
+    return next(sign for sign in "+-*" if Step(left, sign, right).result == answer)
+
+
+def solved(folder: Path, tag: str, part_of: Mapping[str, Any]) -> dict[Any, list[int]]:
+    """Right answers and problems by what part a question belongs to."""
     rows = [json.loads(line) for line in (folder / "rollouts" / f"eval_{tag}.jsonl").read_text().splitlines()]
     right = {row["problem"]["question"] for row in rows if row["stage"] in ANSWERING and _is_right(row)}
-    found: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for question, level in level_of.items():
-        found[level][0] += question in right
-        found[level][1] += 1
+    found: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
+    for question, part in part_of.items():
+        found[part][0] += question in right
+        found[part][1] += 1
     return dict(sorted(found.items()))
 
 
@@ -127,7 +139,8 @@ def _count(counts: list[int], case: bool) -> None:
 def read(folder: Path) -> Run:
     """A run's outcome, from what it has left."""
     config: Any = yaml.safe_load((folder / "config.yaml").read_text())
-    done, level_of = steps(folder), levels(config)
+    done = steps(folder)
+    level_of, operation_of = parts(config)
     evaluations = [
         json.loads((folder / "evaluations" / f"{tag}.json").read_text()) for tag in ("before", "after")
     ]
@@ -153,6 +166,7 @@ def read(folder: Path) -> Run:
         steps=len(done),
         minutes=seconds / 60,
         solved={tag: solved(folder, tag, level_of) for pair in TAGS.values() for tag in pair},
+        operations={tag: solved(folder, tag, operation_of) for pair in TAGS.values() for tag in pair},
         roles=roles,
         rewards=rewards,
         windows=windows(folder, len(done)) if config["marsrl"]["algo"]["name"] == "marsrl" else [],
@@ -215,6 +229,15 @@ def level_rows(runs: Sequence[Run]) -> list[list[str]]:
     ]
 
 
+def operation_rows(runs: Sequence[Run]) -> list[list[str]]:
+    """Operations of all runs together, greedy and at temperature 1."""
+    return [
+        [sign, str(runs[0].operations["before"][sign][1])]
+        + [share([run.operations[tag][sign] for run in runs]) for pair in TAGS.values() for tag in pair]
+        for sign in sorted(runs[0].operations["before"])
+    ]
+
+
 def draw(runs: Sequence[Run], path: Path) -> None:
     """Rewards while training, and greedy accuracy by level before and after."""
     import matplotlib
@@ -267,6 +290,8 @@ def main() -> None:
         print(table(["run", *(f"{what}, {name}, %" for what in ROLES.values() for name in TAGS)], told))
         print()
     print(table(["level", "problems", *head], level_rows(runs)))
+    print()
+    print(table(["operation", "problems", *head], operation_rows(runs)))
     if told := window_rows(runs):
         print()
         what = ["solved", "errors found", "false alarms", "repaired"]

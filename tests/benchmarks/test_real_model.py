@@ -9,10 +9,10 @@ import pandas
 import pytest
 import yaml
 
-from benchmarks.real_model import draw, level_rows, read, role_rows, rows, window_rows
+from benchmarks.real_model import draw, level_rows, operation_rows, read, role_rows, rows, window_rows
 
-PROBLEMS = [("1+1?", "2", 1), ("2+2?", "4", 1), ("9+9?", "18", 2)]
-ANSWERS = {"before": [None, "4", "1"], "after": ["2", "4", "18"]}
+PROBLEMS = [("1+1?", "2", 1), ("2+2?", "4", 1), ("9-1?", "8", 2)]
+ANSWERS = {"before": [None, "4", "1"], "after": ["2", "4", "8"]}
 
 
 @pytest.fixture(params=["solver", "agent", "initial", "solution"])
@@ -20,8 +20,12 @@ def folder(tmp_path: Path, request) -> Path:
     """A finished run of a method whose first answers are of this stage."""
     stage = request.param
     data = [
-        {"prompt": [{"role": "user", "content": one}], "extra_info": {"level": level}}
-        for one, _, level in PROBLEMS
+        {
+            "prompt": [{"role": "user", "content": one}],
+            "extra_info": {"level": level},
+            "reward_model": {"ground_truth": right},
+        }
+        for one, right, level in PROBLEMS
     ]
     pandas.DataFrame(data).to_parquet(tmp_path / "val.parquet")
     config = {
@@ -62,6 +66,8 @@ def test_a_run_is_a_row_and_its_levels_stand_apart(folder, tmp_path):
     assert name == "own, seed 3" and before.startswith("33.3 [") and after.startswith("100.0 [")
     assert role_rows([run]) == [["own, seed 3", "– → –", "50 → 75", "0 → –", "– → –", "– → –", "– → –"]]
     assert [one[:2] for one in level_rows([run])] == [["1", "2"], ["2", "1"]]
+    assert [one[:2] for one in operation_rows([run])] == [["+", "2"], ["-", "1"]]
+    assert run.operations["after"] == {"+": [2, 2], "-": [1, 1]}
     draw([run], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 5000
 
