@@ -131,8 +131,9 @@ PRESETS = {
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_says_what_it_promises(run, preset):
-    done = run("algo=" + preset, *TINY, "dry_run=true")
+def test_a_preset_says_what_it_promises(run, pairs, preset):
+    data = (*pairs(0), *limits(250, 250)) if preset.endswith("judge") else ()
+    done = run("algo=" + preset, *TINY, *data, "dry_run=true")
     assert (done.status, done.err) == (0, "")
     algo = compose_config(parse_arguments(["algo=" + preset, *TINY])).config.marsrl.algo
     assert algo.name == "rema_single_turn"
