@@ -25,10 +25,11 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
     "two models": (
         "model=tiny_rema", "data=rema_world", "algo=rema_single_turn", "policies=model_per_role",
+        "pipeline=sequential",
         # A pass is one step, and none is spent on counting: one agent's, then the other's.
         "data.train_max_samples=8", "marsrl.algo.iterations=1", "marsrl.algo.filter.enabled=false",
     ),
-    # Pipelined, a first step seldom has a tree that is whole.
+    # Pipelined, a first step seldom has a tree that is whole, nor solutions of plans.
     "attnrl": (
         "model=tiny", "algo=attnrl", "pipeline=sequential", "training=shared_prefixes", f"{FUSED}=false",
     ),
