@@ -133,7 +133,7 @@ def sizes(config: DictConfig) -> Settings:
                 f"marsrl.roles.{name}.max_sequence_tokens": 1700,
             }
     if marsrl.pipeline.samples_per_update is not None:
-        found["marsrl.pipeline.samples_per_update"] = 8
+        found["marsrl.pipeline.samples_per_update"] = 4
     fewer = {"max_turns": 2, "message_tokens": 24, "result_tokens": 64, "episodes": 1, "iterations": 1}
     if algo.get("process") == "mamrp":
         fewer |= {"plans_per_problem": 2, "solutions_per_plan": 4}

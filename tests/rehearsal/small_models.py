@@ -26,14 +26,12 @@ SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_s
 VOCABULARY = 1200
 MARKS = (
     *("<search>", "</search>", "<python>", "</python>", "<answer>", "</answer>"),
-    *("\\boxed{", "[FINISH]", '"}', "\\boxed{1}", "\\boxed{2}"),
+    *("\\boxed{", "[FINISH]", '"}'),
 )
 """What roles write so that something happens: a token each."""
 ODDS = {
     **{"</think>": 0.1, "</search>": 0.1, "<search>": 0.05},
     **{"\\boxed{": 0.05, "[FINISH]": 0.05, '"}': 0.15},
-    # Solutions that agree, for the consistency of plans.
-    **{"\\boxed{1}": 0.1, "\\boxed{2}": 0.05},
 }
 """How likely some tokens are, whatever stands before them."""
 END_ODDS = 0.2
