@@ -29,7 +29,7 @@ class NoCudaDeviceError(RuntimeError):
 
 
 class NotInstalledError(RuntimeError):
-    """What is checked is a package that may be missing, and is."""
+    """The package that is checked is optional and not installed."""
 
 
 class CheckError(RuntimeError):
@@ -58,10 +58,10 @@ class Bench:
         return torch.device("cuda", 0)
 
     def trainer(self) -> None:
-        """Where the trainings of this check run: the GPU, or the processor where `ON_PROCESSOR` is set.
+        """Require what this check trains on: a GPU, or nothing where `ON_PROCESSOR` is set.
 
         Raises:
-            NoCudaDeviceError: neither.
+            NoCudaDeviceError: torch sees no GPU.
         """
         if not on_processor():
             self.cuda()
@@ -137,7 +137,7 @@ class Call:
 
 
 def on_processor() -> bool:
-    """Whether the trainings are to run without a GPU."""
+    """True if the trainings run without a GPU."""
     return os.environ.get(ON_PROCESSOR) == "1"
 
 

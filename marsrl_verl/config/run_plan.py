@@ -101,6 +101,6 @@ def _trackers(ctx: Context) -> str:
 
 
 def _read(ctx: Context, split: str) -> bool:
-    """Whether all of its files were: those on other file systems are not."""
+    """True if every file of the split was read; files on other file systems are not."""
     read = sum(report.split == split for report in ctx.files)
     return 0 < read == len(as_list(ctx.get(f"data.{split}_files")))

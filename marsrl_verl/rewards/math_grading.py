@@ -199,7 +199,7 @@ def _equal(reference: str, parsed: list[Any]) -> tuple[bool, str | None]:
 
 
 def _are_apart(gold: list[Any], parsed: list[Any]) -> bool:
-    """Whether two exact numbers differ for certain, so that nothing has to be simplified to see it.
+    """True if two exact numbers certainly differ, by 15 digits of their difference and without algebra.
 
     Decimals and percentages are left to math-verify, which rounds the ones and overlooks the others.
     """

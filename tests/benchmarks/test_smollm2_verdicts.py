@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.verdicts import cases, row
+from benchmarks.smollm2_verdicts import cases, row
 
 
 def test_each_problem_has_a_right_and_a_wrong_solution():

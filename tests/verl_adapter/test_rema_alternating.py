@@ -14,7 +14,11 @@ from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
 from marsrl_verl.algos.rema.single_turn.config import Config
 from marsrl_verl.algos.rema.single_turn.method import ReMASingleTurn
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
+from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.policy import Policy, PolicySet
+from marsrl_verl.verl_adapter.components import build_watch
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 
 pytestmark = pytest.mark.slow
@@ -161,3 +165,17 @@ def test_roles_with_a_cut_or_a_grammar_are_not_compared_with_the_engine(changes,
     settings = SimpleNamespace(cut_roles=frozenset({"reasoning"}), algo=ReMASingleTurn.Config(**changes))
     trainer = SimpleNamespace(settings=settings, method=ReMASingleTurn)
     assert PolicyTrainer.cut_roles.fget(trainer) == expected
+
+
+@pytest.mark.parametrize(
+    ("frozen", "untrained"), [((), set()), (("meta_thinking",), set()), (("reasoning",), {"reasoning"})]
+)
+def test_the_watch_looks_at_dialogues_whose_first_agent_is_frozen(frozen, untrained):
+    """Their groups have its name, and the other agent learns from them."""
+    endpoint = "marsrl.policies.far.endpoint"
+    words = ["algo=rema", "cluster=cpu"]
+    if frozen:
+        words += ["marsrl.policies.far.kind=endpoint", f"{endpoint}.base_urls=[http://host:1/v1]"]
+        words += [f"{endpoint}.model=m", *(f"marsrl.roles.{role}.policy=far" for role in frozen)]
+    watch = build_watch(typed_settings(compose_config(parse_arguments(words)).config))
+    assert watch.untrained == untrained

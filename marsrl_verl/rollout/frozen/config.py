@@ -24,7 +24,7 @@ class PolicyEndpoint(EndpointConfig):
     """An OpenAI-compatible endpoint (chat completions) that answers for a frozen policy."""
 
     send_stop: bool = False
-    """Send strings that end a message (`[FINISH]` of `name: rema`) as `stop`, so that the endpoint writes
+    """Send strings that end a message (a dialogue's `[FINISH]`) as `stop`, so that the endpoint writes
     nothing behind them. For servers that say which one ended an answer (vLLM: `stop_reason`, SGLang:
     `matched_stop`), since its text comes without it, and for models that don't think: a string in the
     thinking part would end it. false: the answer is cut behind the string here."""

@@ -113,13 +113,13 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     """Requests that were submitted so far: workers take turns, however few come at a time."""
 
     @cached_property
-    def _grades(self) -> GradeWatch:
+    def _training_grades(self) -> GradeWatch:
         return self._grade_watch()
 
     @cached_property
     def _evaluation_grades(self) -> GradeWatch:
-        """Held-out rows may be good where training rows are not: between training rounds an evaluation says
-        nothing of them."""
+        """Of streamed requests, which are an evaluation's. Held-out rows may be good where training rows are
+        not: between training rounds they say nothing of those."""
         return self._grade_watch()
 
     def _grade_watch(self) -> GradeWatch:
@@ -236,7 +236,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return answers
 
     def _checker(self, requests: list[RolloutRequest]) -> Callable[[list[RolloutOutput]], None]:
-        return lambda outputs: self._check(outputs, requests, self._grades)
+        return lambda outputs: self._check(outputs, requests, self._training_grades)
 
     def _check(
         self, outputs: list[RolloutOutput], requests: Sequence[RolloutRequest], grades: GradeWatch

@@ -1,6 +1,6 @@
 """Whether a Verifier of word problems compares: its verdicts on a right and a wrong solution of each problem.
 
-    python -m benchmarks.verdicts ~/.cache/marsrl-verl/SmolLM2-135M-roles
+    python -m benchmarks.smollm2_verdicts ~/.cache/marsrl-verl/SmolLM2-135M-roles
 
 For folders of models as `marsrl_verl.demo.smollm2.supervised` makes them. A verdict follows its report where
 it says Correct for two equal numbers and Wrong for two different ones, whether they are right or not.
@@ -63,7 +63,7 @@ def cases(count: int, seed: int) -> list[Case]:
 
 
 def row(model: str, temperature: float, judged: Sequence[Case], responses: Sequence[str]) -> Row:
-    """What came out of judgements."""
+    """Shares of one model's judgements."""
     counts: Counter[str] = Counter()
     for case, text in zip(judged, responses, strict=True):
         says_wrong = text.rstrip().endswith("Wrong")
