@@ -111,7 +111,8 @@ class ForwardPass:
     """A model with random weights and a packed row of random tokens."""
 
     def __init__(self, setting: Setting, device: str) -> None:
-        shape = {**SHAPES[setting.shape], "num_hidden_layers": setting.layers}
+        shape = {key: value for key, value in SHAPES[setting.shape].items() if value is not None}
+        shape["num_hidden_layers"] = setting.layers
         config = AutoConfig.for_model(
             **shape, max_position_embeddings=setting.tokens, use_cache=False, dtype=setting.dtype
         )

@@ -5,6 +5,7 @@
     python -m benchmarks.gpu_check 1 --only 'cuda ipc'
     python -m benchmarks.gpu_check --list
     python -m benchmarks.gpu_check 4 5 --on-processor  # their trainings with cluster=cpu: tries the checks
+    python -m benchmarks.gpu_check 5 --patience 2 --set actor_rollout_ref.rollout.gpu_memory_utilization=0.1
 
 Each call prints a table and leaves `call_N.json` in the folder, beside the logs. Status 0: every check
 passed, but for those of packages that are not installed. Without a GPU each check does what a processor can
@@ -19,7 +20,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu_check.calls import NUMBERS, load
-from benchmarks.gpu_check.checks import NOT_INSTALLED, ON_PROCESSOR
+from benchmarks.gpu_check.checks import MORE_OVERRIDES, NOT_INSTALLED, ON_PROCESSOR
 from benchmarks.gpu_check.child import PASSED
 from benchmarks.gpu_check.runner import run_call
 
@@ -34,12 +35,22 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--only", help="one check of the calls, by its name")
     parser.add_argument("--folder", type=Path, default=Path("outputs/gpu_check"), help="records and logs")
     parser.add_argument("--on-processor", action="store_true", help="train with cluster=cpu")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override of all runs; may be repeated",
+    )
+    parser.add_argument("--patience", type=float, default=1.0, help="times as long as a check may take")
     parser.add_argument("--list", action="store_true", help="say what would be run")
     arguments = parser.parse_args(argv)
     if unknown := [one for one in arguments.calls if one not in NUMBERS]:
         parser.error(f"there is no call {unknown[0]}; the calls are {NUMBERS}")
     if arguments.on_processor:
         os.environ[ON_PROCESSOR] = "1"
+    if arguments.set:
+        os.environ[MORE_OVERRIDES] = " ".join(arguments.set)
     calls = [load(number) for number in arguments.calls or NUMBERS]
     names = [check.name for call in calls for check in call.checks]
     if arguments.only and arguments.only not in names:
@@ -49,7 +60,8 @@ def main(argv: list[str]) -> int:
             print(f"call {call.number}, {call.minutes} minutes: {call.title}")
             print("".join(f"  {check.name}, {check.seconds} s\n" for check in call.checks), end="")
         return 0
-    outcomes = [one for call in calls for one in run_call(call, arguments.folder.resolve(), arguments.only)]
+    folder = arguments.folder.resolve()
+    outcomes = [one for call in calls for one in run_call(call, folder, arguments.only, arguments.patience)]
     passed = sum(one.result == PASSED for one in outcomes)
     missing = sum(one.result == NOT_INSTALLED for one in outcomes)
     more = f", {missing} not installed" if missing else ""

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 
 from benchmarks.gpu_check.checks import Bench, Call, Check, NotInstalledError, expect
-from benchmarks.gpu_check.models import SMALL, random_model
+from benchmarks.gpu_check.models import PLANNED, random_model
 
 HEADS, KV_HEADS, SIZE = 12, 2, 128
 """Of DeepSeek-R1-Distill-Qwen-1.5B."""
@@ -187,7 +187,7 @@ def flex(bench: Bench, width: int = 256) -> None:
 def long_update(bench: Bench) -> None:
     """An update of 36k tokens in one micro-batch: the memory it takes beside the plan's."""
     program = [sys.executable, "-m", "benchmarks.gpu_check.long_update"]
-    planned = random_model(bench.folder / "planned", SMALL)
+    planned = random_model(bench.folder / "planned", PLANNED)
     bench.run([*program, str(planned), str(bench.folder / "plan.json"), "--plan"])
     bench.cuda()
     import json

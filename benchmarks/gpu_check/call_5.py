@@ -90,7 +90,7 @@ def judge(done: list[Step], *, gaps: bool) -> None:
 CALL = Call(
     5,
     "the options, each alone",
-    5,
+    10,
     "the option that the check is named after",
-    tuple(Check(name, 75, functools.partial(option, name=name)) for name in RUNS),
+    tuple(Check(name, 120, functools.partial(option, name=name)) for name in RUNS),
 )

@@ -19,6 +19,8 @@ NO_DEVICE = "no CUDA device"
 NOT_INSTALLED = "not installed"
 ON_PROCESSOR = "MARSRL_GPU_CHECK_ON_PROCESSOR"
 """Environment variable: trainings run with `cluster=cpu`, to try the checks themselves."""
+MORE_OVERRIDES = "MARSRL_GPU_CHECK_OVERRIDES"
+"""Environment variable: overrides of all trainings and engines, separated by spaces."""
 _GONE_S = 20
 _END = 2000
 """Characters of a failed program's output that a message shows."""

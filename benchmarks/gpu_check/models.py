@@ -23,7 +23,9 @@ SMALL = {
     "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512,
 }  # fmt: skip
-"""For plans, which read the shape alone, and for processors."""
+"""For processors."""
+PLANNED = {**SMALL, "vocab_size": QWEN3_06B["vocab_size"]}
+"""For plans, which read the shape alone; a vocabulary as small as `SMALL`'s is taken for the tiny world's."""
 
 
 def random_model(folder: Path, shape: Mapping[str, float] = QWEN3_06B, *, tied: bool = True) -> Path:

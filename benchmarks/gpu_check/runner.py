@@ -20,7 +20,7 @@ from marsrl_verl.machine.gpus import list_gpus, visible
 from marsrl_verl.machine.packages import versions_of
 
 _PACKAGES = (*PACKAGES, "tokenizers", "flash-attn", "cupy-cuda13x")
-_PATIENCE = 10
+_WITHOUT_GPU = 10
 """Times as long as a check may take without a GPU, where nobody waits for one."""
 _LEAST_SECONDS = 5
 """With less of a call's time left no check is started."""
@@ -57,21 +57,22 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def run_call(call: Call, folder: Path, only: str | None = None) -> list[Outcome]:
+def run_call(call: Call, folder: Path, only: str | None = None, patience: float = 1.0) -> list[Outcome]:
     """Run a call's checks, print their table and write `FOLDER/call_N.json`.
 
     Args:
         folder: for records and logs.
         only: the one check that is run.
+        patience: times as long as a call and its checks may take.
     """
-    patience = 1 if visible(list_gpus()) else _PATIENCE
+    patience *= 1 if visible(list_gpus()) else _WITHOUT_GPU
     end = time.monotonic() + 60 * call.minutes * patience
     print(f"\nCall {call.number}: {call.title} (at most {call.minutes} minutes)", flush=True)
     outcomes = []
     for check in call.checks:
         if only not in (None, check.name):
             continue
-        budget = min(patience * float(check.seconds), end - time.monotonic())
+        budget = min(patience * check.seconds, end - time.monotonic())
         outcomes.append(run_check(call, check, folder / f"call_{call.number}", budget))
         print(f"  {outcomes[-1].result:<14} {check.name} ({outcomes[-1].seconds:.0f} s)", flush=True)
     print("\n" + table(["check", "result", "figures", "seconds"], [one.cells for one in outcomes]))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from benchmarks.gpu_check.checks import HERE, Bench, CheckError, end_tree, on_processor
+from benchmarks.gpu_check.checks import (
+    HERE,
+    MORE_OVERRIDES,
+    Bench,
+    CheckError,
+    end_tree,
+    on_processor,
+)
 from benchmarks.kill_and_resume import recorded
 from marsrl_verl.machine.gpus import list_gpus, visible
 from marsrl_verl.machine.packages import installed
@@ -43,8 +51,9 @@ def overrides(*own: str, tokens: int = TOKENS, share: float = 0.3) -> list[str]:
         tokens: of a micro-batch.
         share: of the GPU's memory, which the engine takes.
     """
+    more = os.environ.get(MORE_OVERRIDES, "").split()
     if on_processor():
-        return ["cluster=cpu", *_QUIET, *(one for one in own if _key(one) != FUSED)]
+        return ["cluster=cpu", *_QUIET, *(one for one in own if _key(one) != FUSED), *more]
     gpus = visible(list_gpus())
     gib = min(gpu.memory_mib for gpu in gpus) // 1024 if gpus else USUAL_GIB
     return [
@@ -57,6 +66,7 @@ def overrides(*own: str, tokens: int = TOKENS, share: float = 0.3) -> list[str]:
         *_QUIET,
         *(one for one in attention_settings() if _key(one) not in map(_key, own)),
         *own,
+        *more,
     ]
 
 

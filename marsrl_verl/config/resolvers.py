@@ -94,8 +94,9 @@ def _fused_kernels(method: str, share_prefixes: bool) -> bool:
 
 
 def _fused_optimizer(module: str, name: str) -> dict[str, bool] | None:
-    """Arguments of an optimizer that computes a step in one kernel, where it is torch's and has one."""
-    return {"fused": True} if module == "torch.optim" and name in ("Adam", "AdamW", "SGD") else None
+    """Arguments of an optimizer that computes a step in one kernel, where it is torch's and its kernel takes
+    FSDP2's sharded tensors (SGD's does not)."""
+    return {"fused": True} if module == "torch.optim" and name in ("Adam", "AdamW") else None
 
 
 def _state_exceeds_gpu(*, _root_: DictConfig) -> bool:

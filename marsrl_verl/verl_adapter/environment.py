@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 REGISTER_MODULE = "marsrl_verl.verl_adapter.register"
+_FLASHINFER_SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 
 
 def prepare_environment(config: DictConfig) -> dict[str, str]:
@@ -46,6 +47,10 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
         path = _prepend(str(DISTRIBUTION_FOLDER), path)
         if str(DISTRIBUTION_FOLDER) not in sys.path:
             sys.path.insert(0, str(DISTRIBUTION_FOLDER))
+    elif _FLASHINFER_SAMPLER not in os.environ:
+        # Upstream behaviour: vLLM imports FlashInfer for a sampler that it passes over where a request has a
+        # seed of its own, as all of ours have. Where FlashInfer is not installed, its engine does not start.
+        env_vars.setdefault(_FLASHINFER_SAMPLER, "0")
     env_vars["PYTHONPATH"] = path
     os.environ.update(env_vars)
     # Upstream behaviour: `ray.init` puts a job's runtime environment and ours together, and refuses a

@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from attention_cases import packed_layout
 from flash_functions import attend, flash_attn_func, flash_attn_varlen_func, give_transformers
+from kernel_cases import DEVICE
 from test_collector import FIRST, SECOND, model_of, tokens
 from transformers import modeling_flash_attention_utils as flash_utils
 
@@ -40,12 +41,13 @@ def no_second_pass(monkeypatch):
 
 
 def influence(attention: str, layout, ids, backend: str = "triton", **inputs) -> torch.Tensor:
-    model = model_of("qwen3", head_dim=16, **inputs.pop("model", {}))
+    model = model_of("qwen3", head_dim=16, **inputs.pop("model", {})).to(DEVICE)
     model.config._attn_implementation = attention
-    with torch.no_grad(), collect_influence(model, layout, backend) as collector:
-        model(ids, use_cache=False, **inputs)
+    moved = {name: value.to(DEVICE) for name, value in inputs.items()}
+    with torch.no_grad(), collect_influence(model, layout.to(DEVICE), backend) as collector:
+        model(ids.to(DEVICE), use_cache=False, **moved)
     assert collector.layers == 3
-    return collector.by_step()
+    return collector.by_step().cpu()
 
 
 @pytest.mark.usefixtures("flash", "no_second_pass")
@@ -94,7 +96,7 @@ def test_padded_rows_are_computed_again(monkeypatch):
 def test_the_queries_are_those_that_were_multiplied():
     """A float32 model under autocast: flash-attention multiplies bfloat16, and so do the column sums."""
     layout, ids = packed_layout([FIRST], delta=1), tokens(sum(FIRST), 1)[None]
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         found = influence("flash_attention_2", layout, ids)
     assert found.dtype == torch.float32
     whole = influence("sdpa", layout, ids, "chunked")

@@ -50,6 +50,12 @@ def test_the_type_and_the_number_of_layers_are_those_asked_for():
     assert half.model.config._attn_implementation == "sdpa"
 
 
+@pytest.mark.parametrize("shape", fci_forward.SHAPES)
+def test_every_shape_is_one_that_transformers_builds(shape):
+    one = ForwardPass(Setting(shape, 1, 28, "sdpa", "bfloat16", "auto", 1, 8), "meta")
+    assert len(one.model.model.layers) == 1
+
+
 def test_passes_take_turns_and_ratios_are_those_of_neighbours(monkeypatch):
     """With a clock that says what was run."""
     seen: list[str] = []

@@ -16,7 +16,7 @@ from benchmarks.gpu_check import __main__ as command
 from benchmarks.gpu_check import call_4, call_5, call_6, calls, runner, training
 from benchmarks.gpu_check.call_4 import EXPECTED, JUDGED, judge, rows_of
 from benchmarks.gpu_check.checks import NO_DEVICE, Bench, CheckError, NoCudaDeviceError
-from benchmarks.gpu_check.models import QWEN3_06B, SMALL, random_model
+from benchmarks.gpu_check.models import PLANNED, QWEN3_06B, SMALL, random_model
 from benchmarks.gpu_check.rewards import Parity
 from benchmarks.training_runs import Step
 from marsrl_verl.config.application import check_values
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def here(monkeypatch):
     """The call above is run as call 9, in the checks' own processes."""
-    monkeypatch.setattr(runner, "_PATIENCE", 1)
+    monkeypatch.setattr(runner, "_WITHOUT_GPU", 1)
     code = (
         "import sys; from pathlib import Path; import benchmarks.gpu_check.calls as calls; "
         f"sys.path.insert(0, {str(Path(__file__).parent)!r}); import ending_checks as own; "
@@ -63,8 +63,26 @@ def test_a_call_goes_on_after_every_kind_of_failure(here, tmp_path, capsys):
     assert "CheckError" in (tmp_path / "call_9" / "failing" / "log.txt").read_text()
 
 
+def test_overrides_of_the_command_line_come_last(monkeypatch, tmp_path):
+    given = {}
+
+    def noted(call, folder, only, patience):
+        given.update(patience=patience, own=training.overrides("model=tiny"))
+        return []
+
+    monkeypatch.setattr(command, "run_call", noted)
+    share = "actor_rollout_ref.rollout.gpu_memory_utilization=0.1"
+    with mock.patch.dict("os.environ"):
+        command.main(
+            ["5", "--folder", str(tmp_path), "--patience", "2", "--set", share, "--set", "data.seed=7"]
+        )
+    assert given["patience"] == 2.0 and given["own"][-2:] == [share, "data.seed=7"]
+    check_values([*given["own"], f"marsrl.run.output_root={tmp_path}"])  # a key may be given twice
+    assert training.overrides()[-1] != "data.seed=7"
+
+
 def test_what_a_call_has_no_time_for_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "_PATIENCE", 0)
+    monkeypatch.setattr(runner, "_WITHOUT_GPU", 0)
     assert {one.result for one in runner.run_call(CALL, tmp_path)} == {"not reached"}
 
 
@@ -155,7 +173,7 @@ def test_every_run_is_one_that_the_checks_accept(name, flash, monkeypatch, tmp_p
 
 
 def test_the_run_of_long_responses_is_accepted(tmp_path):
-    model = random_model(tmp_path / "model", SMALL)
+    model = random_model(tmp_path / "model", PLANNED)
     check_values([*call_6.settings(str(model)), f"marsrl.run.output_root={tmp_path}"])
 
 

@@ -99,7 +99,6 @@ PLACES = {
         "actor_rollout_ref.model.override_config.attn_implementation=sdpa",
         "actor_rollout_ref.model.use_remove_padding=false",
         "actor_rollout_ref.actor.use_torch_compile=false",
-        "actor_rollout_ref.actor.use_dynamic_bsz=false",
         "actor_rollout_ref.actor.fsdp_config.use_torch_compile=false",
         "actor_rollout_ref.actor.fsdp_config.offload_policy=false",
         "actor_rollout_ref.actor.fsdp_config.param_offload=false",
@@ -111,6 +110,8 @@ PLACES = {
     ),
 }
 """Settings of the place, by whether it is a GPU."""
+ON_PROCESSOR = ("trainer.device=cpu", "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM=cpu")
+"""Lets a processor compute with the GPU's settings."""
 FOUND = {
     "actor/loss": 0.120129,
     "actor/pg_loss": 0.162666,
@@ -374,8 +375,9 @@ def main(arguments: argparse.Namespace) -> None:
     from marsrl_verl.verl_adapter.environment import prepare_environment
 
     folder = arguments.folder
-    config = composed(folder, *arguments.overrides, cuda=arguments.cuda, untied=arguments.untied)
-    if arguments.cuda and not torch.cuda.is_available():
+    own = [*(ON_PROCESSOR if arguments.on_processor else ()), *arguments.overrides]
+    config = composed(folder, *own, cuda=arguments.cuda, untied=arguments.untied)
+    if arguments.cuda and not (arguments.on_processor or torch.cuda.is_available()):
         sys.exit("no CUDA device")
     prepare_environment(config)
     # What takes the time is imported once; the ranks are forks of this process.
@@ -395,7 +397,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--cuda", action="store_true", help="with a GPU's settings")
+    parser.add_argument("--on-processor", action="store_true", help="without one")
     parser.add_argument("--untied", action="store_true")
     parser.add_argument("--case", action="append", choices=list(CASES))
     main(parser.parse_intermixed_args())

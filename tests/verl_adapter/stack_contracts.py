@@ -91,7 +91,7 @@ CONTAINS: dict[str, tuple[str, ...]] = {
     # What verl says to every worker, and `environment.over_verls_variables` with it.
     "vllm.envs": (
         "VLLM_DISABLE_COMPILE_CACHE", "VLLM_LOGGING_LEVEL", "VLLM_BATCH_INVARIANT",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_USE_FLASHINFER_SAMPLER",
     ),
 }  # fmt: skip
 """Words that a module's source has."""

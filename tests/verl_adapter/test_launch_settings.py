@@ -144,6 +144,15 @@ def test_a_run_on_gpus_gets_our_module_and_this_folder_and_no_stand_in():
     assert "VERL_PLATFORM" not in env_vars
 
 
+def test_the_engine_starts_without_flashinfer_unless_it_is_asked_for(monkeypatch):
+    name = "VLLM_USE_FLASHINFER_SAMPLER"
+    monkeypatch.delenv(name, raising=False)
+    assert prepare_environment(environment_config())[name] == "0"
+    assert prepare_environment(environment_config({name: "1"}))[name] == "1"
+    monkeypatch.setenv(name, "1")
+    assert name not in prepare_environment(environment_config())
+
+
 def test_variables_of_the_configuration_come_first():
     configured = {"VERL_USE_EXTERNAL_MODULES": "mine", "HF_HUB_OFFLINE": "0"}
     env_vars = prepare_environment(environment_config(configured, model=os.getcwd()))
