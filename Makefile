@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 
-.PHONY: help install demo smollm2 compare test unit e2e rehearse test-without lint check-gpu-extra check-gpu-sources gpu-check clean
+.PHONY: help install demo smollm2 compare test unit e2e rehearse test-without test-gpu-versions lint check-gpu-extra check-gpu-sources gpu-check clean
 
 help:
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 5 minutes);"
@@ -27,6 +27,9 @@ help:
 	@echo "            architecture (a minute each); ONLY: those with this in their names"
 	@echo "make test-without METHOD=attnrl"
 	@echo "            the unit tests of what is left when a method is taken out of a copy of the tree"
+	@echo "make test-gpu-versions"
+	@echo "            tests of kernels and verl's workers, and the demo, on the processor with the GPUs' vLLM, torch and"
+	@echo "            transformers, in an environment of their own (.venv-gpu-versions, 15 minutes)"
 	@echo "make lint   ruff, mypy and the import contracts"
 	@echo "make gpu-check [CALL=1]"
 	@echo "            on a machine with an NVIDIA GPU: what proves the package there, in six calls of minutes"
@@ -76,6 +79,21 @@ unit: $(STAMP)
 
 e2e: $(STAMP)
 	$(E2E)
+
+# The versions of the extra `gpu`, as far as a processor runs them.
+GPU_VERSIONS := .venv-gpu-versions
+GPU_VERSIONS_STAMP := $(GPU_VERSIONS)/.installed
+
+$(GPU_VERSIONS_STAMP): $(STAMP) requirements/gpu-versions-on-cpu.txt
+	test -x $(GPU_VERSIONS)/bin/python || $(PYTHON) -m venv $(GPU_VERSIONS)
+	$(VENV)/bin/uv pip install --python $(GPU_VERSIONS)/bin/python --quiet --compile-bytecode $(TORCH_SOURCE) \
+		--override requirements/cpu-overrides.txt --override requirements/gpu-versions-on-cpu.txt --editable '.[cpu,dev]'
+	touch $@
+
+test-gpu-versions: $(GPU_VERSIONS_STAMP)
+	OMP_NUM_THREADS=1 $(GPU_VERSIONS)/bin/python -m pytest tests/attention tests/verl_adapter -m 'not e2e' \
+		-n auto --maxprocesses 8 $(BY_FILE)
+	$(GPU_VERSIONS)/bin/python -m recipe.marsrl.main_marsrl name=gpu_versions cluster=cpu marsrl.run.existing=replace
 
 rehearse: $(STAMP)
 	$(PY) tests/rehearsal/rehearse.py $(ONLY)

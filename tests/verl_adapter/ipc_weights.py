@@ -1,9 +1,10 @@
 """verl's weight sync between two processes, without Ray and vLLM: the sender's side starts the receiver's.
 
-    python ipc_weights.py FOLDER [--shared-memory]
+    python ipc_weights.py FOLDER [--shared-memory] [--failing]
 
 Weights go through CUDA IPC on the first GPU, or through shared memory. What arrived, as seconds and the
-largest difference of each weight, is left in `FOLDER/received.json`.
+largest difference of each weight, is left in `FOLDER/received.json`. With `--failing` the receiver refuses
+the second bucket, and what the sender raises is printed.
 """
 
 from __future__ import annotations
@@ -55,6 +56,42 @@ def send(folder: Path, shared: bool) -> None:
         asyncio.run(sender.async_send_weights(iter(weights_of(shared, round_, device).items())))
 
 
+def send_to_one_that_fails(folder: Path) -> None:
+    from marsrl_verl.verl_adapter.rollout_server.weight_transfer import ListeningSender
+
+    (folder / "weights.refused").write_text("of an earlier sync")
+    try:
+        sender = ListeningSender(address(folder), BUCKET_MIB, use_shm=True)
+        asyncio.run(sender.async_send_weights(iter(weights_of(True, 0, "cpu").items())))
+    except RuntimeError as error:
+        (folder / "raised.json").write_text(json.dumps(str(error)))
+
+
+def receive_and_fail(folder: Path) -> None:
+    """As vLLM's worker would: it refuses the second bucket, and lives on."""
+    import torch
+    from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
+    from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
+
+    from marsrl_verl.verl_adapter.rollout_server.weight_transfer import OwnSocketExtension
+
+    buckets = []
+
+    def keep(bucket, is_last):
+        buckets.append(len(bucket))
+        assert len(buckets) < 2, "a weight of 3 into a parameter of 0"
+
+    def received(self):
+        BucketedWeightReceiver(address(folder), torch.device("cpu"), use_shm=True).receive_weights(keep)
+
+    vLLMColocateWorkerExtension.update_weights_from_ipc = received
+    OwnSocketExtension._get_zmq_handle = lambda self: address(folder)
+    try:
+        object.__new__(OwnSocketExtension).update_weights_from_ipc()
+    except RuntimeError:
+        time.sleep(60)
+
+
 def receive(folder: Path, shared: bool) -> None:
     import torch
     from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
@@ -83,6 +120,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shared-memory", action="store_true")
+    parser.add_argument("--failing", action="store_true")
     parser.add_argument("--receive", action="store_true")
     options = parser.parse_args()
     if options.shared_memory:
@@ -90,11 +128,16 @@ if __name__ == "__main__":
         os.environ["VERL_USE_EXTERNAL_MODULES"] = "marsrl_verl.verl_adapter.register"
         if not installed("vllm"):
             sys.path.insert(0, str(DISTRIBUTION_FOLDER))
-    if options.receive:
+    if options.receive and options.failing:
+        receive_and_fail(options.folder)
+    elif options.receive:
         receive(options.folder, options.shared_memory)
     else:
         receiver = subprocess.Popen([sys.executable, *sys.argv, "--receive"])
         try:
+            if options.failing:
+                send_to_one_that_fails(options.folder)
+                sys.exit()
             send(options.folder, options.shared_memory)
             sys.exit(receiver.wait(timeout=60))
         finally:

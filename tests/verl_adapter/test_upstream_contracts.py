@@ -123,7 +123,8 @@ def test_every_imported_name_is_listed():
 def test_every_module_named_in_a_string_exists():
     named = uses.module_strings()
     assert "vllm.v1.engine.core" in named, "the template's imports are found"
-    missing = {name: file for name, file in named.items() if not uses.is_module(name)}
+    others = {"vllm.general_plugins"}  # a group of entry points
+    missing = {name: file for name, file in named.items() if name not in others and not uses.is_module(name)}
     assert not missing
 
 

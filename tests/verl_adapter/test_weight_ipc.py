@@ -32,3 +32,11 @@ def test_every_weight_arrives_unchanged_in_every_round(tmp_path, arguments, name
     for one in rounds:
         assert one["missing"] == []
         assert one["differences"] == dict.fromkeys(names, 0.0)
+
+
+def test_a_sender_is_told_the_first_error_of_an_engine_that_refuses(tmp_path):
+    """Closing the shared memory, of which the traceback holds a part, fails after it."""
+    run_program(Path(ipc_weights.__file__), tmp_path, "--shared-memory", "--failing")
+    assert json.loads((tmp_path / "raised.json").read_text()) == (
+        "the engine can't take the trainer's weights: AssertionError: a weight of 3 into a parameter of 0"
+    )

@@ -1,14 +1,18 @@
 """verl's weight transfer between a trainer's rank and the engine beside it, through the run's own sockets.
 
-Both sides name the socket by themselves; `weight_sockets` says where it lies and why.
+Both sides name the socket by themselves; `weight_sockets` says where it lies and why. An engine that fails to
+take the weights says so in a file beside it, which ends the sender's wait.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from verl.checkpoint_engine.base import CheckpointEngineWorker
+from verl.workers.rollout.vllm_rollout import vllm_rollout
+from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
@@ -31,11 +35,73 @@ class OwnSocketAdapter(ServerAdapter):
         self.zmq_handle = own_socket(self.zmq_handle)
 
 
+def _refusal(address: str) -> Path:
+    """The file in which the engine's side says why it does not take the weights."""
+    return Path(f"{address.removeprefix('ipc://')}.refused")
+
+
+class ListeningSender(BucketedWeightSender):
+    """Upstream behaviour: verl's sender waits without end for an engine's side that has failed.
+
+    Raises:
+        RuntimeError: the engine's side has failed, and why.
+    """
+
+    socket: Any
+
+    def _init_socket(self) -> None:
+        _refusal(self.zmq_handle).unlink(missing_ok=True)
+        super()._init_socket()
+        self.socket = _Answers(self.socket, _refusal(self.zmq_handle))
+
+
+vars(vllm_rollout)["BucketedWeightSender"] = ListeningSender  # what `ServerAdapter` makes
+
+
+class _Answers:
+    """A sender's socket on which nobody waits for a receiver that has failed."""
+
+    def __init__(self, socket: Any, refusal: Path) -> None:
+        self._socket, self._refusal = socket, refusal
+
+    def recv(self) -> bytes:
+        while not self._socket.poll(_POLL_MS):
+            if self._refusal.exists():
+                raise RuntimeError(self._refusal.read_text())
+        return bytes(self._socket.recv())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+_POLL_MS = 1000
+
+
 class OwnSocketExtension(vLLMColocateWorkerExtension):
     """The receiver, in vLLM's worker."""
 
     def _get_zmq_handle(self) -> str:
         return own_socket(super()._get_zmq_handle())
+
+    def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> None:
+        """As verl's.
+
+        Raises:
+            RuntimeError: the engine can't take the weights. Upstream behaviour: closing the shared memory
+                then fails too, and vLLM tells of that alone.
+        """
+        try:
+            super().update_weights_from_ipc(*args, **kwargs)
+        except Exception as error:
+            first: BaseException = error
+            while first.__context__ is not None:
+                first = first.__context__
+            what = f"the engine can't take the trainer's weights: {type(first).__name__}: {first}"
+            refusal = _refusal(self._get_zmq_handle())
+            written = refusal.with_suffix(".written")
+            written.write_text(what)
+            written.rename(refusal)
+            raise RuntimeError(what) from error
 
 
 class OwnSocketEngineWorker(CheckpointEngineWorker):
