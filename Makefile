@@ -24,7 +24,7 @@ help:
 	@echo "make e2e    the tests with real Ray, FSDP2 and vLLM"
 	@echo "make rehearse ONLY=marsrl"
 	@echo "            every GPU example and preset for a few steps on the processor, with a small random model of its"
-	@echo "            architecture (a minute each); ONLY: those with this in their names"
+	@echo "            architecture (half a minute each); ONLY: those with this in their names"
 	@echo "make test-without METHOD=attnrl"
 	@echo "            the unit tests of what is left when a method is taken out of a copy of the tree"
 	@echo "make test-gpu-versions"
@@ -127,4 +127,4 @@ check-gpu-sources: $(STAMP)
 	$(PY) tests/verl_adapter/gpu_sources.py .gpu_sources $(ARGS)
 
 clean:
-	rm -rf $(VENV) .gpu_sources .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(GPU_VERSIONS) .gpu_sources .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -119,7 +119,7 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         plan {_OWN}gsm8k.jsonl | There is no column prompt | prepare_data
         plan {_OWN}problems.csv | files of type .csv are not read | prepare_data
         plan {_OWN}text.jsonl | Column prompt holds str, expected chat messages | prepare_data
-        plan {_OWN}latin1.jsonl | The line is no UTF-8 text | line 1
+        plan {_OWN}latin1.jsonl | The line is not UTF-8 text | line 1
         plan {_OWN}broken.parquet | no readable parquet file | prepare_data
         plan {_OWN}few.jsonl | fewer than one step takes | Set it to at most 3
         plan {_OWN}twice.jsonl | 255 of 256 rows | repeat a problem of an earlier row | 0

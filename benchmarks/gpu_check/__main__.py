@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     if arguments.on_processor:
         os.environ[ON_PROCESSOR] = "1"
     if arguments.set:
-        os.environ[MORE_OVERRIDES] = " ".join(arguments.set)
+        os.environ[MORE_OVERRIDES] = "\n".join(arguments.set)
     calls = [load(number) for number in arguments.calls or NUMBERS]
     names = [check.name for call in calls for check in call.checks]
     if arguments.only and arguments.only not in names:

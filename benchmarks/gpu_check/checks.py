@@ -20,7 +20,7 @@ NOT_INSTALLED = "not installed"
 ON_PROCESSOR = "MARSRL_GPU_CHECK_ON_PROCESSOR"
 """Environment variable: trainings run with `cluster=cpu`, to try the checks themselves."""
 MORE_OVERRIDES = "MARSRL_GPU_CHECK_OVERRIDES"
-"""Environment variable: overrides of all trainings and engines, separated by spaces."""
+"""Environment variable: overrides of all trainings and engines, one a line."""
 _GONE_S = 20
 _END = 2000
 """Characters of a failed program's output that a message shows."""

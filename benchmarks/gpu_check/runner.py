@@ -67,7 +67,7 @@ def run_call(call: Call, folder: Path, only: str | None = None, patience: float 
     """
     patience *= 1 if visible(list_gpus()) else _WITHOUT_GPU
     end = time.monotonic() + 60 * call.minutes * patience
-    print(f"\nCall {call.number}: {call.title} (at most {call.minutes} minutes)", flush=True)
+    print(f"\nCall {call.number}: {call.title} (at most {patience * call.minutes:g} minutes)", flush=True)
     outcomes = []
     for check in call.checks:
         if only not in (None, check.name):

@@ -51,7 +51,7 @@ def overrides(*own: str, tokens: int = TOKENS, share: float = 0.3) -> list[str]:
         tokens: of a micro-batch.
         share: of the GPU's memory, which the engine takes.
     """
-    more = os.environ.get(MORE_OVERRIDES, "").split()
+    more = os.environ.get(MORE_OVERRIDES, "").splitlines()
     if on_processor():
         return ["cluster=cpu", *_QUIET, *(one for one in own if _key(one) != FUSED), *more]
     gpus = visible(list_gpus())

@@ -132,7 +132,7 @@ def _stages(plan: BatchPlan, frozen: Collection[str]) -> list[str]:
     lines = ["Stages (upper bounds: a problem ends early when no output may be an input)", *_table(rows)]
     if plan.pipelined and len(plan.stages) > 1:
         lines.append(
-            f"  pipelined: one generation round per step; all {len(plan.stages)} stages from step "
+            "  pipelined: one generation round per step; all stages from step "
             f"{len(plan.stages)} on, step t holds stages 1…t before"
         )
     elif len(plan.stages) > 1:
@@ -211,7 +211,7 @@ def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
         ),
         ("micro-batch", f"{micro} per rank"),
         ("padding", f"trained rows are filled up to a multiple of {plan.row_multiple} ({unit})"),
-        ("", f"with rows outside the loss: at most {plan.row_multiple - 1}, {padding} in the fullest step"),
+        ("", f"with rows outside the loss: at most {plan.row_multiple - 1}; {padding} in the fullest step"),
     )
     return ["Batch of one step", *(f"  {name:<19} {value}" for name, value in facts)]
 

@@ -71,7 +71,7 @@ def no_cluster_at(address: str) -> str | None:
     if answer is None:
         return f"{address}, {what}, accepts connections, but does not answer within {_KNOCK_S:g} s."
     if len(answer) < _HEADER_BYTES or answer[3] != _SETTINGS_FRAME:
-        return f"What listens at {address}, {what}, is no Ray head (its port is 6379 unless told otherwise)."
+        return f"What listens at {address}, {what}, is not a Ray head (whose port is 6379 by default)."
     return None
 
 

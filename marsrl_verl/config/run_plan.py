@@ -12,6 +12,7 @@ from marsrl_verl.config.checks.loggers import AUTO, default_loggers
 from marsrl_verl.config.memory import model_shapes
 from marsrl_verl.config.run_cost import (
     SHORT,
+    RunLength,
     checkpoint_cost,
     evaluation_tokens,
     measured_evaluation_rate,
@@ -27,7 +28,11 @@ from marsrl_verl.reporting.storage import size_text
 def whole_run(ctx: Context, plan: BatchPlan) -> list[str]:
     """Steps, tokens, hours, and what is kept."""
     config, run = ctx.config, ctx.settings.run
-    length = run_length(config, training_rows(ctx) if _read(ctx, "train") else None)
+    rows = training_rows(ctx) if _read(ctx, "train") else None
+    length, drained = run_length(config, rows), ctx.method.passes is Passes.DRAINED
+    bound = None
+    if drained and rows is not None:
+        bound = ctx.method.most_steps(ctx.settings.algo, rows, int(config.data.train_batch_size))
     tokens, total = step_tokens(plan, ctx.settings), None
     steps = f"{config.trainer.total_epochs:,} passes over the data, which was not read"
     if length.total is not None:
@@ -35,9 +40,12 @@ def whole_run(ctx: Context, plan: BatchPlan) -> list[str]:
         if length.per_pass:
             passes = length.total * int(config.data.train_batch_size) / training_rows(ctx)
             steps += f", {passes:,.1f} passes over the data; {length.per_pass:,} in each"
+        if bound is not None and bound <= length.total:
+            length = RunLength(bound, length.per_pass)
+            steps, total = f"{bound:,} at most, if every pass asks all problems", bound * tokens
     limits = ((run.max_generated_tokens, "generated tokens"), (run.max_tool_calls, "tool calls"))
     ends = [f"{limit:,} {what}" for limit, what in limits if limit is not None]
-    if ctx.method.passes is Passes.DRAINED:
+    if drained:
         ends.append("the method's last pass")
     facts = [("steps", steps if not ends else f"{steps}; ends earlier after {' or '.join(ends)}")]
     if total is None:
@@ -64,7 +72,8 @@ def _time(ctx: Context, training: int, steps: int) -> str:
     most = training / rate / 3600 + evaluating
     share = speed = ""
     if evaluating:
-        share = f", {evaluating / most:.0%} of it evaluations"
+        part = evaluating / most
+        share = f", {f'{part:.0%}' if part >= 0.01 else 'under 1%'} of it evaluations"
         share += " (upper bound: they have no update)" if apart is None else ""
         speed = f" ({apart:,.0f} in evaluations)" if apart is not None else ""
     return (
@@ -87,6 +96,7 @@ def _checkpoints(ctx: Context, steps: int | None) -> str:
         return f"{when}; their size is not known"
     limit = ctx.config.trainer.max_actor_ckpt_to_keep
     kept = "all are kept" if limit is None else f"the newest {limit} are kept"
+    kept = "the newest is kept" if limit == 1 else kept
     disk = "as many as are written" if cost.most is None else size_text(cost.most)
     return f"{size_text(cost.one)} {when}; {kept} (trainer.max_actor_ckpt_to_keep); disk needed: {disk}"
 

@@ -385,6 +385,16 @@ class Method(ABC):
         (`marsrl.watch.one_outcome`). None: it decides nothing."""
         return None
 
+    @classmethod
+    def most_steps(cls, config: Any, problems: int, per_step: int) -> int | None:
+        """Where `passes` is drained: the steps of all passes at most, for the plan. None: without end.
+
+        Args:
+            problems: of the training data.
+            per_step: as configured (`data.train_batch_size`).
+        """
+        return None
+
     # --- requests ------------------------------------------------------------------------------
 
     def admits(self, problem: Problem) -> bool:

@@ -147,7 +147,7 @@ def _parsed(line: bytes) -> dict[str, Any] | RowError:
     try:
         data = json.loads(line.decode())
     except UnicodeDecodeError:
-        return RowError("the line is no UTF-8 text", "save the file as UTF-8")
+        return RowError("the line is not UTF-8 text", "save the file as UTF-8")
     except ValueError:
         return RowError("the line is no JSON", "repair or remove the line")
     return _checked(data)

@@ -222,7 +222,7 @@ def test_what_is_no_ray_is_not_joined(word):
     """For seven minutes Ray would knock at its own dashboard."""
     with listening(word) as address:
         found = ray_cluster.no_cluster_at(address)
-    assert found is not None and f"What listens at {address}" in found and "is no Ray head" in found
+    assert found is not None and f"What listens at {address}" in found and "is not a Ray head" in found
 
 
 def test_what_says_nothing_is_not_joined(monkeypatch):

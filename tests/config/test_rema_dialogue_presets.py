@@ -35,7 +35,7 @@ def test_the_plan_of_dialogues(run, algo):
     assert (NO_CLIP in text) == (algo == "rema_released"), "a clip that can't act is reported"
     assert f"optimizer updates {4 if algo == 'rema' else 1}" in text
     assert "+ instruction 16" in text, "of the first instruction alone"
-    assert "the lists have room for 2 turns of them" in text, "48 tokens: 16, and 2 x 16 before the second"
+    assert "room in the lists for 2 turns of them" in text, "48 tokens: 16, and 2 x 16 before the second"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_tiny_world_has_room_for_dialogues(run, algo, trained):
     assert (done.status, done.err) == (0, "")
     text = " ".join(done.out.split())
     assert "messages of up to 56 tokens" in text
-    assert "the lists have room for 3 turns of them" in text
+    assert "room in the lists for 3 turns of them" in text
     assert f"trained, at most {trained} (" in text, "of two models in turn one agent's rows"
     assert text.count(" fits ") == 2
 

@@ -177,3 +177,22 @@ def test_of_data_that_is_partly_elsewhere_nobody_knows_the_steps(run, tmp_path):
     words = (f"data.train_files=[{here},s3://bucket/b.parquet]", f"data.val_files={here}")
     text = whole_run(run("data=parquet", *words, "data.train_batch_size=32", "dry_run=true"))
     assert "steps 10 passes over the data, which was not read" in text
+
+
+def test_phases_bound_the_steps(run):
+    """Three iterations of two phases: each counts in one pass, then trains in four. The reasoning agent's
+    steps ask a quarter of the problems, which become four prompts each."""
+    words = (
+        "algo=rema_single_turn", "model=tiny_rema", "data=rema_world", "pipeline=sequential",
+        "policies=model_per_role", "data.train_batch_size=16", "trainer.total_training_steps=null",
+        "trainer.total_epochs=10000", "marsrl.algo.iterations=3", "marsrl.algo.episodes=4",
+        "marsrl.algo.plans_per_problem=4", "data.train_max_samples=200", "dry_run=true",
+    )  # fmt: skip
+    counting, planning, solving = 13, 13, 50  # of 200 problems, 16 or 4 a step
+    steps = 3 * (counting + 4 * planning + counting + 4 * solving)
+    text = whole_run(run(*words))
+    assert f"steps {steps} at most, if every pass asks all problems; ends earlier" in text
+    text = whole_run(run(*words, "marsrl.algo.iterations=null"))
+    assert "steps 120,000, 9,600.0 passes over the data" in text
+    text = whole_run(run(*words, "trainer.total_training_steps=5"))
+    assert "steps 5, " in text

@@ -106,11 +106,13 @@ def machine(config: DictConfig) -> Settings:
 def sizes(config: DictConfig) -> Settings:
     """A few steps of a few short responses: as many as it takes until every kind of row was trained."""
     marsrl, algo = config.marsrl, config.marsrl.algo
-    problems = max(2, int(marsrl.pipeline.updates_per_step))
+    # A model that thinks seldom ends a dialogue outside of its thoughts.
+    dialogues = algo.get("max_turns") is not None
+    problems = max(4 if dialogues else 2, int(marsrl.pipeline.updates_per_step))
     segments = int(marsrl.pipeline.max_segments)
     found: Settings = {
         "data.train_batch_size": problems,
-        "trainer.total_training_steps": 2 if segments == 1 else 2 + segments,
+        "trainer.total_training_steps": (4 if dialogues else 2) if segments == 1 else 2 + segments,
         "marsrl.algo.group_size": min(4, int(algo.group_size)),
         "marsrl.evaluation.before": False,
         "marsrl.evaluation.after": bool(config.trainer.val_only),
@@ -149,8 +151,9 @@ def sizes(config: DictConfig) -> Settings:
 
 
 def rewards(config: DictConfig) -> Settings:
-    """A random model is never right and gives no verdict: half of its answers are taken for right, half of
-    its verdicts for Correct, so that there is something to learn."""
+    """A random model is never right, has no answer and gives no verdict: half of its answers are taken for
+    right, half of its verdicts for Correct, and where answers are compared each solution has one, so that
+    there is something to learn."""
     found: Settings = {}
     answering = method_class(config.marsrl.algo.name).answering_roles
     for role, spec in config.marsrl.reward.items():
@@ -160,6 +163,8 @@ def rewards(config: DictConfig) -> Settings:
         found[f"marsrl.reward.{role}.kwargs.graded_by"] = spec.target
         if spec.target in VERDICTS:
             found[f"marsrl.reward.{role}.kwargs.says"] = list(VERDICTS[spec.target])
+    if config.marsrl.algo.get("plan_reward") == "consistency":
+        found["marsrl.prompts.target"] = "chance:AlwaysAnswered"
     return found
 
 

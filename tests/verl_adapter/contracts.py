@@ -241,7 +241,7 @@ SIGNATURES: dict[str, list[str]] = {
         "self", "config", "model_config", "device_mesh", "replica_rank",
     ],
     "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension._get_zmq_handle": ["self"],
-    # Who fails to take the weights is heard.
+    # A receiver that fails is heard.
     "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension.update_weights_from_ipc": [
         "self", "peft_config", "base_sync_done", "use_shm",
     ],

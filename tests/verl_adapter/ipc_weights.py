@@ -1,10 +1,10 @@
 """verl's weight sync between two processes, without Ray and vLLM: the sender's side starts the receiver's.
 
-    python ipc_weights.py FOLDER [--shared-memory] [--failing]
+    python ipc_weights.py FOLDER [--shared-memory] [--failing WHEN]
 
 Weights go through CUDA IPC on the first GPU, or through shared memory. What arrived, as seconds and the
-largest difference of each weight, is left in `FOLDER/received.json`. With `--failing` the receiver refuses
-the second bucket, and what the sender raises is printed.
+largest difference of each weight, is left in `FOLDER/received.json`. With `--failing` the receiver fails, and
+what the sender raises is left in `FOLDER/raised.json`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SHAPES = {
 LARGER = {"larger than a bucket": (1024, 2048)}
 """Sent by a handle of its own, which shared memory has none of."""
 ROUNDS = 3
+FAILURES = ("before", "bucket", "last bucket")
 
 
 def weight(name: str, shape: tuple[int, ...], round_: int, device: str):
@@ -57,31 +58,40 @@ def send(folder: Path, shared: bool) -> None:
 
 
 def send_to_one_that_fails(folder: Path) -> None:
-    from marsrl_verl.verl_adapter.rollout_server.weight_transfer import ListeningSender
+    from verl.workers.rollout.vllm_rollout import vllm_rollout
 
-    (folder / "weights.refused").write_text("of an earlier sync")
+    from marsrl_verl.rollout.generation import EngineUnavailableError
+    from marsrl_verl.verl_adapter.rollout_server import weight_transfer  # noqa: F401
+
     try:
-        sender = ListeningSender(address(folder), BUCKET_MIB, use_shm=True)
+        sender = vllm_rollout.BucketedWeightSender(address(folder), BUCKET_MIB, use_shm=True)
         asyncio.run(sender.async_send_weights(iter(weights_of(True, 0, "cpu").items())))
-    except RuntimeError as error:
+    except EngineUnavailableError as error:
         (folder / "raised.json").write_text(json.dumps(str(error)))
 
 
-def receive_and_fail(folder: Path) -> None:
-    """As vLLM's worker would: it refuses the second bucket, and lives on."""
+def receive_and_fail(folder: Path, when: str) -> None:
+    """As vLLM's worker would: it fails before it connects, at a bucket, or when all is received, and lives
+    on."""
     import torch
     from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
     from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
     from marsrl_verl.verl_adapter.rollout_server.weight_transfer import OwnSocketExtension
 
-    buckets = []
+    def refuse() -> None:
+        try:
+            {}["loader"]
+        except KeyError as error:
+            raise ValueError("a weight of 3 into a parameter of 0") from error
 
     def keep(bucket, is_last):
-        buckets.append(len(bucket))
-        assert len(buckets) < 2, "a weight of 3 into a parameter of 0"
+        if (when == "last bucket" and is_last) or (when == "bucket" and not is_last):
+            refuse()
 
     def received(self):
+        if when == "before":
+            refuse()
         BucketedWeightReceiver(address(folder), torch.device("cpu"), use_shm=True).receive_weights(keep)
 
     vLLMColocateWorkerExtension.update_weights_from_ipc = received
@@ -120,7 +130,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shared-memory", action="store_true")
-    parser.add_argument("--failing", action="store_true")
+    parser.add_argument("--failing", choices=FAILURES)
     parser.add_argument("--receive", action="store_true")
     options = parser.parse_args()
     if options.shared_memory:
@@ -129,7 +139,7 @@ if __name__ == "__main__":
         if not installed("vllm"):
             sys.path.insert(0, str(DISTRIBUTION_FOLDER))
     if options.receive and options.failing:
-        receive_and_fail(options.folder)
+        receive_and_fail(options.folder, options.failing)
     elif options.receive:
         receive(options.folder, options.shared_memory)
     else:

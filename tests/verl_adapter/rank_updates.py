@@ -315,8 +315,10 @@ def run_rank(
     join_ranks(rank, world, port)
     config.marsrl.run.output_dir = str(folder / f"run_{world}_{rank}")
     bench = Bench(config)
+    start = {name: whole(one) for name, one in bench.start.items()}
     results = {name: bench.run(case) for name, case in CASES.items() if name in (names or CASES)}
     if rank == 0:
+        torch.save(start, folder / "start.pt")
         torch.save(results, folder / f"ranks_{world}.pt")
     torch.distributed.destroy_process_group()
 

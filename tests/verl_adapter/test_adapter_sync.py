@@ -9,6 +9,7 @@ import fake_ray
 import pytest
 
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
+from marsrl_verl.rollout.generation import EngineUnavailableError
 
 pytest.importorskip("verl", reason="the trainer is verl's")
 
@@ -147,3 +148,21 @@ def test_several_models_go_to_engines_of_their_own_and_are_lost_in_sleep():
     trainer._sleep_engine()
     trainer._fit_update_weights()
     assert trainer.calls == [("sleep",), ("own", 0, "naive", "judge"), ("own", 1, "naive", "planner")]
+
+
+@pytest.mark.parametrize("hung", [0, 1])
+def test_after_a_refused_sync_the_state_is_saved_unless_a_rank_still_waits(hung):
+    """One rank's engine refuses; what the other is at decides whether both can save."""
+    trainer = Trainer(kind=PolicyKind.MODEL)
+
+    def refused(what, work):
+        raise EngineUnavailableError("the engine can't take the trainer's weights: ValueError: no")
+
+    trainer.engines = SimpleNamespace(run=refused, left_behind=False)
+    ranks = [fake_ray.Answer(None), fake_ray.Answer(silent=bool(hung))]
+    trainer.actor_rollout_wg.workers = [
+        SimpleNamespace(__ray_call__=SimpleNamespace(remote=lambda _, answer=one: answer)) for one in ranks
+    ]
+    with pytest.raises(EngineUnavailableError, match="can't take"):
+        trainer._fit_update_weights()
+    assert trainer.engines.left_behind == bool(hung)

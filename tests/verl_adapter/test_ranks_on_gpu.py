@@ -42,14 +42,20 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return results
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
-def test_a_worker_updates_with_the_settings_of_a_gpu(optimizer, tmp_path):
-    """Without one, too: what verl or torch refuses is found before a GPU is paid for. torch has a kernel for
-    SGD's whole step, but not for sharded tensors."""
+@pytest.mark.parametrize(("optimizer", "moved"), [("SGD", True), ("AdamW", False)])
+def test_a_worker_updates_with_the_cluster_of_a_gpu(optimizer, moved, tmp_path):
+    """Without one, too: that verl's workers stand on `cluster=1xgpu` as these tests have it, and that an
+    optimizer steps. torch has a kernel for SGD's whole step, but not for sharded tensors."""
     chosen = f"actor_rollout_ref.actor.optim.optimizer={optimizer}"
     folder = run_program(PROGRAM, tmp_path, "--cuda", "--on-processor", "--case", WHOLE, chosen)
-    metrics = torch.load(folder / "ranks_1.pt", weights_only=False)[WHOLE]["metrics"]
-    assert {name: metrics[name] for name in FOUND} == pytest.approx(FOUND, rel=1e-3)
+    found = torch.load(folder / "ranks_1.pt", weights_only=False)[WHOLE]
+    assert {name: found["metrics"][name] for name in FOUND} == pytest.approx(FOUND, rel=1e-3)
+    (gradient,) = found["gradients"]
+    before = torch.load(folder / "start.pt", weights_only=False)
+    steps = {name: found["weights"][name] - before[name] for name in gradient}
+    assert all(bool(step.any()) for name, step in steps.items() if bool(gradient[name].any()))
+    if moved:  # by the learning rate times the gradient
+        assert distance(steps, {name: -0.5 * one for name, one in gradient.items()}) < TOLERANCE
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ from pathlib import Path
 import ipc_weights
 import pytest
 from fresh_python import run_program
-from ipc_weights import LARGER, ROUNDS, SHAPES
+from ipc_weights import FAILURES, LARGER, ROUNDS, SHAPES
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,9 +34,10 @@ def test_every_weight_arrives_unchanged_in_every_round(tmp_path, arguments, name
         assert one["differences"] == dict.fromkeys(names, 0.0)
 
 
-def test_a_sender_is_told_the_first_error_of_an_engine_that_refuses(tmp_path):
+@pytest.mark.parametrize("when", FAILURES)
+def test_a_sender_is_told_why_an_engine_refuses(when, tmp_path):
     """Closing the shared memory, of which the traceback holds a part, fails after it."""
-    run_program(Path(ipc_weights.__file__), tmp_path, "--shared-memory", "--failing")
+    run_program(Path(ipc_weights.__file__), tmp_path, "--shared-memory", "--failing", when)
     assert json.loads((tmp_path / "raised.json").read_text()) == (
-        "the engine can't take the trainer's weights: AssertionError: a weight of 3 into a parameter of 0"
+        "the engine can't take the trainer's weights: ValueError: a weight of 3 into a parameter of 0"
     )

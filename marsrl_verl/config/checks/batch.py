@@ -25,7 +25,8 @@ def check_parallelism(ctx: Context) -> Iterator[ConfigIssue]:
     ranks = rollout.tensor_model_parallel_size * rollout.data_parallel_size
     engine, apart = ranks * rollout.pipeline_model_parallel_size, own_pool_gpus(rollout)
     if engine < 1 or (apart or gpus) % engine:
-        place = f"the {apart} GPUs of the engines' pool" if apart else f"the {gpus} GPUs of the run"
+        whose = "the engines' pool" if apart else "the run"
+        place = f"{apart or gpus}, the number of GPUs of {whose}"
         what = (
             f"One engine takes {engine} GPUs (tensor x data x pipeline parallel), which does not divide "
             f"{place}."
@@ -42,7 +43,7 @@ def check_parallelism(ctx: Context) -> Iterator[ConfigIssue]:
 def _check_ulysses(ctx: Context, key: str) -> Iterator[ConfigIssue]:
     gpus, ulysses, attention = world_size(ctx.config), ctx.get(key), ctx.get(_ATTENTION) or _FLASH
     if ulysses < 1 or gpus % ulysses:
-        yield ctx.issue(key, f"It must divide the {gpus} GPUs of the run.", "Set it to a divisor.")
+        yield ctx.issue(key, f"It must divide {gpus}, the number of GPUs of the run.", "Set it to a divisor.")
     elif ulysses > 1 and not ctx.get(f"{_MODEL}.use_remove_padding"):
         what = "Sequences can only be spread over GPUs when padding is removed."
         yield ctx.issue(key, what, f"Set it to 1, or {_MODEL}.use_remove_padding=true.")

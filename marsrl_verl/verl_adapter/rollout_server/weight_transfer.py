@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import zmq
 from verl.checkpoint_engine.base import CheckpointEngineWorker
 from verl.workers.rollout.vllm_rollout import vllm_rollout
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
@@ -17,6 +18,7 @@ from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from marsrl_verl.config.models import engine_ranks, first_replica, model_number
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import own_socket, use_own_sockets
 
 
@@ -35,8 +37,9 @@ class OwnSocketAdapter(ServerAdapter):
         self.zmq_handle = own_socket(self.zmq_handle)
 
 
-def _refusal(address: str) -> Path:
-    """The file in which the engine's side says why it does not take the weights."""
+def refusal(address: str) -> Path:
+    """The file in which the engine's side says why it does not take the weights. The run ends then, and its
+    folder with it: a file is never one of an earlier sync."""
     return Path(f"{address.removeprefix('ipc://')}.refused")
 
 
@@ -44,34 +47,40 @@ class ListeningSender(BucketedWeightSender):
     """Upstream behaviour: verl's sender waits without end for an engine's side that has failed.
 
     Raises:
-        RuntimeError: the engine's side has failed, and why.
+        EngineUnavailableError: the engine's side has failed, and why.
     """
 
     socket: Any
 
     def _init_socket(self) -> None:
-        _refusal(self.zmq_handle).unlink(missing_ok=True)
         super()._init_socket()
-        self.socket = _Answers(self.socket, _refusal(self.zmq_handle))
+        self.socket = _Answers(self.socket, refusal(self.zmq_handle))
 
 
 vars(vllm_rollout)["BucketedWeightSender"] = ListeningSender  # what `ServerAdapter` makes
 
 
 class _Answers:
-    """A sender's socket on which nobody waits for a receiver that has failed."""
+    """A sender's socket on which nobody waits for a receiver that has failed, connected or not."""
 
-    def __init__(self, socket: Any, refusal: Path) -> None:
-        self._socket, self._refusal = socket, refusal
+    def __init__(self, socket: Any, refused: Path) -> None:
+        self._socket, self._refused = socket, refused
+
+    def send_pyobj(self, value: Any) -> None:
+        self._wait(zmq.POLLOUT)
+        self._socket.send_pyobj(value)
 
     def recv(self) -> bytes:
-        while not self._socket.poll(_POLL_MS):
-            if self._refusal.exists():
-                raise RuntimeError(self._refusal.read_text())
+        self._wait(zmq.POLLIN)
         return bytes(self._socket.recv())
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._socket, name)
+    def close(self) -> None:
+        self._socket.close()
+
+    def _wait(self, event: int) -> None:
+        while not self._socket.poll(_POLL_MS, event):
+            if self._refused.exists():
+                raise EngineUnavailableError(self._refused.read_text())
 
 
 _POLL_MS = 1000
@@ -84,23 +93,23 @@ class OwnSocketExtension(vLLMColocateWorkerExtension):
         return own_socket(super()._get_zmq_handle())
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> None:
-        """As verl's.
+        """As verl's; where it fails, the sender is told.
 
         Raises:
-            RuntimeError: the engine can't take the weights. Upstream behaviour: closing the shared memory
-                then fails too, and vLLM tells of that alone.
+            RuntimeError: the engine can't take the weights.
         """
         try:
             super().update_weights_from_ipc(*args, **kwargs)
         except Exception as error:
-            first: BaseException = error
-            while first.__context__ is not None:
-                first = first.__context__
-            what = f"the engine can't take the trainer's weights: {type(first).__name__}: {first}"
-            refusal = _refusal(self._get_zmq_handle())
-            written = refusal.with_suffix(".written")
+            cause: BaseException = error
+            # Upstream behaviour: verl's clean-up closes shared memory that the traceback still holds.
+            while isinstance(cause, BufferError) and cause.__context__ is not None:
+                cause = cause.__context__
+            what = f"the engine can't take the trainer's weights: {type(cause).__name__}: {cause}"
+            path = refusal(self._get_zmq_handle())
+            written = path.with_suffix(".written")
             written.write_text(what)
-            written.rename(refusal)
+            written.rename(path)
             raise RuntimeError(what) from error
 
 

@@ -18,6 +18,7 @@ from marsrl_verl.core.policy import PolicyKind, PolicySet
 from marsrl_verl.evaluation.watch import CollapsedError
 from marsrl_verl.reporting.seal import newest_sealed
 from marsrl_verl.reporting.storage import StorageError
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.checkpoint.sealed_trainer import SealedCheckpointTrainer
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
     EngineGuard,
@@ -34,6 +35,11 @@ from marsrl_verl.verl_adapter.terminal import terminal
 
 SILENCE_SECONDS = 10.0
 """For the engines to drop their round: a run that was told to end has little time."""
+
+
+def _nothing(worker: Any) -> None:
+    """What an idle process does at once."""
+
 
 _WELL = (StopRequested, CollapsedError, StorageError)
 """Ends that are no engine's fault."""
@@ -98,7 +104,19 @@ class EngineTrainer(SealedCheckpointTrainer):
             send = functools.partial(self._send_model, policy, version)
         else:
             send = functools.partial(self.checkpoint_manager.update_weights, version)
-        self.engines.run("the weight sync", send)
+        try:
+            self.engines.run("the weight sync", send)
+        except EngineUnavailableError:
+            # An engine that refused the weights lets go of its own rank. The others may wait for that one.
+            if not self._ranks_answer(policy):
+                self.engines.left_behind = True
+            raise
+
+    def _ranks_answer(self, policy: str) -> bool:
+        """Whether no rank of the trainer is at anything."""
+        asked = [rank.__ray_call__.remote(_nothing) for rank in self._workers(policy).workers]
+        done, _ = ray.wait(asked, num_returns=len(asked), timeout=SILENCE_SECONDS)
+        return len(done) == len(asked)
 
     def _is_adapter(self, policy: str) -> bool:
         return self.policies[policy].kind is PolicyKind.LORA

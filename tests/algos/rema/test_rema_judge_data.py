@@ -117,10 +117,10 @@ def test_lines_in_other_encodings_are_bad_rows_and_copies_are_counted(tmp_path):
     pairs, counts = read_pairs([path], skip_bad=True)
     assert len(pairs) == 1 and (counts.rows, counts.copies) == (4, 1)
     assert {what: len(places) for what, places in counts.bad.items()} == {
-        "the line is no UTF-8 text": 1,
+        "the line is not UTF-8 text": 1,
         "the line is no JSON": 1,
     }
-    assert "(line 2)" in counts.bad["the line is no UTF-8 text"][0]
+    assert "(line 2)" in counts.bad["the line is not UTF-8 text"][0]
 
 
 def test_solutions_in_parquet_labels_with_gaps_and_rows_without_a_pair(tmp_path):

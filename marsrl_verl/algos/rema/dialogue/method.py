@@ -131,10 +131,12 @@ class ReMA(BaseMethod):
     def plan_lines(cls, run: RunView) -> list[str]:
         """How long a dialogue can become, and whose turn the steps are."""
         config: settings_of.Config = run.settings.algo
+        full = settings_of.full_turns(run)
         lines = [
             f"  dialogues: up to {config.max_turns} turns of two messages of up to {config.message_tokens:,} "
             "tokens; each agent's list of messages is a row",
-            f"  messages of full length: the lists have room for {settings_of.full_turns(run)} turns of them",
+            f"  messages of full length after a prompt of the limit: room in the lists for {full} "
+            f"turn{'' if full == 1 else 's'} of them",
         ]
         trained = {role: run.settings.policy_of(role) for role in ROLES if role not in run.frozen_roles}
         alternation = Alternation.of(config.alternate, ROLES, trained)

@@ -184,6 +184,17 @@ class ReMASingleTurn(BaseMethod):
         return lines
 
     @classmethod
+    def most_steps(cls, config: settings_of.Config, problems: int, per_step: int) -> int | None:
+        """Those of all phases where each pass asks all problems; most training passes ask fewer."""
+        if config.iterations is None:
+            return None
+        counting = -(-problems // per_step) if config.filter.enabled else 0
+        asked = {role: _problems_per_step(config, role, per_step) for role in config.phase_roles}
+        return config.iterations * sum(
+            counting + config.episodes * -(-problems // one) for one in asked.values()
+        )
+
+    @classmethod
     def evaluation(
         cls, config: settings_of.Config, evaluation: settings_of.Evaluation, prompts: PlanPrompts
     ) -> PlanAndSolve:
@@ -228,9 +239,9 @@ class ReMASingleTurn(BaseMethod):
 
     def problems_per_step(self, configured: int) -> int:
         """Fewer where each becomes several prompts of the reasoning agent."""
-        if self.phases.filtering or self.config.process is not Process.MAMRP or self.role != REASONING:
+        if self.phases.filtering:
             return configured
-        return max(1, configured // self.config.plans_per_problem)
+        return _problems_per_step(self.config, self.role, configured)
 
     @property
     def role(self) -> str:
@@ -433,3 +444,10 @@ class ReMASingleTurn(BaseMethod):
         """Continue in the same pass."""
         self.phases.number = int(state["pass"])
         self.filter.load_state_dict(state["counts"])
+
+
+def _problems_per_step(config: settings_of.Config, role: str, configured: int) -> int:
+    """Of a training pass: fewer where each becomes several prompts of the agent that is trained."""
+    if config.process is not Process.MAMRP or role != REASONING:
+        return configured
+    return max(1, configured // config.plans_per_problem)
