@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
+import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -108,9 +110,33 @@ def _check_arguments(target: str, cls: type, arguments: dict[str, Any]) -> None:
         ]
         missing = [name for name in required if name not in arguments]
         problems = [f"unknown {unknown}"] * bool(unknown) + [f"missing {missing}"] * bool(missing)
+        near = [close[0] for name in unknown if (close := difflib.get_close_matches(name, known, 1))]
+        fix = f"Did you mean {', '.join(near)}?" if near else "Leave out what it does not take."
         raise ClassLoadError(
-            f"{target}: kwargs do not fit: {', '.join(problems) or error}; it takes {known}"
+            f"{target}: kwargs do not fit: {', '.join(problems) or error}; it takes {known}",
+            f"Give {', '.join(missing)}." if missing and not unknown else fix,
         ) from error
+    for name, value in arguments.items():
+        kinds = _PLAIN.get(_annotation(cls, name), ())
+        if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+            expected = kinds[0].__name__
+            raise ClassLoadError(
+                f"{target}: kwargs.{name} is {value!r}, expected {_WORDS[expected]}",
+                f"Set it to {_WORDS[expected]}.",
+            )
+
+
+_PLAIN: dict[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (float, int), str: (str,)}
+"""Annotations of which a value's type is known: what they take."""
+_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
+
+
+def _annotation(cls: type, name: str) -> Any:
+    """Of a constructor's parameter; None where it has none that can be read."""
+    try:
+        return typing.get_type_hints(typing.cast(Any, cls).__init__).get(name)
+    except Exception:  # names that only a type checker can resolve
+        return None
 
 
 def _check_methods(target: str, made: object, base: type) -> None:

@@ -19,7 +19,9 @@ class WatchConfig(Settings):
     """What a run looks out for ([when a run ends early](failures.md#collapse)): for each, `end` the run, or
     `warn` once when it begins and once when it is over."""
 
-    steps: int = limits(5, ge=1, why="a step decides at the earliest")
+    steps: int = limits(
+        5, ge=1, le=1000, why="a step decides at the earliest, and a watch has to end in a run"
+    )
     """So many steps in a row decide, but for what a single step shows: numbers that are not finite, failed
     requests, the gap of log-probabilities. Steps in which a role has no group are passed over, and so are
     those that can't train."""

@@ -109,7 +109,7 @@ def test_two_pools_on_gpus(run):
 def test_engines_that_do_not_fill_their_pool_are_refused(run):
     done = published(run, "pipeline=overlapped_two_pools", f"{ROLLOUT}.n_gpus_per_node=6")
     assert done.status == 2
-    assert "the 6 GPUs of the engines' pool" in " ".join(done.err.split())
+    assert "6, the number of GPUs of the engines' pool" in " ".join(done.err.split())
 
 
 def test_plan_names_overlap_and_pools(run):

@@ -32,7 +32,7 @@ def test_the_reference_follows_the_trained_model_and_is_not_named_again(checked)
 @pytest.mark.parametrize("key", [ACTOR, REF])
 def test_it_divides_the_gpus(checked, key):
     assert_checks_refuse(
-        checked, {**PACKED, **attention("flash_attention_2"), REF: 1, key: 3}, "divide the 2 GPUs"
+        checked, {**PACKED, **attention("flash_attention_2"), REF: 1, key: 3}, "divide 2, the number of GPUs"
     )
 
 

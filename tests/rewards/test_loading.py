@@ -107,6 +107,28 @@ def test_a_class_that_can_not_be_had_is_explained(target, kwargs, message):
         load_class(target, kwargs, RoleReward)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "message", "fix"),
+    [
+        ({"vale": 1}, "unknown", "Did you mean value?"),
+        ({"zzz": 1}, "unknown", "Leave out what it does not take."),
+        ({"value": "high"}, r"kwargs.value is 'high', expected a number", "Set it to a number."),
+        ({"value": True}, r"kwargs.value is True, expected a number", "Set it to a number."),
+        ({"note": 3}, r"kwargs.note is 3, expected a text", "Set it to a text."),
+    ],
+)
+def test_arguments_that_it_does_not_take_have_a_remedy(kwargs, message, fix):
+    with pytest.raises(ClassLoadError, match=message) as refused:
+        load_class("reward_tools:Constant", kwargs, RoleReward)
+    assert refused.value.fix == fix
+    load_class("reward_tools:Constant", {"value": 1, "note": "x"}, RoleReward)
+
+
+def test_a_word_is_no_switch():
+    with pytest.raises(ClassLoadError, match="require_box is 'maybe', expected true or false"):
+        load_class("marsrl_verl.rewards.math_verify:MathVerifyReward", {"require_box": "maybe"}, RoleReward)
+
+
 def test_a_missing_dependency_and_a_broken_module_are_told_apart(tmp_path, monkeypatch):
     (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
     (tmp_path / "broken_one.py").write_text("1 / 0\n")

@@ -209,7 +209,8 @@ def _check_file(
         report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths, check, texts, look)
     except DataError as error:
         what = error.what.removeprefix(f"{path}: ").removesuffix(".")
-        yield ConfigIssue(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}. {_MAKE}.", name)
+        fix = f"Convert it to {_FORMAT}. {_MAKE}." if _of_prepare_data(error.fix) else error.fix
+        yield ConfigIssue(key, f"The file can't be used: {what}.", fix, name)
         return
     ctx.files.append(report)
     if report.faults:
@@ -218,9 +219,16 @@ def _check_file(
             for one, fault in report.faults.items()
         )
         fix = f"Repair these rows or remove them; {_FORMAT}."
-        if any(fault.count == report.rows for fault in report.faults.values()):
-            fix = f"Give {_FORMAT}. {_MAKE}."
+        general = [fault for fault in report.faults.values() if fault.count == report.rows]
+        if general:
+            own = general[0].fix
+            fix = f"Give {_FORMAT}. {_MAKE}." if _of_prepare_data(own) else f"{own[0].upper()}{own[1:]}."
         yield ConfigIssue(key, f"{what[0].upper()}{what[1:]}.", fix, name)
+
+
+def _of_prepare_data(fix: str) -> bool:
+    """Whether a fix is about columns or formats, of which that program takes others; here they are verl's."""
+    return "--" in fix or fix.startswith(("add ", "Convert it"))
 
 
 def _row_texts(ctx: Context) -> Callable[[Problem], Mapping[str, str]] | None:

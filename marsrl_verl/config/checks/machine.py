@@ -106,11 +106,23 @@ def check_cluster_address(ctx: Context) -> Iterator[ConfigIssue]:
     if address is None:
         return
     if what := no_cluster_at(address):
-        fix = (
-            f"Start Ray there (`ray start --head`), or name another cluster with {_ADDRESS}=HOST:PORT or in "
-            f"RAY_ADDRESS; with {_ADDRESS}=local the run starts a Ray of its own."
-        )
-        yield ConfigIssue(_ADDRESS, what, fix)
+        yield unreachable_cluster(address, what)
+
+
+def unreachable_cluster(address: str | None, what: object) -> ConfigIssue:
+    """No Ray can be joined at `address`.
+
+    Args:
+        what: why not: a sentence, or what Ray raised.
+    """
+    if isinstance(what, Exception):
+        where = address or "the given address"
+        what = f"What answers at {where} is not a Ray that this run can join ({type(what).__name__})."
+    fix = (
+        f"Start Ray there (`ray start --head`), or name another cluster with {_ADDRESS}=HOST:PORT or in "
+        f"RAY_ADDRESS; with {_ADDRESS}=local the run starts a Ray of its own."
+    )
+    return ConfigIssue(_ADDRESS, str(what), fix)
 
 
 def check_job_variables(ctx: Context) -> Iterator[ConfigIssue]:

@@ -90,7 +90,12 @@ _DECLARED: dict[str, Any] = {
     ),
     f"{_OPTIM}.lr_warmup_steps": _least(-1, "-1 is by lr_warmup_steps_ratio", int),
     f"{_OPTIM}.weight_decay": _least(0, "it shrinks the weights"),
-    f"{_OPTIM}.clip_grad": _least(0, "it is the largest norm of a gradient"),
+    f"{_OPTIM}.clip_grad": (
+        float,
+        limits(
+            ..., gt=0, why="it is the largest norm of a gradient", fix="1.0 is verl's; 1000 clips nothing."
+        ),
+    ),
     f"{_OPTIM}.lr_warmup_steps_ratio": (
         float,
         limits(..., ge=0, le=1, why="a part of the steps", fix="0.0 is none."),
@@ -103,3 +108,7 @@ _MODEL = create_model("VerlValues", __base__=_VerlSettings, **_DECLARED)
 def check_values(ctx: Context) -> Iterator[ConfigIssue]:
     """Values of verl's keys against what is declared here."""
     yield from find_issues(_MODEL, {key: ctx.get(key) for key in _DECLARED}, "")
+    if ctx.get(f"{_OPTIM}.lr") == 0 and not ctx.get("trainer.val_only"):
+        ctx.notes.append(
+            f"{_OPTIM}.lr is 0: the weights stay as they are. To evaluate alone set trainer.val_only=true."
+        )

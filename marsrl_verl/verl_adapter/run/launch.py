@@ -14,7 +14,9 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.config.ray_cluster import LOCAL, joins_cluster
+from marsrl_verl.config.checks.machine import unreachable_cluster
+from marsrl_verl.config.ray_cluster import LOCAL, cluster_address, joins_cluster
+from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.environment import over_verls_variables, prepare_environment
 from marsrl_verl.verl_adapter.loopback import stay_on_loopback
@@ -65,7 +67,10 @@ def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
     else:
         settings["runtime_env"] = over_verls_variables(config, settings["runtime_env"])
         with stop_signals.while_ray_starts():
-            context = ray.init(**settings)
+            try:
+                context = ray.init(**settings)
+            except ConnectionError as error:
+                raise ConfigError([unreachable_cluster(cluster_address(config), error)]) from error
             require_resources(config)
         do(work, config, Path(context.address_info["session_dir"]))
     return 0
