@@ -115,12 +115,12 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         _several(f"""
         plan {_OWN}trian.jsonl | There is no such file | its folder has
         plan {_OWN}. | This is a folder, expected a file. | .parquet, .jsonl or .json
-        plan {_OWN}empty.jsonl | the file has no rows | prepare_data
+        plan {_OWN}empty.jsonl | the file has no rows | Give one with problems
         plan {_OWN}gsm8k.jsonl | There is no column prompt | prepare_data
         plan {_OWN}problems.csv | files of type .csv are not read | prepare_data
         plan {_OWN}text.jsonl | Column prompt holds str, expected chat messages | prepare_data
         plan {_OWN}latin1.jsonl | The line is not UTF-8 text | line 1
-        plan {_OWN}broken.parquet | no readable parquet file | prepare_data
+        plan {_OWN}broken.parquet | no readable parquet file | Get the file anew
         plan {_OWN}few.jsonl | fewer than one step takes | Set it to at most 3
         plan {_OWN}twice.jsonl | 255 of 256 rows | repeat a problem of an earlier row | 0
         plan {_OWN}held_out.jsonl | held-out problems are trained too | measure memory | 0

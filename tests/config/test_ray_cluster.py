@@ -101,7 +101,8 @@ def test_authentication_is_a_matter_of_ones_own_cluster(machine, monkeypatch, ow
     quiet_third_parties(own_cluster=own)
     assert os.environ.get("RAY_AUTH_MODE") == ("token" if own else None)
     assert ("RAY_enable_worker_prestart" in os.environ) is own
-    assert (("RAY_task_events_report_interval_ms", "0") in os.environ.items()) is own
+    for name in ("RAY_task_events_report_interval_ms", "RAY_enable_metrics_collection"):
+        assert ((name, "0") in os.environ.items()) is own
 
 
 def test_template_process_only_on_ones_own_cluster(machine, monkeypatch):

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.loading import load_class
@@ -48,13 +47,6 @@ class ByChance(RoleReward):
 
     def close(self) -> None:
         self.own.close()
-
-
-class AlwaysAnswered(MathPlanPrompts):
-    """Takes every solution for one with an answer, which `ByChance` then gives."""
-
-    def has_answer(self, text: str) -> bool:
-        return True
 
 
 def _tossed(request: ScoreRequest, found: RewardResult) -> RewardResult:

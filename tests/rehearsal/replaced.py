@@ -164,7 +164,7 @@ def rewards(config: DictConfig) -> Settings:
         if spec.target in VERDICTS:
             found[f"marsrl.reward.{role}.kwargs.says"] = list(VERDICTS[spec.target])
     if config.marsrl.algo.get("plan_reward") == "consistency":
-        found["marsrl.prompts.target"] = "chance:AlwaysAnswered"
+        found["marsrl.prompts.target"] = "rema_answers:AlwaysAnswered"
     return found
 
 

@@ -96,6 +96,9 @@ def quiet_third_parties(own_cluster: bool) -> None:
         # Upstream behaviour: Ray's control store keeps 3.5 kB of each of the last 100,000 calls, for a
         # dashboard that a run does not start. 0: nobody reports them.
         os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+        # Upstream behaviour: the thread that collects Ray's own metrics now and then takes its process down
+        # (SIGSEGV in opentelemetry's buildMetrics), and nobody reads them from a cluster of ours.
+        os.environ.setdefault("RAY_enable_metrics_collection", "0")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(verl|ray)\b")
     logging.getLogger("ray").setLevel(logging.WARNING)
 
