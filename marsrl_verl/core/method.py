@@ -387,7 +387,7 @@ class Method(ABC):
 
     @classmethod
     def most_steps(cls, config: Any, problems: int, per_step: int) -> int | None:
-        """Where `passes` is drained: the steps of all passes at most, for the plan. None: without end.
+        """The most steps that all passes take, for the plan, if `passes` is drained. None: without end.
 
         Args:
             problems: of the training data.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
+
+from marsrl_verl.settings.issues import did_you_mean
 
 T = TypeVar("T")
 
@@ -110,7 +111,7 @@ def _check_arguments(target: str, cls: type, arguments: dict[str, Any]) -> None:
         ]
         missing = [name for name in required if name not in arguments]
         problems = [f"unknown {unknown}"] * bool(unknown) + [f"missing {missing}"] * bool(missing)
-        near = [close[0] for name in unknown if (close := difflib.get_close_matches(name, known, 1))]
+        near = [near for name in unknown for near in did_you_mean(name, known)]
         fix = f"Did you mean {', '.join(near)}?" if near else "Leave out what it does not take."
         raise ClassLoadError(
             f"{target}: kwargs do not fit: {', '.join(problems) or error}; it takes {known}",
@@ -132,7 +133,7 @@ _WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number",
 
 
 def _annotation(cls: type, name: str) -> Any:
-    """Of a constructor's parameter; None where it has none that can be read."""
+    """A constructor parameter's type; None if there is none that can be read."""
     try:
         return typing.get_type_hints(typing.cast(Any, cls).__init__).get(name)
     except Exception:  # names that only a type checker can resolve

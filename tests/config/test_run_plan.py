@@ -196,3 +196,14 @@ def test_phases_bound_the_steps(run):
     assert "steps 120,000, 9,600.0 passes over the data" in text
     text = whole_run(run(*words, "trainer.total_training_steps=5"))
     assert "steps 5, " in text
+
+
+def test_steps_that_change_nothing(run):
+    optim = "actor_rollout_ref.actor.optim"
+    done = run(f"{optim}.clip_grad=0", "dry_run=true")
+    assert_refused(done, f"{optim}.clip_grad = 0", "1000 clips nothing")
+    done = run(f"{optim}.lr=0", "dry_run=true")
+    assert done.status == 0 and "the weights stay as they are" in " ".join(done.out.split())
+    assert_refused(
+        run("marsrl.watch.steps=1000000", "dry_run=true"), "marsrl.watch.steps", "a watch has to end"
+    )

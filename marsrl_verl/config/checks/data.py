@@ -227,7 +227,7 @@ def _check_file(
 
 
 def _of_prepare_data(fix: str) -> bool:
-    """Whether a fix is about columns or formats, of which that program takes others; here they are verl's."""
+    """True for a remedy about columns or formats: `prepare_data` takes others, a run takes verl's."""
     return "--" in fix or fix.startswith(("add ", "Convert it"))
 
 

@@ -118,8 +118,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
 
     @cached_property
     def _evaluation_grades(self) -> GradeWatch:
-        """Of streamed requests, which are an evaluation's. Held-out rows may be good where training rows are
-        not: between training rounds they say nothing of those."""
+        """The watch of streamed requests, which are an evaluation's. Held-out rows may be good where training
+        rows are not: between training rounds they say nothing of those."""
         return self._grade_watch()
 
     def _grade_watch(self) -> GradeWatch:

@@ -93,7 +93,7 @@ class OwnSocketExtension(vLLMColocateWorkerExtension):
         return own_socket(super()._get_zmq_handle())
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> None:
-        """As verl's; where it fails, the sender is told.
+        """Take the weights as verl's does, and tell the sender if that fails.
 
         Raises:
             RuntimeError: the engine can't take the weights.

@@ -70,6 +70,8 @@ def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
             try:
                 context = ray.init(**settings)
             except ConnectionError as error:
+                if own_cluster:
+                    raise
                 raise ConfigError([unreachable_cluster(cluster_address(config), error)]) from error
             require_resources(config)
         do(work, config, Path(context.address_info["session_dir"]))

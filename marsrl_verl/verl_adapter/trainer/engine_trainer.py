@@ -38,7 +38,7 @@ SILENCE_SECONDS = 10.0
 
 
 def _nothing(worker: Any) -> None:
-    """What an idle process does at once."""
+    """Return at once, from a process that is idle."""
 
 
 _WELL = (StopRequested, CollapsedError, StorageError)
@@ -113,7 +113,7 @@ class EngineTrainer(SealedCheckpointTrainer):
             raise
 
     def _ranks_answer(self, policy: str) -> bool:
-        """Whether no rank of the trainer is at anything."""
+        """True if every rank of the trainer is idle, within `SILENCE_SECONDS`."""
         asked = [rank.__ray_call__.remote(_nothing) for rank in self._workers(policy).workers]
         done, _ = ray.wait(asked, num_returns=len(asked), timeout=SILENCE_SECONDS)
         return len(done) == len(asked)

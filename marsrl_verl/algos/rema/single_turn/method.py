@@ -185,7 +185,7 @@ class ReMASingleTurn(BaseMethod):
 
     @classmethod
     def most_steps(cls, config: settings_of.Config, problems: int, per_step: int) -> int | None:
-        """Those of all phases where each pass asks all problems; most training passes ask fewer."""
+        """The steps of all phases if each pass asks all problems; most training passes ask fewer."""
         if config.iterations is None:
             return None
         counting = -(-problems // per_step) if config.filter.enabled else 0
@@ -447,7 +447,7 @@ class ReMASingleTurn(BaseMethod):
 
 
 def _problems_per_step(config: settings_of.Config, role: str, configured: int) -> int:
-    """Of a training pass: fewer where each becomes several prompts of the agent that is trained."""
+    """Problems of a training step: fewer if each becomes several prompts of the agent that is trained."""
     if config.process is not Process.MAMRP or role != REASONING:
         return configured
     return max(1, configured // config.plans_per_problem)
