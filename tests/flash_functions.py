@@ -14,14 +14,15 @@ from transformers import modeling_flash_attention_utils as flash_utils
 
 def attend(q, k, v, scale, window):
     """(T, H, D) and the log-sum-exp (H, T) of one sequence; grouped keys, causal."""
-    with torch.autocast("cpu", enabled=False):  # the GPU's kernel adds up in float32
+    with torch.autocast(q.device.type, enabled=False):  # the GPU's kernel adds up in float32
         return attend_in_float32(q, k, v, scale, window)
 
 
 def attend_in_float32(q, k, v, scale, window):
     k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for one in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q.float(), k.float()) * scale
-    distance = torch.arange(len(q))[:, None] - torch.arange(len(q))[None]
+    position = torch.arange(len(q), device=q.device)
+    distance = position[:, None] - position[None]
     seen = distance >= 0 if window < 0 else (distance >= 0) & (distance <= window)
     scores = scores.masked_fill(~seen, float("-inf"))
     output = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.float())
