@@ -1,6 +1,6 @@
 """Prove the package on one NVIDIA GPU, in six calls of a few minutes.
 
-    python -m benchmarks.gpu_check                     # all calls, in order: 28 minutes at most
+    python -m benchmarks.gpu_check                     # all calls, in order: 50 minutes at most
     python -m benchmarks.gpu_check 1 3                 # some
     python -m benchmarks.gpu_check 1 --only 'cuda ipc'
     python -m benchmarks.gpu_check --list

@@ -90,7 +90,10 @@ def judge(done: list[Step], *, gaps: bool) -> None:
 CALL = Call(
     5,
     "the options, each alone",
-    10,
+    16,
     "the option that the check is named after",
-    tuple(Check(name, 120, functools.partial(option, name=name)) for name in RUNS),
+    tuple(
+        Check(name, 240 if name == "two models" else 180, functools.partial(option, name=name))
+        for name in RUNS
+    ),
 )

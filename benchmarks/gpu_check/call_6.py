@@ -109,12 +109,12 @@ def kernel_blocks(bench: Bench, tokens: int = 32768) -> None:
 CALL = Call(
     6,
     "first figures of a 0.6B network",
-    8,
+    14,
     "long responses, real vocabularies, or the untied head",
     (
-        Check("0.6B tied", 150, functools.partial(model_06b, tied=True)),
-        Check("0.6B untied", 150, functools.partial(model_06b, tied=False)),
-        Check("generate", 130, generate),
+        Check("0.6B tied", 300, functools.partial(model_06b, tied=True)),
+        Check("0.6B untied", 300, functools.partial(model_06b, tied=False)),
+        Check("generate", 200, generate),
         Check("kernel blocks", 40, kernel_blocks),
     ),
 )
