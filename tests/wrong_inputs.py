@@ -80,7 +80,7 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         _several("""
         plan algo=mars | has no such option | Did you mean algo=marsrl?
         plan model=qwen3 | has no such option | Did you mean model=qwen3_4b_thinking_2507?
-        plan data=gsm8k | has no such option | Options: calculations, ledger, parquet
+        plan data=gsm8k | has no such option | prepare_data --source gsm8k
         plan lr=1e-6 | There is no such key. | Did you mean actor_rollout_ref.actor.optim.lr?
         plan batch_size=64 | There is no such key. | Did you mean data.train_batch_size?
         plan temperature=0.7 | There is no such key. | marsrl.roles.<role>.temperature?

@@ -37,7 +37,9 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     for flag, lowest in least.items():
         value = getattr(arguments, flag)
         if value is not None and value < lowest:
-            parser.error(f"--{flag} is {value}, expected at least {lowest}")
+            default = parser.get_default(flag)
+            without = "leave it out" if default is None else f"the default is {default}"
+            parser.error(f"--{flag} is {value}, expected at least {lowest}; {without}")
     if arguments.address is None and (arguments.cpus is not None or arguments.gpus):
         parser.error("--cpus and --gpus are what a job of a Ray cluster reserves; give its --address as well")
     wrong = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]

@@ -23,6 +23,7 @@ from marsrl_verl.config.reference import (
     is_free_entry,
     reference_tree,
 )
+from marsrl_verl.data.sources import SOURCES
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
 
@@ -210,6 +211,11 @@ def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Confi
         return ConfigIssue(key, what, f"Leave it out, or choose one of: {', '.join(options)}.", value)
     near = did_you_mean(value, options)
     guess = f"Did you mean {key}={near[0]}? " if near else ""
+    if key == "data" and (name := value.replace("-", "_").lower()) in SOURCES:
+        guess = (
+            f"It is a published file: python -m recipe.marsrl.prepare_data --source {name} --input FILE "
+            f"--output data/{name}, then data=parquet data.train_files=data/{name}/train.parquet. "
+        )
     what = f"The group {key!r} has no such option."
     return ConfigIssue(key, what, f"{guess}Options: {', '.join(options)}.", value)
 

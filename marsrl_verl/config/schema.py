@@ -134,9 +134,10 @@ class RunConfig(Settings):
     sync; then the run ends. A working engine answers between two of its steps."""
     sync_timeout_s: float = limits(600.0, ge=10.0, why=_SILENT)
     """Most seconds of a weight sync; then the run ends."""
-    training_timeout_s: float = limits(86400.0, ge=10.0, why=_SILENT)
+    training_timeout_s: float | None = limits(None, ge=10.0, why=_SILENT)
     """Most seconds that the trainer's ranks take for one call (load a model, compute a step's
-    log-probabilities, update a policy, write a checkpoint); then the run ends."""
+    log-probabilities, update a policy, write a checkpoint); then the run ends. Null: 20 times the longest
+    call of its kind so far, at least an hour, and a day until there are two."""
     progress_timeout_s: float = limits(3600.0, ge=10.0, why=_SILENT)
     """Seconds of a generation round without a new token, an answer or a score; then the run ends. A round may
     take as long as it likes, and a frozen policy's endpoint and a reward their own `timeout_s`, which must be

@@ -18,7 +18,10 @@ _NAMES = (
     "kg kilogram, g gram, t ton tonne, lb pound, oz ounce, ml milliliter millilitre, l L liter litre, "
     "gal gallon, s sec second, min minute, h hr hour, day, week, month, year yr, degree deg, rad radian, "
     "dollar usd, cent, euro eur, % percent pct, am a.m, pm p.m, C celsius, F fahrenheit, N newton, J joule, "
-    "W watt, K kelvin, V volt, A ampere, Mm megameter megametre, Mg megagram"
+    "W watt, K kelvin, V volt, A ampere, Mm megameter megametre, Mg megagram, Hz hertz, kHz kilohertz, "
+    "MHz megahertz, Pa pascal, kPa kilopascal, kJ kilojoule, kW kilowatt, kWh, mol mole, eV, cal calorie, "
+    "kcal, oz ounce, cup, pint, quart, acre, ha hectare, rpm, fps, ohm, bit, byte, kB kilobyte, MB megabyte, "
+    "GB gigabyte, dB decibel, pence penny pennies"
 )
 _UNITS = {
     spelling: group.split()[0]
@@ -74,6 +77,11 @@ def _apart(one: str, other: str) -> bool:
 def is_unit_letter(letter: str) -> bool:
     """Whether one upright letter behind a number is a known unit (m, s, N), not an unknown."""
     return letter in _ONE_LETTER
+
+
+def is_unit_word(word: str) -> bool:
+    """Whether a word belongs to the name of a unit that is known: metres, square, per, units."""
+    return _known(word) is not None or word in _DIMENSION or word in _WITHOUT_SIZE or word == "per"
 
 
 def bases_differ(first: str, second: str) -> bool:

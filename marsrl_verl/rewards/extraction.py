@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from marsrl_verl.rewards.box_surroundings import SEEN, read_with_surroundings
+from marsrl_verl.rewards.equations import has_letters, is_name
 from marsrl_verl.rewards.normal_form import normal_form
 
 _TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
@@ -55,7 +56,7 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
     if not places:
         return None
     contents = [text[start:end].strip() for start, end in places]
-    joined = contents[-1]
+    joined, first = contents[-1], places[-1][0]
     normalized = [normal_form(joined)]
     for index in range(len(places) - 2, -1, -1):
         # Behind the closing brace, and before the command of the next box.
@@ -63,12 +64,13 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
         if not _is_one_list(between):
             break
         if normal_form(contents[index]) in normalized:
+            first = places[index][0]
             continue
         normalized.append(normal_form(contents[index]))
         joined = contents[index] + ("=" if _EQUALS.fullmatch(between) else ", ") + joined
-    start, end = places[-1]
+    end = places[-1][1]
     if len(normalized) == 1:  # not a list of boxes
-        command = text.rfind("\\", 0, start)
+        command = text.rfind("\\", 0, first)
         joined = read_with_surroundings(
             joined, text[max(0, command - SEEN) : command], text[end + 1 : end + SEEN]
         )
@@ -122,8 +124,14 @@ def last_number(text: str) -> str | None:
 
 _SENTENCE_ENDS = re.compile(r"\n|[.!?;](?=\s|$)|\\\]")
 _SAYS_IT = re.compile(
-    r"\b(?:is|are|was|be|equals|get|gives|have|has|had|makes|so|then|thus|hence)\b|[:=]", re.IGNORECASE
+    r"\b(?:is|are|was|be|equals?|gets?|gives?|have|has|had|makes?|so|then|thus|hence|therefore|obtains?|yields?|"
+    r"totals?|answer|result|comes to|results in|left with)\b|[:=]",
+    re.IGNORECASE,
 )
+_BETWEEN = re.compile(
+    r"(?:[\s$*{}~]|\\[(\[,;:! ]|\b(?:to|exactly|just|only|simply|that|now|about|approximately)\b)*"
+)
+_LEFT_SIDE = re.compile(r"([^\s$=,:]+(?:\s*[-+*/^]\s*[^\s$=,:]+)*)\s*\Z")
 _CLAUSE_ENDS = re.compile(r"[,:]|\b(?:so|thus|hence|therefore|then)\b", re.IGNORECASE)
 _WORDS_AROUND = 80
 
@@ -145,6 +153,8 @@ class Mention:
     """The rest of the sentence."""
     is_asked: bool
     """Whether the sentence is a question."""
+    is_stated: bool
+    """Whether a verb, a colon or an equality sign behind a name stands in front of it, or nothing does."""
 
 
 def mention(text: str, answer: str) -> Mention | None:
@@ -166,7 +176,18 @@ def mention(text: str, answer: str) -> Mention | None:
         front=front,
         behind=behind,
         is_asked=following[len(behind) : len(behind) + 1] == "?",
+        is_stated=_is_stated(before),
     )
+
+
+def _is_stated(before: str) -> bool:
+    said = list(_SAYS_IT.finditer(before))
+    if not said:
+        return not any(character.isalnum() for character in before)
+    if _BETWEEN.fullmatch(before[said[-1].end() :]) is None:
+        return False
+    left = _LEFT_SIDE.search(before[: said[-1].start()])
+    return said[-1].group() != "=" or left is None or is_name(left.group(1)) or not has_letters(left.group(1))
 
 
 def references(ground_truth: str) -> list[str]:

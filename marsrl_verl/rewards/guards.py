@@ -12,6 +12,7 @@ from marsrl_verl.rewards.bare_answer import bases_differ, is_unit_letter, split_
 from marsrl_verl.rewards.extraction import Mention
 from marsrl_verl.rewards.letters import words_differ
 from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, apart, elements, name_of, normal_form
+from marsrl_verl.rewards.notation import foreign
 
 _QUALIFIERS = re.compile(
     r"(?<![\\a-zA-Z])(?:not|no|wrong|false|incorrect|isn't|never|none|neither|nor|if|when|unless|otherwise|except|"
@@ -34,33 +35,23 @@ _LAST_UNKNOWN = re.compile(
 _STRANGE_TEXT = re.compile(r"[\d})]\s*\\(?:text|mathrm|mbox)\s*\{[^{}]*[^{}a-zA-Z\s./'%\\$-][^{}]*\}\s*\Z")
 _POWER_OF_NO_UNIT = re.compile(r"\d\s*\\(?:text|mathrm|mbox)\s*\{[^{}]*\}\s*\^\s*(?:\d|\{\s*\d\s*\})\Z")
 _PERCENT_INSIDE = re.compile(r"%\s*[0-9a-zA-Z(]")
-_CONSTANTS = re.compile(
-    r"\\(?:[dtc]?frac|sqrt|pi|cdots?|times|div|left|right|binom|log|ln|sin|cos|tan|text|mathrm|pm|l?dots)"
-    r"(?![a-zA-Z])"
-)
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _UPRIGHT = re.compile(r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}")
+_MARK = re.compile(r"(?<=[A-Z)}\]])\^\{?(T|c|C|H|\*|\\ast|\\dagger|\\perp|\\complement)\}?(?![a-zA-Z\d])")
+_CROSS = re.compile(r"\\times\s*\\(?:mathbf|vec|hat|overrightarrow|boldsymbol)(?![a-zA-Z])")
 _SYMBOL = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 _JOINED = re.compile(
     r"(?:\\text\s*\{[^{}\d]*\}?)?\s*(?=[^}]*(?:\d{3}|(?<!\d)0\d))"
     r"(?:\d+(?:(?:-\d+){2,}|(?:/\d+){2,}|(?:\.\d+){2,})|\d+-0\d*|0\d+-\d+|\d{3}-\d{4})\s*\}?"
 )
+_RATIO = re.compile(r"\d+(?:\s*:\s*\d+)+")
 _SCORE = re.compile(r"(?:\\text\s*\{)?\s*\d+-\d+\s*\}?")
-_NAMES_ADDED = re.compile(r"[a-zA-Z](?:_\w|_\{\w+\})?(?: ?[-+] ?[a-zA-Z](?:_\w|_\{\w+\})?)+")
-_NAMED = re.compile(
-    r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z]).*|"
-    r"\\(?:sum|prod|int|lim|max|min|sup|inf|gcd|lcm|deg|det|dim|Pr|operatorname)(?![a-zA-Z]).*|"
-    r"\\(?:vec|overline|overrightarrow|hat|bar|tilde|widehat|mathbb|mathcal) ?\{[^{}]*\}.*|"
-    r"\|[A-Z]{2}\||\[[A-Z]{3,6}\]|\\frac ?\{ ?(?:d|\\partial)[^{}]*\} ?\{ ?(?:d|\\partial)[^{}]*\}|"
-    r"[a-zA-Z]{2,}(?: [a-zA-Z]+)+|.*\|_ ?\{[^{}]*\}",
-    re.DOTALL,
-)
 
 
 _DENIED = re.compile(
     r"n['’]t\b|\b(?:cannot|can not|not|never|could|might|may|would|doubt|suppose|supposing|assume|assuming|"
-    r"guess|imagine|pretend|rules? out|ruled out|exclud\w+|unlikely|wrong|incorrect|false|impossible|if|"
-    r"no reason|no way|no evidence|unless|whether|anything|everything|nothing)\b",
+    r"guess|imagine|pretend|maybe|perhaps|possibly|rules? out|ruled out|exclud\w+|unlikely|wrong|"
+    r"incorrect|false|impossible|if|no (?:reason|way|evidence)|unless|whether|anything|everything|nothing)\b",
     re.IGNORECASE,
 )
 _HEDGED = re.compile(
@@ -68,13 +59,13 @@ _HEDGED = re.compile(
     r"other|another|except|but|ranges?|one of|among|within|some|any)\b",
     re.IGNORECASE,
 )
-_OR_BEHIND = re.compile(r"[\s$*)]{0,4}\b(?:or|to|through)\b")
+_OR_BEHIND = re.compile(r"[\s$*)]{0,4}(?:\b(?:or|to|through)\b|,\s*-?\d)")
 
 
 def doubted(found: Mention, reference: str) -> bool:
     """Whether the words around an answer without a box deny it, hedge it or ask for it, and the reference
     does not."""
-    if found.is_asked:
+    if found.is_asked or not found.is_stated:
         return True
     if _DENIED.search(reference) or _HEDGED.search(reference):
         return False
@@ -88,6 +79,8 @@ def contradiction(answer: str, reference: str) -> str | None:
         return None
     if (qualified := qualification(answer, reference)) is not None:
         return qualified
+    if (part := foreign(answer, reference)) is not None:
+        return f"{part!r} is neither notation of numbers and expressions nor the reference's"
     if units_differ(answer, reference):
         return "their units differ"
     if _is_percent(answer) and not _is_percent(reference):
@@ -106,12 +99,20 @@ def contradiction(answer: str, reference: str) -> str | None:
         return "they are small numbers and differ"
     if _primes_differ(answer, reference):
         return "only one of them has a prime"
+    if _marks(answer) != _marks(reference):
+        return "only one of them is transposed, a complement or the like"
+    if any(_CROSS.search(text) for text in (answer, reference)) and normal_form(answer) != normal_form(
+        reference
+    ):
+        return "products of vectors are compared as text"
     if _other_case(answer, reference):
         return "their unknowns are capital in one of them and small in the other"
     if _JOINED.fullmatch(answer.strip()) or _SCORE.fullmatch(reference.strip()):
         return "numbers joined by marks, such as dates, are compared as text"
     if _JOINED.fullmatch(reference.strip()):
         return "numbers joined by marks, such as dates, are compared as text"
+    if _RATIO.fullmatch(answer.strip(" $")) and _RATIO.fullmatch(reference.strip(" $")):
+        return "ratios are compared as text"
     if _side_by_side(answer) or _side_by_side(reference):
         return "numbers side by side are neither a number nor a list"
     if _kind(answer) != _kind(reference) and {_kind(answer), _kind(reference)} == {"tuple", "set"}:
@@ -145,6 +146,11 @@ def _primes_differ(answer: str, reference: str) -> bool:
     return one != other
 
 
+def _marks(answer: str) -> list[str]:
+    """Superscripts of a capital letter, a matrix or a bracket that are no exponents."""
+    return _MARK.findall(answer.replace(" ", ""))
+
+
 def _other_case(answer: str, reference: str) -> bool:
     """Whether their unknowns are the same but for capital letters: `3R^2` and `3r^2`."""
     one, other = (set(_SYMBOL.findall(_UPRIGHT.sub("", text))) for text in (answer, reference))
@@ -160,53 +166,6 @@ def qualification(answer: str, reference: str) -> str | None:
     if bool(_BOUND.match(answer)) != bool(_BOUND.match(reference)):
         return "only one of them is a bound or an approximation"
     return None
-
-
-def chain(answer: str) -> list[str] | None:
-    r"""The members of an equation or a chain of equations, of which all that are without letters must be the
-    answer; None where the answer is no equation. What has letters (`A = \pi r^2 = …`) names it.
-
-    Equality signs inside brackets, as in `P(X=2)` and `\sum_{i=1}`, separate nothing.
-    """
-    if "=" not in answer or len(answer) > MOST_CHARACTERS or elements(answer) is not None:
-        return None
-    members, depth, start = [], 0, 0
-    for at, character in enumerate(answer):
-        if character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth = max(0, depth - 1)
-        elif character == "=" and depth == 0 and _separates(answer, at):
-            members.append(answer[start:at].strip(" $"))
-            start = at + 1
-    members.append(answer[start:].strip(" $"))
-    return members if len(members) > 1 and all(members) else None
-
-
-def _separates(answer: str, at: int) -> bool:
-    before, behind = answer[max(0, at - 2) : at], answer[at + 1 : at + 2]
-    if before.endswith("!"):  # a factorial, or "not equal"
-        return before[:1].isdigit() or before[:1] in (")", "}")
-    return not before.endswith(("\\", "<", ">", ":", "=")) and behind != "="
-
-
-def is_name(member: str) -> bool:
-    """Whether a side of an equation names what the other one is: `x`, `f(x)`, `m + n`, `\\sin x`, a sum over
-    an index, words; not `2x`, `x^2`, `|x|`."""
-    text = normal_form(member)
-    if not isinstance(text, str):
-        return False
-    plain = re.sub(r"\\(?:text|mathrm)\s*\{([^{}]*)\}", r"\1", member).strip()
-    is_sum = _NAMES_ADDED.fullmatch(plain) is not None
-    if is_sum:
-        parts = re.split(r" ?[-+] ?", plain)
-        return len(set(parts)) == len(parts)
-    return bool(name_of(member)) or _NAMED.fullmatch(plain) is not None
-
-
-def has_letters(member: str) -> bool:
-    """Whether an expression names something: it has letters that are no constants, functions or units."""
-    return re.search(r"[a-zA-Z]|\\[a-zA-Z]", _CONSTANTS.sub("", split_unit(member)[0])) is not None
 
 
 def _words(answer: str) -> set[str]:

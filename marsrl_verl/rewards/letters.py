@@ -6,8 +6,20 @@ import re
 import string
 
 from marsrl_verl.rewards.normal_form import elements, normal_form
+from marsrl_verl.rewards.number_words import spelled
 
 _LETTERS = re.compile(r"[a-zA-Z]+")
+_CODE = re.compile(r"[A-Z](?=[A-Z0-9]*[A-Z])(?=[A-Z0-9]*[0-9])[A-Z0-9]{2,}")
+"""Capital letters and digits, `A1B2`; what begins with a digit may be a product."""
+_CAPITALS = re.compile(r"[A-Z0-9]+")
+_SPACED = re.compile(r"[A-Z](?: [A-Z])+")
+_ANGLE = re.compile(r"\\angle ?\{? ?([A-Z]) ?([A-Z]) ?([A-Z]) ?\}?")
+_POWERS = re.compile(r"(?:[A-Z]|\^ ?(?:\d|\{ ?\d+ ?\}))+")
+_ARTICLE = re.compile(r"\A(?:an?|the) (?=[a-z]{2})", re.IGNORECASE)
+_WORDS = re.compile(r"[a-zA-Z]{3,}(?:[ -][a-zA-Z]+)*")
+_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]) ?(?!.*(?:\([A-J]\)|\b(?:or|and|not)\b))(.+)")
+_SYMBOLS = re.compile(r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]")
+_COMMUTES = re.compile(r"\\(?:cup|cap|land|lor|wedge|vee)(?![a-zA-Z])|[()\[\]]")
 _ANY_CASE = frozenset({"yes", "no", "true", "false", "even", "odd", "none", "dne"})
 _AS_TEXT = ("\\text", "\\mathrm", "\\mbox")
 
@@ -21,6 +33,13 @@ def words_differ(answer: str, reference: str) -> bool:
     one, other = _letters(answer), _letters(reference)
     if one is not None and other is not None:
         return not _same_letters(one, other, not any(mark in answer + reference for mark in _AS_TEXT))
+    plain = [_plain(text) for text in (answer, reference)]
+    if all(_CAPITALS.fullmatch(text) for text in plain) and any(_CODE.fullmatch(text) for text in plain):
+        return plain[0] != plain[1]
+    if _spelt_as_powers(one, reference) or _spelt_as_powers(other, answer):
+        return True
+    if _angles_differ(answer, reference):
+        return True
     left, right = elements(answer), elements(reference)
     if left is None or right is None or len(left[1]) != len(right[1]):
         return False
@@ -32,15 +51,71 @@ def words_differ(answer: str, reference: str) -> bool:
 
 
 def same_word(answer: str, reference: str) -> bool:
-    """Whether both are one word, whose first letter may be capital, or yes, no, … in any case."""
+    """Whether both are one word, whose first letter may be capital, or yes, no, … in any case.
+
+    An article in front may be missing, several words may begin with a capital letter each, behind the letter
+    of a choice may stand what it says, and a number may be one in words.
+    """
     one, other = _letters(answer), _letters(reference)
-    return one is not None and other is not None and _same_letters(one, other, may_be_products=False)
+    if one is not None and other is not None and _same_letters(one, other, may_be_products=False):
+        return True
+    found, known = normal_form(answer), normal_form(reference)
+    if not isinstance(found, str):
+        return False
+    if not isinstance(known, str):
+        chosen = _CHOICE.fullmatch(found)
+        return known == (spelled(found) if chosen is None else normal_form(chosen.group(2)))
+    if (chosen := _CHOICE.fullmatch(found)) is not None and known in chosen.groups():
+        return True
+    if _unordered(found) is not None and _unordered(found) == _unordered(known):
+        return True
+    words = [_ARTICLE.sub("", text) for text in (found, known)]
+    if not all(_WORDS.fullmatch(text) for text in words):
+        return False
+    small, known_small = ([_small(word) for word in text.split()] for text in words)
+    if len(small) > 1:
+        small[-1], known_small[-1] = small[-1].removesuffix("s"), known_small[-1].removesuffix("s")
+    return small == known_small
+
+
+def _unordered(text: str) -> tuple[str, list[str]] | None:
+    r"""The operator and the sorted operands of `A \cup B`, `p \land q`; None for all else."""
+    operators = set(_COMMUTES.findall(text))
+    if len(operators) != 1 or not operators.isdisjoint("()[]"):
+        return None
+    return operators.pop(), sorted(part.strip() for part in _COMMUTES.split(text))
+
+
+def _small(word: str) -> str:
+    return word.lower() if len(word) > 2 and word[1:].islower() else word
 
 
 def _letters(answer: str) -> str | None:
+    """Letters; None for all else."""
+    text = _plain(answer)
+    return text if _LETTERS.fullmatch(text) else None
+
+
+def _plain(answer: str) -> str:
     text = normal_form(answer)
-    text = text[1:-1] if isinstance(text, str) and text[:1] == "(" and text[-1:] == ")" else text
-    return text if isinstance(text, str) and _LETTERS.fullmatch(text) else None
+    if not isinstance(text, str):
+        return str(text)
+    text = text[1:-1] if text[:1] == "(" and text[-1:] == ")" else text
+    return text.replace(" ", "") if _SPACED.fullmatch(text) else text
+
+
+def _angles_differ(answer: str, reference: str) -> bool:
+    """Whether they are the angles of two triples of points; either leg may come first."""
+    one, other = (_ANGLE.fullmatch(answer.strip(" $")), _ANGLE.fullmatch(reference.strip(" $")))
+    if one is None or other is None:
+        return False
+    return one.groups() not in (other.groups(), other.groups()[::-1])
+
+
+def _spelt_as_powers(letters: str | None, other: str) -> bool:
+    """Whether one is a sequence of capital letters, the other a product of their powers: ABBA, `A^2B^2`."""
+    is_sequence = letters is not None and len(letters) > 2 and letters.isupper()
+    return is_sequence and "^" in other and _POWERS.fullmatch(other.strip(" $")) is not None
 
 
 def _same_letters(one: str, other: str, may_be_products: bool) -> bool:
@@ -55,3 +130,22 @@ def _same_letters(one: str, other: str, may_be_products: bool) -> bool:
     if {one, other} & _ANY_CASE:
         return False
     return len(one) == 2 or "".join(sorted(set(one))) in string.ascii_lowercase
+
+
+def distinct_cases(answer: str, reference: str) -> tuple[str, str]:
+    """Both with other letters for capital ones whose small ones occur too: math-verify reads R as r."""
+    symbols = {letter for text in (answer, reference) for letter in _symbols(text)}
+    clashing = sorted(letter for letter in symbols if letter.isupper() and letter.lower() in symbols)
+    if not clashing:
+        return answer, reference
+    free = (letter for letter in "uvwpqszhkmn" if letter not in symbols and letter.upper() not in symbols)
+    names = dict(zip(clashing, free, strict=False))
+    renamed = [
+        _SYMBOLS.sub(lambda found: names.get(found.group(), found.group()), text)
+        for text in (answer, reference)
+    ]
+    return renamed[0], renamed[1]
+
+
+def _symbols(text: str) -> list[str]:
+    return [found for found in _SYMBOLS.findall(text) if len(found) == 1]

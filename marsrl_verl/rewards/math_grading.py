@@ -7,16 +7,18 @@ and the kernel ends the process.
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from sympy import Expr, Float, UnevaluatedExpr
+from sympy import Expr, Float, I, UnevaluatedExpr
 
 from marsrl_verl.rewards.bare_answer import same_bare_answer, same_based, split_unit
+from marsrl_verl.rewards.equations import chain, has_letters, is_name
 from marsrl_verl.rewards.extraction import boxed_answer, mention
-from marsrl_verl.rewards.guards import chain, contradiction, doubted, has_letters, is_name, qualification
-from marsrl_verl.rewards.letters import same_word
+from marsrl_verl.rewards.guards import contradiction, doubted, qualification
+from marsrl_verl.rewards.letters import distinct_cases, same_word
 from marsrl_verl.rewards.normal_form import (
     MAGNITUDES,
     aligned,
@@ -42,6 +44,12 @@ _READING = [
     replace(_LATEX, normalization_config=replace(_LATEX.normalization_config, units=False)),
     ExprExtractionConfig(),
 ]
+_APPROXIMATED = re.compile(r"(.{1,200}?)\s*(?:\\approx(?![a-zA-Z])|≈)\s*(-?[\d,]{0,15}\.?\d{1,15})\s*")
+_ROUNDED = 0.05
+_SCIENTIFIC = re.compile(r"[+-]?\d+\.?\d*[eE][+-]?\d{1,3}")
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])[^+]*\\circ")
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})")
+_MODULUS = re.compile(r"\s*(?:\\(p|b?)mod)\s*\{?\s*(\d{1,9})\s*\}?\s*\Z")
 _WARM_UP = (
     r"\frac{\sqrt{3}}{2}",
     r"2x^2+3x-1",
@@ -107,7 +115,14 @@ def _same(answer: str, reference: str, parsed: list[Any] | None = None) -> tuple
     """Whether an answer is the reference. `parsed`: what math-verify has read already."""
     if answer and (same_answer(answer, reference) or same_word(answer, reference)):
         return True, None
-    answer, reference = latex(answer), _counted(latex(reference))
+    (answer, modulus), (reference, other) = _modulus(latex(answer)), _modulus(latex(reference))
+    if modulus and other and modulus != other:
+        return False, None
+    if (modulus or other) and same_answer(answer, reference):
+        return True, None
+    if r"\approx" not in reference and (found := _APPROXIMATED.fullmatch(answer)) is not None:
+        return _same_approximated(found.group(1), found.group(2), reference)
+    answer, reference = distinct_cases(answer, _counted(reference))
     if not answer or contradiction(_counted(answer), reference):
         return False, None
     if same_bare_answer(answer, reference):
@@ -137,6 +152,8 @@ def _is_set(answer: str) -> bool:
 
 def _counted(answer: str) -> str:
     r"""`5\text{ million}` as a number, its unit kept."""
+    if _SCIENTIFIC.fullmatch(answer.strip()):
+        return str(normal_form(answer))
     bare, unit = split_unit(answer)
     number = normal_form(bare) if any(word in bare for word in MAGNITUDES) else ""
     if isinstance(number, str):
@@ -173,7 +190,27 @@ def _same_chain(members: list[str], reference: str) -> tuple[bool, str | None]:
     return True, error
 
 
+def _same_approximated(answer: str, decimal: str, reference: str) -> tuple[bool, str | None]:
+    """Whether an answer that a decimal stands behind is the reference, and the decimal about as large."""
+    equal, error = _same(answer, reference)
+    value, _ = _parse_answer(reference)
+    if not equal or not value or not isinstance(value[0], Expr) or not value[0].is_number:
+        return False, error
+    exact = complex(value[0].evalf(15))
+    return abs(exact - float(decimal.replace(",", ""))) <= _ROUNDED * abs(exact), error
+
+
+def _modulus(answer: str) -> tuple[str, str]:
+    r"""A residue without its `\pmod{7}`, and the 7; "" without one."""
+    found = _MODULUS.search(answer)
+    if found is None or not (found.group(1) == "p" or r"\equiv" in answer):
+        return answer, ""
+    return answer[: found.start()].replace(r"\equiv", "="), found.group(2)
+
+
 def _parse_answer(answer: str) -> tuple[list[Any], str | None]:
+    if _TRIGONOMETRY.search(answer):
+        answer = _DEGREES.sub(r"{(\\frac{\1 \\pi}{180})}", answer)
     # Percent signs are understood between dollar signs only.
     return _parse(f"${answer}$" if "%" in answer and "$" not in answer else f"\\boxed{{{answer}}}")
 
@@ -193,6 +230,7 @@ def _equal(reference: str, parsed: list[Any]) -> tuple[bool, str | None]:
         if _are_apart(gold, parsed):
             return False, error
         equal = bool(verify(gold, parsed, timeout_seconds=0, raise_on_error=True))
+        equal = equal or _same_complex(gold[0], parsed[0])
         return equal and not _small_and_apart(gold[0], parsed[0]), error
     except Exception as failure:
         return False, f"comparison failed with {type(failure).__name__}: {failure}"
@@ -213,6 +251,17 @@ def _are_apart(gold: list[Any], parsed: list[Any]) -> bool:
     except Exception:  # whatever sympy can't evaluate, math-verify decides
         return False
     return bool(difference.is_Float) and abs(float(difference)) > _CERTAIN
+
+
+def _same_complex(gold: Any, parsed: Any) -> bool:
+    """Whether two expressions are one complex number, their `i` the imaginary unit."""
+    if not all(isinstance(one, Expr) for one in (gold, parsed)):
+        return False
+    unknowns = {symbol.name: symbol for one in (gold, parsed) for symbol in one.free_symbols}
+    if set(unknowns) != {"i"}:
+        return False
+    one, other = (complex(number.subs(unknowns["i"], I).evalf(15)) for number in (gold, parsed))
+    return abs(one - other) <= _CERTAIN * max(abs(one), abs(other))
 
 
 def _small_and_apart(gold: Any, parsed: Any) -> bool:

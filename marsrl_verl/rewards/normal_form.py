@@ -35,6 +35,10 @@ _LABEL = re.compile(
     rf"({_NO_NAME}(?:[a-zA-Z]{{1,20}}|\\[a-zA-Z]{{1,20}}(?: [a-zA-Z]{{1,20}})?)"
     r"(?:_(?:\w{1,20}|\{[^{}=]{1,40}\}))?'{0,3} ?(?:\([^()=]{1,40}\))?) ?= ?(?!=)"
 )
+_PRODUCT = re.compile(
+    r"(?!ans|sum|age|avg|max|min|gcd|lcm|deg|det|dim|arg|num|res|sol|sin|cos|tan|log|ln)[a-z]{2,3}"
+)
+"""Unknowns one behind the other, `xy`; capital letters (`AB`) name a segment, longer words what they say."""
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _DECIMAL = re.compile(r"([+-]?) ?(\d+\.?\d*|\.\d+)")
 _FRACTION = re.compile(
@@ -281,7 +285,8 @@ def _labelled(answer: str) -> tuple[str, str]:
     label = _LABEL.match(text)
     if label is None or len(text) > MOST_CHARACTERS or "=" in text[label.end() :]:
         return "", text
-    return label.group(1).replace(" ", ""), text[label.end() :]
+    name = label.group(1).replace(" ", "")
+    return ("", text) if _PRODUCT.fullmatch(name) else (name, text[label.end() :])
 
 
 def _number(text: str) -> Fraction | None:

@@ -11,11 +11,40 @@ LONGEST = 2000
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SIGNS = str.maketrans({
     "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "−": "-",
-    "¬": r"\neg ", "∅": r"\emptyset ",
+    "¬": r"\neg ", "∅": r"\emptyset ", "∠": r"\angle ", "±": r"\pm ", "′": "'", "–": "-",
 })  # fmt: skip
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _POWER = re.compile("⁻?[⁰¹²³⁴-⁹]+")
 _ROOT = re.compile(r"√\s?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+))")
+_OTHER_COMMANDS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\varnothing(?![a-zA-Z])", r"\\emptyset"),
+        (r"\\lnot(?![a-zA-Z])", r"\\neg"),
+        (r"\\(?:neq(?![a-zA-Z])|not\s*=)", r"\\ne "),
+        (r"\\not\s*\\in(?![a-zA-Z])", r"\\notin"),
+        (r"\s*\^\s*(?:\\prime(?![a-zA-Z])|\{\s*\\prime\s*\})", "'"),
+        (r"\^\s*(?:\\top(?![a-zA-Z])|\{\s*(?:\\top|T)\s*\})", "^T"),
+        (r"\\lg(?![a-zA-Z])", r"\\log_{10}"),
+        (r"\{\s*(\w{1,9})\s*\\choose\s*(\w{1,9})\s*\}", r"\\binom{\1}{\2}"),
+        # What looks different and says the same.
+        (r"\\(?:text)?color\s*\{[^{}]*\}|\\[hv]?phantom\s*\{[^{}]*\}|\\underline(?![a-zA-Z])", ""),
+        (r"\\(?:text|mbox)\s*\{\s*-\s*\}", "-"),
+        (r"\\(?:text|mbox)\s*\{\s*\}", " "),
+        (r"\A\\(?:text|mbox)\s*\{\s*(-?[\d.,/]{1,30})\s+([a-zA-Z][a-zA-Z ]{0,60})\}\Z", r"\1\\text{ \2}"),
+        (r"\A\\text\s*\{\s*(?:(?:[Tt]he )?(?:final )?[Aa]nswer(?: is)?|[Ee]xactly)\s*:?\s*\}", ""),
+        (r"(\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)", r"\1:"),
+        (r"(\\(?:begin|end)\s*\{)[bB]matrix\}", r"\1pmatrix}"),
+        (
+            r"\\left\s*[(\[]\s*\\begin\{array\}(?:\{[clr ]*\})?(.*?)\\end\{array\}\s*\\right\s*[)\]]",
+            r"\\begin{pmatrix}\1\\end{pmatrix}",
+        ),
+        (r"\A\s*\\[(\[](.*)\\[)\]]\s*\Z", r"\1"),
+    )
+)
+_PI = re.compile(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])")
+_IN_BRACES = re.compile(r"\A\s*\{([^{}]*)\}\s*\Z")
+_INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff]")
 _TWO_ARGUMENTS = re.compile(r"\\(?:[dtc]?frac|[dt]?binom)(?![a-zA-Z])")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
 
@@ -25,12 +54,17 @@ def latex(answer: str) -> str:
     if len(answer) > LONGEST:
         return answer
     if not answer.isascii():
+        answer = _INVISIBLE.sub("", answer)
         answer = _VULGAR.sub(_vulgar, answer)
         answer = _POWER.sub(lambda found: f"^{{{found.group().translate(_RAISED)}}}", answer)
         answer = _ROOT.sub(lambda found: rf"\sqrt{{{next(filter(None, found.groups()), '')}}}", answer)
         answer = answer.translate(_SIGNS)
-    if "varnothing" in answer:
-        answer = answer.replace(r"\varnothing", r"\emptyset")
+    if "\\" in answer:
+        for pattern, replacement in _OTHER_COMMANDS:
+            answer = pattern.sub(replacement, answer)
+    if "pi" in answer:
+        answer = _PI.sub(r"\\pi ", answer)
+    answer = _IN_BRACES.sub(r"\1", answer)
     return _braced(answer) if "frac" in answer or "binom" in answer else answer
 
 

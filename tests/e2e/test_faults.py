@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -38,6 +39,19 @@ SETTINGS = (
     f"marsrl.run.sync_timeout_s={LIMIT_S}",
 )
 RESUME = "marsrl.run.existing=resume"
+RECORD = "MARSRL_FAULTS"
+"""A file to which each fault writes a line, for `benchmarks.faults`."""
+
+
+def note(fault: str, status: int, output: str, seconds: float) -> None:
+    """Write down what came of a fault, if a file is asked for."""
+    if RECORD in os.environ:
+        said = [
+            line for line in output.splitlines() if line.startswith(("The run ended: ", "The run was ended"))
+        ]
+        row = {"fault": fault, "status": status, "seconds": round(seconds, 1), "said": said}
+        with open(os.environ[RECORD], "a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
 
 
 def engine_core(launcher: psutil.Process) -> psutil.Process:
@@ -78,6 +92,7 @@ def interrupt(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     seconds = time.monotonic() - began
+    note(fault.__name__, status, log.read_text(), seconds)
     _, left = psutil.wait_procs(family, timeout=10)
     assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
     return status, log.read_text(), seconds
@@ -107,6 +122,14 @@ def kill_rollout_worker(launcher: psutil.Process) -> None:
 
 
 def kill_core_while_the_trainer_computes(launcher: psutil.Process) -> None:
+    while_the_trainer_computes(launcher, psutil.Process.kill)
+
+
+def stop_core_while_the_trainer_computes(launcher: psutil.Process) -> None:
+    while_the_trainer_computes(launcher, psutil.Process.suspend)
+
+
+def while_the_trainer_computes(launcher: psutil.Process, fault: Callable[[psutil.Process], None]) -> None:
     """The trainer is held until vLLM's server, whose engine does nothing meanwhile, can know it."""
     trains = rank(launcher)
     trains.suspend()
@@ -115,7 +138,7 @@ def kill_core_while_the_trainer_computes(launcher: psutil.Process) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while core.cpu_percent(interval=1.0) > IDLE_PERCENT:  # the round is decoded to its end
             assert time.monotonic() < deadline
-        core.kill()
+        fault(core)
     finally:
         trains.resume()
 
@@ -182,6 +205,17 @@ def test_what_dies_or_hangs_while_the_trainer_computes(tmp_path):
     assert seconds < 60
     saved = checkpoint.newest_sealed(checkpoints)
     assert saved is not None, "the step that was trained meanwhile is not lost"
+
+    status, output, seconds = interrupt(
+        tmp_path, "computes", saved + 1, stop_core_while_the_trainer_computes, RESUME
+    )
+    assert status == 1
+    assert f"engine_timeout_s = {LIMIT_S} s" in output and "To go on from step" in output, output
+    assert "Traceback (most recent" not in output
+    assert seconds < LIMIT_S + 60
+    after = checkpoint.newest_sealed(checkpoints)
+    assert after is not None and after > saved
+    saved = after
 
     stopped = []
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from test_faults import RESUME, interrupt
+from test_faults import RESUME, interrupt, note
 from training_runs import REPOSITORY, TrainingRun, checkpoint_weights, command
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
@@ -42,6 +43,7 @@ def test_weights_that_are_spoiled_end_the_run(tmp_path, decay, ends):
     optimizer = "actor_rollout_ref.actor.optim"
     # The greatest rate that is accepted.
     settings = (f"{optimizer}.lr=1", f"{optimizer}.weight_decay={decay}", "trainer.total_training_steps=40")
+    began = time.monotonic()
     done = subprocess.run(
         command(tmp_path, "spoiled", *settings),
         cwd=REPOSITORY,
@@ -51,7 +53,9 @@ def test_weights_that_are_spoiled_end_the_run(tmp_path, decay, ends):
         check=False,
     )
     assert done.returncode == 1, (done.stdout + done.stderr)[-6000:]
-    sentence = ended(done.stdout + done.stderr)
+    output = done.stdout + done.stderr
+    note(f"weight_decay={decay}", done.returncode, output, time.monotonic() - began)
+    sentence = ended(output)
     run = TrainingRun(tmp_path / "spoiled", done.stdout)
     assert any(one in sentence for one in ends), sentence
     # Nothing is kept of the step that spoiled them.

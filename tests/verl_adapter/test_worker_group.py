@@ -100,7 +100,7 @@ def ranks(monkeypatch):
     monkeypatch.setattr(worker_group, "Stopwatch", lambda: engine_watch.Stopwatch(fake.clock))
     monkeypatch.setattr(worker_group, "running_process", lambda one: f" (process {one.pid})")
 
-    def make(*answers, limit: float = LIMIT):
+    def make(*answers, limit: float | None = LIMIT):
         workers = [
             actor(update=lambda rows, one=one: one, first=lambda one=one: one, begin=lambda one=one: one)
             for one in answers
@@ -126,6 +126,22 @@ def test_a_rank_that_hangs_ends_the_run_at_the_limit_by_name(ranks):
     with pytest.raises(TrainerHangsError, match=r"update .*training_timeout_s = 20 s.*1 of 2 .*rank 1 .*101"):
         made.update("rows")
     assert LIMIT <= fake.now <= LIMIT + 5
+
+
+def test_without_a_limit_it_follows_the_calls_so_far(ranks, monkeypatch):
+    monkeypatch.setattr(worker_group, "FIRST_S", 90.0)
+    monkeypatch.setattr(worker_group, "LEAST_S", 30.0)
+    answers = Answer(1), Answer(2)
+    made, fake = ranks(*answers, limit=None)
+    assert made._limit("update")[0] == 90.0
+    for _ in range(worker_group.MEASURED):
+        made.update("rows")
+    assert made._limit("update")[0] == 30.0 and made._limit("first")[0] == 90.0, "by name"
+    made._calls["update"] = 2, 2.5
+    answers[1].silent, began = True, fake.now
+    with pytest.raises(TrainerHangsError, match=r"50 s, where the longest of 2 before took 2 s.*limit"):
+        made.update("rows")
+    assert 50 <= fake.now - began <= 55
 
 
 def test_a_rank_that_died_is_not_hidden_by_one_that_waits_for_it(ranks):

@@ -6,9 +6,11 @@ r"""What a text claims that something comes to, and all values that it holds: te
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from marsrl_verl.rewards.extraction import boxes
-from marsrl_verl.rewards.normal_form import same_answer
+from marsrl_verl.rewards.normal_form import normal_form, same_answer
+from marsrl_verl.rewards.number_words import SMALL_WORD, SPELLED, WORDED_VALUES, number_of, spelled
 
 LONGEST_TEXT = 20_000
 """Characters of a text that are looked at, from its end."""
@@ -20,7 +22,9 @@ _LONGEST_CLAIM = 200
 
 _NOUN = (
     "answer|result|solution|value|total|sum|product|difference|quotient|probability|area|volume|number|choice|"
-    "guess|amount|count|estimate|conclusion"
+    "guess|amount|count|estimate|conclusion|remainder|mean|median|mode|average|percentage|derivative|slope|root|"
+    "divisor|multiple|factor|distance|speed|cost|price|length|width|height|radius|diameter|perimeter|diagonal|"
+    "integer|term|interval|option|ratio|maximum|minimum|unknown"
 )
 _SAID = r"(?=(?P<said>[^\n]{1,200}))"
 _NAMED = re.compile(
@@ -97,22 +101,28 @@ _WORDED = re.compile(
 )
 """Begins as a sentence does, and not as a value."""
 
-_SMALL = {
-    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8,
-    "nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15,
-    "sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40,
-    "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
-}  # fmt: skip
-_SMALL_WORD = rf"(?:{'|'.join(_SMALL)})"
-_SPELLED = re.compile(
-    rf"\b{_SMALL_WORD}\b(?:(?:[ -]|\sand\s)(?:{_SMALL_WORD}|hundred)\b){{0,4}}", re.IGNORECASE
-)
-_LIKE_AN_ANSWER = re.compile(rf"[\d\\π√∞]|(?i:\b{_SMALL_WORD}\b)")
+_LIKE_AN_ANSWER = re.compile(rf"[\d\\π√∞]|(?i:\b{SMALL_WORD}\b)")
 
 _STEP = re.compile(
-    r"^[ \t>*#_-]{0,8}(?:\(?\d{1,2}[.):](?=\s)|\(?(?:step|part)[ \t]+\d{1,2}\b)", re.IGNORECASE | re.MULTILINE
+    r"^[ \t>*#_-]{0,8}\(?\d{1,2}[.):](?=\s)|\b(?:step|part)[ \t]+\d{1,2}\b|(?<![\w.])\(\d{1,2}\)(?=\s+[A-Z])",
+    re.IGNORECASE | re.MULTILINE,
 )
 """The number of a step in a list of steps."""
+_BESIDE_UNKNOWNS = re.compile(
+    r"\d+(?:/\d+)?\s*[-+*/^·×]\s*(?:[a-zA-Z](?![a-zA-Z])|P\(|\\?[a-z]{3,})|"
+    r"(?:(?<![a-zA-Z])[a-zA-Z]|\))\s*[-+*/^·×]\s*\d+(?:/\d+)?(?!\s*=)|[a-zA-Z]_\{?\d+\}?"
+)
+"""Numbers of a formula with unknowns."""
+_FACT = re.compile(
+    r"\b(?:60[ -](?:minutes?|seconds?)\b(?=[^.\n]*\b(?:hour|minute)\b)|24 hours\b(?=[^.\n]*\bday)|"
+    r"7 days\b(?=[^.\n]*\bweek)|12 months\b(?=[^.\n]*\byear)|12 inches\b(?=[^.\n]*\bf(?:oo|ee)t)|"
+    r"(?:90|180|360)(?:[ -]degrees?|°)[^.\n]{0,20}\b(?:angle|sum|triangle|circle|turn)|per 100\b|100 cents\b|"
+    r"[3-8] (?:equal |right |congruent |square ){1,2}(?:sides|angles|faces|edges))|"
+    r"\b(?:day|week|year|hour|minute)s? (?:has|have|is) \d+ (?:hours|days|months|weeks|minutes|seconds)\b",
+    re.IGNORECASE,
+)
+"""What everybody knows."""
+_PERCENT = re.compile(r"(-?\d[\d,]{0,12}(?:\.\d{1,9})?)%")
 _ANY_NUMBER = re.compile(rf"(?<![\w.\\])(?:{_NUMBER})(?![\w]|\.\d)")
 _FORMULA = re.compile(
     r"\$([^$\n]{1,100})\$|\\\(([^\n]{1,100}?)\\\)|([-+]?\\[dt]?frac\s?\{[^{}]{1,40}\}\s?\{[^{}]{1,40}\})"
@@ -158,49 +168,82 @@ def _readings(claim: str) -> list[str]:
     """The claim; with words behind its number, or its number in words, also the number."""
     if (match := _WITH_UNIT.fullmatch(claim)) is not None:
         return [claim, match[1].strip("$")]
+    if claim.endswith("%") and (match := _PERCENT.fullmatch(claim)) is not None:
+        return [claim, match[1], str(Fraction(match[1].replace(",", "")) / 100)]
     number = _number_in_words(claim)
     return [claim] if number is None else [claim, str(number)]
 
 
 def _number_in_words(text: str) -> int | None:
     """The number with which a text begins in words, where at most two more follow; None without one."""
-    match = _SPELLED.match(text)
+    match = SPELLED.match(text)
     if match is None or len(text[match.end() :].split()) > 2:
         return None
     return spelled(match[0])
 
 
-def spelled(words: str) -> int | None:
-    """The number below 1,000 that words say, `one hundred and five`; None where they say none."""
-    total = last = 0
-    for word in re.split(r"[\s-]+", words.lower()):
-        if word == "and" and total >= 100:
-            continue
-        if word == "hundred" and 1 <= total <= 9 and last:
-            total, last = 100 * total, 100
-            continue
-        value = _SMALL.get(word)
-        if value is None or (last and not (last >= 20 and value < (10 if last < 100 else 100))):
-            return None
-        total, last = total + value, max(value, 1)
-    return total if last else None
-
-
 def values(text: str) -> list[str]:
     """Every value that a text holds, claimed or not: numbers in digits and, from eleven on, in words;
-    fractions; formulas between dollar signs; and its claims. Numbers of steps in a list are none.
+    fractions; formulas between dollar signs; and its claims.
 
-    `one` to `ten` are left out: they are words of every plan.
+    Numbers of steps, of a formula with unknowns (`n(n-3)/2`) and of what everybody knows (60 minutes of an
+    hour) are none. `one` to `ten` count where a verb says what something is: they are words of every plan.
     """
     text = text[-LONGEST_TEXT:]
-    unnumbered = _STEP.sub(" ", text)
-    found = [(at.start(), at[0].strip("$")) for at in _ANY_NUMBER.finditer(unnumbered)]
-    found += [(at.start(), next(filter(None, at.groups()))) for at in _FORMULA.finditer(unnumbered)]
-    for at in _SPELLED.finditer(unnumbered):
+    unnumbered = _STEP.sub(_blank, text)
+    formulas = [at for at in _FORMULA.finditer(unnumbered) if not _PROSE.search(at[0])]
+    found = [(at.start(), next(filter(None, at.groups()))) for at in formulas]
+    plain = _FORMULA.sub(_blank_formula, _FACT.sub(_blank, unnumbered))
+    for at in _ANY_NUMBER.finditer(_BESIDE_UNKNOWNS.sub(_blank, plain)):
+        found += [(at.start(), one) for one in _readings(at[0].strip("$"))]
+    found += [(at.start(), number_of(at[0])) for at in WORDED_VALUES.finditer(unnumbered)]
+    for at in SPELLED.finditer(unnumbered):
         if (number := spelled(at[0])) is not None and number > 10:
             found.append((at.start(), str(number)))
-    shown = [value.strip() for _, value in sorted(found)][-MOST_VALUES:]
+    found.sort(key=lambda one: one[0])
+    shown = [value.strip() for _, value in found][-MOST_VALUES:]
     return list(dict.fromkeys([*shown, *claims(text)]))
+
+
+def _blank(found: re.Match[str]) -> str:
+    return " " * len(found[0])
+
+
+def _blank_formula(found: re.Match[str]) -> str:
+    return found[0] if _PROSE.search(found[0]) else " " * len(found[0])
+
+
+def tells_in_words(text: str, question: str, answer: str) -> bool:
+    """Whether a text has an answer that is no number, as a word or an expression, and the question has not: a
+    day, `2x+1`, an interval; of letters of choices and of yes and no, where they are chosen or said first."""
+    if _LETTER.fullmatch(answer):
+        return (
+            re.search(rf"\b(?:option|choice|answer)\s*(?:is\s*)?\(?{answer}\b", text, re.IGNORECASE)
+            is not None
+        )
+    if answer.lower() in ("yes", "no"):
+        return re.search(rf"(?:\A|[.!?:]\s+){answer}\b\s*[,.]", text, re.IGNORECASE) is not None
+    if _WORD.fullmatch(answer):
+        word = re.compile(rf"\b{re.escape(answer)}\b", re.IGNORECASE)
+        return word.search(text) is not None and word.search(question) is None
+    bare = _PLAIN_SPACE.sub("", answer)
+    if len(bare) < 3 or not isinstance(normal_form(answer), str):
+        return False
+    in_front, behind = (
+        r"(?<![a-zA-Z0-9])" if bare[0].isalnum() else "",
+        r"(?![a-zA-Z0-9])" if bare[-1].isalnum() else "",
+    )
+    whole = re.compile(in_front + re.escape(bare) + behind)
+    return (
+        whole.search(_PLAIN_SPACE.sub("", text)) is not None
+        and whole.search(_PLAIN_SPACE.sub("", question)) is None
+    )
+
+
+_LETTER, _WORD = re.compile("[A-J]"), re.compile("[a-zA-Z][a-z]{2,}")
+_PROSE = re.compile(r"(?<!\\)\b[a-z]{2,} [a-z]{2,}")
+"""Between two dollar signs of amounts of money, not of a formula."""
+_PLAIN_SPACE = re.compile(r"[\s$]|\\(?:left|right|[,;:! ])")
 
 
 def states(question: str, claim: str) -> bool:

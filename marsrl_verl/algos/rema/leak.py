@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from marsrl_verl.algos.rema.claims import claims, holds, states, values
+from marsrl_verl.algos.rema.claims import claims, holds, states, tells_in_words, values
 from marsrl_verl.algos.rema.json_actions import parse_action
 from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.answer import AnswerReward
@@ -65,6 +65,7 @@ class PlanReward(RoleReward):
         info: dict[str, Any] = {"leak": leaked is not None}
         if request.inputs.get(LOOK_FOR_VALUES):
             leaked = leaked or self._equal_to(accepted, values(text), partial(holds, question))
+            leaked = leaked or next((one for one in accepted if tells_in_words(text, question, one)), None)
             info["value_leak"] = leaked is not None
         return RewardResult(0.0, info if leaked is None else {**info, "leaked": leaked})
 

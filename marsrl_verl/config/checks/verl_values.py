@@ -71,6 +71,9 @@ _DECLARED: dict[str, Any] = {
         limits(..., gt=0, le=1, why="a part of the GPU's memory", fix="0.6 is a usual choice."),
     ),
     f"{_ACTOR}.ppo_epochs": _least(1, "a step has an update"),
+    f"{_ACTOR}.clip_ratio": _least(0, "a ratio is clipped to 1 minus and 1 plus it"),
+    f"{_ACTOR}.clip_ratio_low": _least(0, "a ratio is clipped to 1 minus it"),
+    f"{_ACTOR}.clip_ratio_high": _least(0, "a ratio is clipped to 1 plus it"),
     f"{_ACTOR}.clip_ratio_c": (
         float,
         limits(..., gt=1, why="verl's loss wants it so", fix="3.0 is the default."),

@@ -38,7 +38,7 @@ class MarsRLTaskRunner(BaseTaskRunner):
         role = Role.ActorRolloutRef if need_reference_policy(config) and not lora else Role.ActorRollout
         self.role_worker_mapping[role] = ray.remote(MarsRLActorRolloutRefWorker)
         self.mapping[role] = "global_pool"
-        return MarsRLActorRolloutRefWorker, worker_group(float(config.marsrl.run.training_timeout_s))
+        return MarsRLActorRolloutRefWorker, worker_group(config.marsrl.run.training_timeout_s)
 
     def init_resource_pool_mgr(self, config: DictConfig) -> Any:
         """verl's, with fewer CPUs where one process a rank is all that works: Ray waits in silence for CPUs

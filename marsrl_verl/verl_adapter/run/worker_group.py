@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from random import SystemRandom
 from typing import Any
@@ -26,6 +25,11 @@ def master_ports() -> list[int]:
     return [first, first + TRIED]
 
 
+FIRST_S = 86_400.0
+"""A published step may take hours."""
+LEAST_S, TIMES, MEASURED = 3_600.0, 20, 2
+
+
 class TrainerHangsError(RuntimeError):
     """Ranks of the trainer do not come to the end of a call; the message says which."""
 
@@ -39,12 +43,15 @@ class MarsRLWorkerGroup(RayWorkerGroup):
     method of the group waits in `ray.get` for as long as a rank computes, or hangs.
     """
 
-    limit_s = math.inf
-    """Most seconds of one call."""
+    limit_s: float | None = None
+    """Most seconds of one call; None: `TIMES` the longest of its name so far, at least `LEAST_S`, and
+    `FIRST_S` until there are `MEASURED`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("master_port_range", master_ports())
         super().__init__(*args, **kwargs)
+        self._calls: dict[str, tuple[int, float]] = {}
+        """How many of a name have returned, and the seconds of the longest."""
 
     def _bind_worker_method(self, user_defined_cls: type, func_generator: Callable[..., Any]) -> Any:
         """As verl's, but a blocking method waits here, so that verl is left nothing to wait for."""
@@ -68,29 +75,44 @@ class MarsRLWorkerGroup(RayWorkerGroup):
         """What the ranks return.
 
         Raises:
-            TrainerHangsError: not all have returned within `limit_s`.
+            TrainerHangsError: not all have returned within the limit.
         """
         watch = Stopwatch()
+        limit, why = self._limit(name)
 
         def look() -> None:
-            if watch.look() < self.limit_s:
+            if watch.look() < limit:
                 return
             _, pending = ray.wait(list(references), num_returns=len(references), timeout=0)
             silent = [rank for rank, one in enumerate(references) if one in pending]
             who = "; ".join(f"rank {rank}{running_process(self.workers[rank])}" for rank in silent[:_SHOWN])
             raise TrainerHangsError(
-                f"the trainer's {name} has taken longer than marsrl.run.training_timeout_s = "
-                f"{self.limit_s:g} s: it hangs, or needs a higher limit. {len(silent)} of {len(references)} "
-                f"ranks have not returned: {who}"
+                f"the trainer's {name} has taken longer than {why}: it hangs, or needs a higher limit. "
+                f"{len(silent)} of {len(references)} ranks have not returned: {who}"
             )
 
-        return results(references, look, heeds_stop=False)
+        found = results(references, look, heeds_stop=False)
+        count, longest = self._calls.get(name, (0, 0.0))
+        self._calls[name] = count + 1, max(longest, watch.look())
+        return found
+
+    def _limit(self, name: str) -> tuple[float, str]:
+        """Most seconds of a call of this name, and what it is said to be."""
+        key = "marsrl.run.training_timeout_s"
+        if self.limit_s is not None:
+            return self.limit_s, f"{key} = {self.limit_s:g} s"
+        count, longest = self._calls.get(name, (0, 0.0))
+        if count < MEASURED:
+            return FIRST_S, f"{FIRST_S:g} s ({key} sets another limit)"
+        limit = max(LEAST_S, TIMES * longest)
+        before = f"the longest of {count} before took {longest:.0f} s"
+        return limit, f"{limit:g} s, where {before} ({key} sets another limit)"
 
 
 _SHOWN = 4
 """Ranks that are named: where one hangs, those that it communicates with wait for it."""
 
 
-def worker_group(limit_s: float) -> type[MarsRLWorkerGroup]:
+def worker_group(limit_s: float | None) -> type[MarsRLWorkerGroup]:
     """The class with a limit: verl makes the groups, and hands no setting of ours to them."""
     return type("LimitedWorkerGroup", (MarsRLWorkerGroup,), {"limit_s": limit_s})

@@ -213,10 +213,14 @@ def test_numbers_in_words(words, number):
     [
         ("Add 12 and 5; 17 ways are open.", ["12", "5", "17"]),
         ("1. Count.\n2) Add.\nStep 3: check 4.5.", ["4.5"]),
-        (r"Use $2\sqrt{2}$ or \(x+1\) or \frac{1}{2}", ["2", r"2\sqrt{2}", "x+1", "1", r"\frac{1}{2}"]),
+        (r"Use $2\sqrt{2}$ or \(x+1\) or \frac{1}{2}", [r"2\sqrt{2}", "x+1", r"\frac{1}{2}"]),
         ("There are two bags with thirteen balls in one of them.", ["13"]),
-        ("1,234 and -7 and 50% of 3/4", ["1,234", "-7", "50%", "3/4"]),
+        ("1,234 and -7 and 50% of 3/4", ["1,234", "-7", "50%", "50", "1/2", "3/4"]),
         ("x2 and v1.2.3", []),
+        ("Use n(n-3)/2, 1/2 · base and 2x, with 60 minutes in an hour.", []),
+        ("That makes eight, minus four, two thirds or a dozen", ["8", "-4", "2/3", "12", "eight"]),
+        ("(1) Add. (2) Divide. Part 3 is the check.", []),
+        ("It costs $20 less than $40.", ["20", "40"]),
         ("nothing", []),
     ],
 )

@@ -265,9 +265,9 @@ def test_consistency_counts_answers_whatever_is_right():
         ({"leak_rule": "format"}, {"leak": True}, "the answer is 1", 1.0),
         ({"leak_rule": "either"}, {"leak": True}, "the answer is 1", -1.0),
         ({"leak_rule": "none"}, {"leak": True}, r"\boxed{1}", 1.0),
-        ({"leak_rule": "value"}, {"leak": False, "value_leak": True}, "there are 1 ways", -1.0),
-        ({"leak_rule": "value"}, {"leak": False, "value_leak": False}, "there are ways", 1.0),
-        ({}, {"leak": False, "value_leak": True}, "there are 1 ways", 1.0),
+        ({}, {"leak": False, "value_leak": True}, "there are 1 ways", -1.0),
+        ({}, {"leak": False, "value_leak": False}, "there are ways", 1.0),
+        ({"leak_rule": "equivalence"}, {"leak": False, "value_leak": True}, "there are 1 ways", 1.0),
         ({"penalty": -0.25}, {"leak": True}, "the answer is 1", -0.25),
         ({"penalty_mode": "add"}, {"leak": True}, "the answer is 1", 0.0),
     ],
@@ -279,8 +279,8 @@ def test_a_plan_that_gives_the_answer_away_is_punished(changes, info, text, valu
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_the_rule_of_values_asks_that_plans_be_looked_through_for_them(form):
-    (plain,) = in_pass(HIGH, plan_form=form).first_requests(PROBLEMS[0], 1)
-    (strict,) = in_pass(HIGH, plan_form=form, leak_rule="value").first_requests(PROBLEMS[0], 1)
+    (plain,) = in_pass(HIGH, plan_form=form, leak_rule="equivalence").first_requests(PROBLEMS[0], 1)
+    (strict,) = in_pass(HIGH, plan_form=form).first_requests(PROBLEMS[0], 1)
     assert LOOK_FOR_VALUES not in plain.inputs
     assert strict.inputs == {**plain.inputs, LOOK_FOR_VALUES: True}
 
@@ -288,7 +288,8 @@ def test_the_rule_of_values_asks_that_plans_be_looked_through_for_them(form):
 def test_an_action_is_followed_or_punished():
     one = in_pass(HIGH, plan_form="json")
     (first,) = one.first_requests(PROBLEMS[0], 1)
-    assert first.rollout.endswith(":ActionCall") and first.inputs == {"form": "json"}
+    assert first.rollout.endswith(":ActionCall")
+    assert first.inputs == {"form": "json", LOOK_FOR_VALUES: True}
     texts = ['{"action": "EMPTY", "output": "x"}', '{"action": "DECOMPOSE", "output": "in parts"}', "no JSON"]
     groups = problem_groups(one, texts, [[1.0], [0.0]])
     assert rewarded(one, groups) == [1.0, 0.0, -1.0]

@@ -112,11 +112,11 @@ class Config(EstimatorConfig):
     plan_reward: PlanRewardKind = limits(PlanRewardKind.CORRECTNESS, needs=Needs("process", Process.MAMRP))
     """`correctness`: the share of a plan's solutions that are correct; `consistency`: the share with the most
     frequent answer, 0 where most of them have none."""
-    leak_rule: LeakRule = limits(LeakRule.EQUIVALENCE, needs=Needs("process", Process.MAMRP))
-    """Which plans are punished: those that claim something equal to the answer (`equivalence`), those that
-    have an answer's form, such as a box (`format`, the paper's), `either`, those in which any value equals
-    the answer that the question does not hold (`value`), or `none`. A JSON plan that is none is punished with
-    any of them."""
+    leak_rule: LeakRule = limits(LeakRule.VALUE, needs=Needs("process", Process.MAMRP))
+    """Which plans are punished: those in which any value equals the answer that the question does not hold
+    (`value`), those that claim something equal to it (`equivalence`), those that have an answer's form, such
+    as a box (`format`, the paper's), `either` of the latter two, or `none`. A JSON plan that is none is
+    punished with any of them."""
     penalty: float = limits(-1.0, le=0.0, why="it punishes", needs=Needs("process", Process.MAMRP))
     """What these plans earn, or lose."""
     penalty_mode: PenaltyMode = limits(PenaltyMode.REPLACE, needs=Needs("process", Process.MAMRP))
