@@ -40,7 +40,7 @@ _LARGE = "(?:dozen|thousand|million)"
 WORDED_VALUES = re.compile(
     rf"\b(?:(?P<above>{SMALL_WORD})[ -](?P<below>{_PART})\b(?! of\b)|"
     rf"(?:negative|minus) (?P<negative>{SMALL_WORD})\b|"
-    rf"(?P<count>an?|{SMALL_WORD}) (?P<many>{_LARGE})\b(?! of\b)|"
+    rf"(?P<count>an?|{SMALL_WORD}(?: hundred)?) (?P<many>{_LARGE})\b(?! of\b)|"
     rf"(?:is|makes?|takes?|equals?|as|with) (?P<said>{SMALL_WORD})\b"
     rf"(?![ -](?:of|or|more|and|at|{_PART}|{_LARGE})\b))",
     re.IGNORECASE,

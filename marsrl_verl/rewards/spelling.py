@@ -15,7 +15,9 @@ _SIGNS = str.maketrans({
 })  # fmt: skip
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _POWER = re.compile("⁻?[⁰¹²³⁴-⁹]+")
-_ROOT = re.compile(r"√\s?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+))")
+_ROOT = re.compile(
+    r"(?:√|(?<![a-zA-Z\\])sqrt(?=\())\s?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+))"
+)
 _OTHER_COMMANDS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -57,11 +59,12 @@ def latex(answer: str) -> str:
         answer = _INVISIBLE.sub("", answer)
         answer = _VULGAR.sub(_vulgar, answer)
         answer = _POWER.sub(lambda found: f"^{{{found.group().translate(_RAISED)}}}", answer)
-        answer = _ROOT.sub(lambda found: rf"\sqrt{{{next(filter(None, found.groups()), '')}}}", answer)
         answer = answer.translate(_SIGNS)
     if "\\" in answer:
         for pattern, replacement in _OTHER_COMMANDS:
             answer = pattern.sub(replacement, answer)
+    if "√" in answer or "sqrt(" in answer:
+        answer = _ROOT.sub(lambda found: rf"\sqrt{{{next(filter(None, found.groups()), '')}}}", answer)
     if "pi" in answer:
         answer = _PI.sub(r"\\pi ", answer)
     answer = _IN_BRACES.sub(r"\1", answer)

@@ -11,6 +11,7 @@ from fractions import Fraction
 from marsrl_verl.rewards.extraction import boxes
 from marsrl_verl.rewards.normal_form import normal_form, same_answer
 from marsrl_verl.rewards.number_words import SMALL_WORD, SPELLED, WORDED_VALUES, number_of, spelled
+from marsrl_verl.rewards.spelling import latex
 
 LONGEST_TEXT = 20_000
 """Characters of a text that are looked at, from its end."""
@@ -113,16 +114,30 @@ _BESIDE_UNKNOWNS = re.compile(
     r"(?:(?<![a-zA-Z])[a-zA-Z]|\))\s*[-+*/^·×]\s*\d+(?:/\d+)?(?!\s*=)|[a-zA-Z]_\{?\d+\}?"
 )
 """Numbers of a formula with unknowns."""
+_THING = (
+    r"(?:year|month|week|day|hour|minute|century|decade|foot|yard|mile|inch|pound|ton|dollar|dime|quarter|"
+    r"nickel|penny|kilogram|kilomet(?:er|re)|met(?:er|re)|centimet(?:er|re)|lit(?:er|re)|"
+    r"(?:full )?circle|(?:full )?turn|(?:right |straight )?angle|triangle|square|rectangle|cube|"
+    r"quadrilateral|pentagon|hexagon|"
+    r"octagon|dozen|die|deck)"
+)
 _FACT = re.compile(
-    r"\b(?:60[ -](?:minutes?|seconds?)\b(?=[^.\n]*\b(?:hour|minute)\b)|24 hours\b(?=[^.\n]*\bday)|"
-    r"7 days\b(?=[^.\n]*\bweek)|12 months\b(?=[^.\n]*\byear)|12 inches\b(?=[^.\n]*\bf(?:oo|ee)t)|"
-    r"(?:90|180|360)(?:[ -]degrees?|°)[^.\n]{0,20}\b(?:angle|sum|triangle|circle|turn)|per 100\b|100 cents\b|"
-    r"[3-8] (?:equal |right |congruent |square ){1,2}(?:sides|angles|faces|edges))|"
-    r"\b(?:day|week|year|hour|minute)s? (?:has|have|is) \d+ (?:hours|days|months|weeks|minutes|seconds)\b",
+    rf"\b\d[\d,]* [a-z]+ (?:(?:in|of|per|to) )?(?:an?|one|each|every|the) {_THING}\b|\bper 100\b|"
+    rf"\b(?:an?|one|each|every|the|1)(?: regular)? {_THING}s? "
+    r"(?:has|have|is|are|equals?|contains?|measures?|is worth) "
+    rf"(?:\d[\d,]*|{SMALL_WORD})(?: (?:equal|congruent|square|right))* [a-z]+|"
+    rf"\bangles? (?:sum )?(?:of|in) (?:an?|the|any) {_THING} (?:add up to|sum to|total|is|are|of) \d+|"
+    r"\b(?:divid|multipl|split|scal)[a-z]*\b[^.;\n]{0,60}\bby \d[\d,]*(?:\.\d+)?|"
+    r"\b(?:90|180|360)(?:[ -]degrees?|°)[^.\n]{0,20}\b(?:angle|sum|triangle|circle|turn)",
     re.IGNORECASE,
 )
-"""What everybody knows."""
+"""What everybody knows, and what is to be divided or multiplied by."""
 _PERCENT = re.compile(r"(-?\d[\d,]{0,12}(?:\.\d{1,9})?)%")
+_ROOTS = re.compile(
+    r"(?:\d+\s*[*·+/-]?\s*)?(?:√\d+|\bsqrt\(\d+\)|π|\bpi\b)(?:\s*/\s*\d+)?|\d+ \d+/\d+|"
+    r"\d+(?:\.\d+)? (?:thousand|million)\b"
+)
+"""Values with a root or pi, mixed numbers, large ones with a word."""
 _ANY_NUMBER = re.compile(rf"(?<![\w.\\])(?:{_NUMBER})(?![\w]|\.\d)")
 _FORMULA = re.compile(
     r"\$([^$\n]{1,100})\$|\\\(([^\n]{1,100}?)\\\)|([-+]?\\[dt]?frac\s?\{[^{}]{1,40}\}\s?\{[^{}]{1,40}\})"
@@ -138,7 +153,7 @@ def claims(text: str) -> list[str]:
     `seventeen` is 17. Numbers elsewhere are no claims.
     """
     found: list[tuple[int, str]] = []
-    text = text[-LONGEST_TEXT:]
+    text = _FACT.sub(_blank, text[-LONGEST_TEXT:])
     found += [(at, claim) for at, claim in boxes(text) if len(claim) <= _LONGEST_CLAIM]
     for match in _NAMED.finditer(text):
         found.append((match.start("said"), _first_part(match["said"])))
@@ -196,6 +211,7 @@ def values(text: str) -> list[str]:
     plain = _FORMULA.sub(_blank_formula, _FACT.sub(_blank, unnumbered))
     for at in _ANY_NUMBER.finditer(_BESIDE_UNKNOWNS.sub(_blank, plain)):
         found += [(at.start(), one) for one in _readings(at[0].strip("$"))]
+    found += [(at.start(), at[0]) for at in _ROOTS.finditer(plain)]
     found += [(at.start(), number_of(at[0])) for at in WORDED_VALUES.finditer(unnumbered)]
     for at in SPELLED.finditer(unnumbered):
         if (number := spelled(at[0])) is not None and number > 10:
@@ -226,24 +242,26 @@ def tells_in_words(text: str, question: str, answer: str) -> bool:
     if _WORD.fullmatch(answer):
         word = re.compile(rf"\b{re.escape(answer)}\b", re.IGNORECASE)
         return word.search(text) is not None and word.search(question) is None
-    bare = _PLAIN_SPACE.sub("", answer)
-    if len(bare) < 3 or not isinstance(normal_form(answer), str):
-        return False
-    in_front, behind = (
-        r"(?<![a-zA-Z0-9])" if bare[0].isalnum() else "",
-        r"(?![a-zA-Z0-9])" if bare[-1].isalnum() else "",
-    )
-    whole = re.compile(in_front + re.escape(bare) + behind)
-    return (
-        whole.search(_PLAIN_SPACE.sub("", text)) is not None
-        and whole.search(_PLAIN_SPACE.sub("", question)) is None
-    )
+    if isinstance(normal_form(answer), str) and len(answer) > 2:
+        whole = _anywhere(latex(answer))
+        return whole.search(latex(text)) is not None and whole.search(latex(question)) is None
+    return False
+
+
+def _anywhere(answer: str) -> re.Pattern[str]:
+    """An expression with any spaces, braces and dollar signs in it."""
+    tokens = [re.escape(one) for one in _TOKENS.findall(answer) if one not in "{}$"]
+    edges = [
+        r"(?<![a-zA-Z0-9])" if answer[0].isalnum() else "",
+        r"(?![a-zA-Z0-9])" if answer[-1].isalnum() else "",
+    ]
+    return re.compile(edges[0] + r"(?:[\s${}*]|\\[,;:! ]|\\cdot )*".join(tokens) + edges[1])
 
 
 _LETTER, _WORD = re.compile("[A-J]"), re.compile("[a-zA-Z][a-z]{2,}")
 _PROSE = re.compile(r"(?<!\\)\b[a-z]{2,} [a-z]{2,}")
 """Between two dollar signs of amounts of money, not of a formula."""
-_PLAIN_SPACE = re.compile(r"[\s$]|\\(?:left|right|[,;:! ])")
+_TOKENS = re.compile(r"(?!\\(?:left|right)(?![a-zA-Z]))(?:\\[a-zA-Z]+|[a-zA-Z]|\d+|[^\s\\])")
 
 
 def states(question: str, claim: str) -> bool:

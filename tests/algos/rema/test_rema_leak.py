@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -339,3 +342,21 @@ def test_a_number_that_the_question_does_not_hold_never_passes_the_strict_rule(n
 def test_what_claims_the_answer_holds_it(text):
     found = leak(text, "17", **VALUES)
     assert found["value_leak"] >= found["leak"]
+
+
+def test_plans_written_by_somebody_who_did_not_know_the_rules():
+    """Two catalogues of leaks and of plans that look like them; the rules were mended on them afterwards."""
+    path = Path(__file__).with_name("unseen_leaks.jsonl")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    told = {True: [0, 0], False: [0, 0]}
+    reward = PlanReward()
+    for row in rows:
+        info = leak(row["plan"], row["answer"], row["question"], reward=reward, **VALUES)
+        for rule, found in enumerate((info["leak"], info["value_leak"])):
+            told[row["leak"]][rule] += found
+    reward.close()
+    assert sum(row["leak"] for row in rows) == 422 and len(rows) == 834
+    equivalence, value = told[True]
+    assert value >= 380 and equivalence >= 235
+    equivalence, value = told[False]
+    assert value <= 3 and equivalence <= 2
