@@ -29,6 +29,7 @@ _UNITS = {
     for name in group.split()
     for spelling in ((name, name + "s") if len(name) > 1 else (name,))
 } | {"mph": "mi/h", "kmh": "km/h", "kph": "km/h"}
+_SMALL = {spelling.lower(): unit for spelling, unit in _UNITS.items()}
 _WITHOUT_SIZE = frozenset({"unit", "units", "point", "points"})
 _ONE_LETTER = frozenset(name for name in _UNITS if len(name) == 1 and name.isalpha())
 """Units only upright or behind a space: `5 m` and `5\\text{m}` have a unit, `5m` has none."""
@@ -175,7 +176,7 @@ def _unit(name: str, power: str, spaced: bool, upright: bool) -> str | None:
 def _known(name: str) -> str | None:
     if name in _UNITS:
         return _UNITS[name]
-    return _UNITS.get(name.lower()) if len(name) > 1 else None
+    return _SMALL.get(name.lower()) if len(name) > 1 else None
 
 
 def _same_leaf(answer: str, reference: str) -> bool:

@@ -59,7 +59,7 @@ _HEDGED = re.compile(
     r"other|another|except|but|ranges?|one of|among|within|some|any)\b",
     re.IGNORECASE,
 )
-_OR_BEHIND = re.compile(r"[\s$*)]{0,4}(?:\b(?:or|to|through)\b|,\s*-?\d)")
+_OR_BEHIND = re.compile(r"[\s$*)]{0,4}(?:\b(?:or|to|through|(?:times|plus|minus)(?=\s+\$?\d))\b|,\s*-?\d)")
 
 
 def doubted(found: Mention, reference: str) -> bool:

@@ -46,7 +46,7 @@ _READING = [
 ]
 _APPROXIMATED = re.compile(r"(.{1,200}?)\s*(?:\\approx(?![a-zA-Z])|≈)\s*(-?[\d,]{0,15}\.?\d{1,15})\s*")
 _ROUNDED = 0.05
-_SCIENTIFIC = re.compile(r"[+-]?\d+\.?\d*[eE][+-]?\d{1,3}")
+_SCIENTIFIC = re.compile(r"[+-]?\d{1,40}(?:\.\d{0,40})?[eE][+-]?\d{1,3}")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])[^+]*\\circ")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})")
 _MODULUS = re.compile(r"\s*(?:\\(p|b?)mod)\s*\{?\s*(\d{1,9})\s*\}?\s*\Z")

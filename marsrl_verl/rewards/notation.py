@@ -111,6 +111,6 @@ def _foreign_words(answer: str, reference: str) -> str | None:
             and word not in _FUNCTIONS
             and not set(word) <= unknowns
         ]
-        if rest and not is_unit_phrase([word.lower() for word in words], text[: found.start()]):
+        if rest and not is_unit_phrase(words, text[: found.start()], text[found.end() :]):
             return found.group().strip()
     return None

@@ -9,71 +9,65 @@ from marsrl_verl.rewards.normal_form import MAGNITUDES
 
 _VERBS_AND_THE_LIKE = """
     is was has does fails works equals exceeds lies misses differs needs gives makes becomes goes says seems
-    holds satisfies contradicts violates times plus minus always perhaps sometimes besides unless thus this
-    its his hers yes as us contains appears looks means remains stays solves results
+    holds satisfies contradicts violates plus minus always perhaps sometimes besides unless thus this its
+    his hers yes contains appears looks means remains stays solves results
 """
 """They end in s and are no nouns in the plural."""
 _OTHER_ANSWER = """
     not no cannot can could should would might may must never be been being are were isn't doesn't ain't
     excluded excluding exclude unlikely negative negated wrong false incorrect invalid impossible undefined
-    root roots power powers or if when except than but nor neither either maybe perhaps possibly probably
-    fake rejected denied mistaken contradiction opposite inverse reciprocal squared cubed doubled halved
-    tripled less more fewer minus plus times approximately about roughly almost nearly around below above
-    under over beyond least most only mod modulo factorial th nd rd st ago digits digit places ish point
-    halves thirds fourths fifths sixths sevenths eighths ninths tenths hundredths thousandths millionths any
-    other every everything anything else
+    root power powers or if when except than but nor neither either maybe perhaps possibly probably fake
+    rejected denied mistaken contradiction opposite inverse reciprocal squared cubed doubled halved tripled
+    minus plus approximately about roughly almost nearly around below above under over beyond least most
+    only mod modulo factorial th nd rd st ago ish point halves thirds fourths fifths sixths sevenths eighths
+    ninths tenths hundredths thousandths millionths any other every everything anything else nope nah oops
+    error mistake typo joke placeholder bad unknown unsure none zero twice
 """
 """They deny the number, doubt it or make another one of it."""
-_IRREGULAR = """
-    people men women children feet teeth mice geese oxen fish sheep deer cattle dice data vertices indices
-    matrices axes bacteria criteria phenomena radii foci loci cacti fungi series species money water milk
-    rice sugar flour oil gas paint sand juice time food bread paper fruit work energy
-"""
 _NO_PLURALS = frozenset(_VERBS_AND_THE_LIKE.split())
 _NO_UNITS = frozenset(_OTHER_ANSWER.split()) | _NO_PLURALS | MAGNITUDES.keys()
-_PLURALS = frozenset(_IRREGULAR.split())
-_TRAILING = frozenset(
-    {
-        "total",
-        "altogether",
-        "each",
-        "left",
-        "remaining",
-        "overall",
-        "old",
-        "long",
-        "tall",
-        "wide",
-        "high",
-        "deep",
-        "away",
-    }
+_PLURALS = frozenset(
+    {"people", "men", "women", "children", "teeth", "mice", "geese", "sheep", "fish", "cattle", "dice"}
 )
-_PREPOSITION = re.compile(r"\b(?:of|per|in|for|from|on|with|to|a|an|each|at|by|the)\b")
+_TRAILING = frozenset(
+    {"total", "altogether", "each", "left", "remaining", "overall", "possible", "all", "over"}
+)
+_NO_NOUN = re.compile(r".*(?:ed|ly|ive|ble|ful|ous|less|n['’]t)\Z")
 _AT_MOST_ONE = re.compile(r"(?:(?<![\d.,}])1|(?<!\d)0?\.\d+|\}|(?<!\d)\d/\d+)[\s$~]*\Z")
 
 
-def is_unit_phrase(words: list[str], before: str) -> bool:
-    """Whether words behind a number count something: `cannot be` counts nothing.
+def is_unit_phrase(words: list[str], before: str, behind: str) -> bool:
+    """Whether words behind a number count something: `cannot be` and `excluded` count nothing.
 
-    Known units do, and a noun in the plural with what is said of it (red apples, ways to go); one in the
-    singular does behind 1 and what is less.
+    Known units do, and nouns in the plural with what is said of them (red apples, inches taller). At the end
+    of an answer any one or two words do that are no adverb, adjective or participle by their ending (pizza),
+    and behind 1 and what is less any words.
 
     Args:
-        words: in small letters.
         before: what stands in front of them.
+        behind: what stands behind them.
     """
-    while words and words[-1] in _TRAILING:
+    if not _says_more(before):
+        return False
+    words = [word.lower() for word in words]
+    while len(words) > 1 and words[-1] in _TRAILING:
         words = words[:-1]
-    if words[-1:] == ["in"]:  # in total
+    if words[-1:] == ["in"]:  # in total, in all
         words = words[:-1]
-    if not words or all(is_unit_word(word) for word in words):
+    if not words or words == ["left"] or all(is_unit_word(word) for word in words):
         return True
     if not _NO_UNITS.isdisjoint(words):
         return False
-    head = _PREPOSITION.split(" ".join(words))[0].split()
-    if not head:
+    if any(
+        is_unit_word(word) or word in _PLURALS or word.endswith("s") > word.endswith("ss") for word in words
+    ):
+        return words != ["times"] or not _says_more(behind)
+    if _says_more(behind):
         return False
-    noun = head[-1]
-    is_plural = noun in _PLURALS or (noun.endswith("s") and not noun.endswith("ss"))
-    return is_plural or is_unit_word(noun) or _AT_MOST_ONE.search(before) is not None
+    if _AT_MOST_ONE.search(before) is not None:
+        return True
+    return len(words) <= 2 and not any(_NO_NOUN.fullmatch(word) for word in words)
+
+
+def _says_more(behind: str) -> bool:
+    return any(character.isalnum() for character in behind)

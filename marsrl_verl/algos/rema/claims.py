@@ -110,8 +110,8 @@ _STEP = re.compile(
 )
 """The number of a step in a list of steps."""
 _BESIDE_UNKNOWNS = re.compile(
-    r"\d+(?:/\d+)?\s*[-+*/^·×]\s*(?:[a-zA-Z](?![a-zA-Z])|P\(|\\?[a-z]{3,})|"
-    r"(?:(?<![a-zA-Z])[a-zA-Z]|\))\s*[-+*/^·×]\s*\d+(?:/\d+)?(?!\s*=)|[a-zA-Z]_\{?\d+\}?"
+    r"(?<!\d)\d{1,12}(?:/\d{1,12})?\s{0,3}[-+*/^·×]\s{0,3}(?:[a-zA-Z](?![a-zA-Z])|P\(|\\?[a-z]{3,})|"
+    r"(?:(?<![a-zA-Z])[a-zA-Z]|\))\s{0,3}[-+*/^·×]\s{0,3}\d{1,12}(?:/\d{1,12})?(?![\d\s]{0,3}=)|[a-zA-Z]_\{?\d{1,12}\}?"
 )
 """Numbers of a formula with unknowns."""
 _THING = (
@@ -122,10 +122,11 @@ _THING = (
     r"octagon|dozen|die|deck)"
 )
 _FACT = re.compile(
-    rf"\b\d[\d,]* [a-z]+ (?:(?:in|of|per|to) )?(?:an?|one|each|every|the) {_THING}\b|\bper 100\b|"
+    rf"\b\d[\d,]{{0,15}} [a-z]{{1,20}} (?:(?:in|of|per|to) )?(?:an?|one|each|every|the) {_THING}\b|"
+    r"\bper 100\b|"
     rf"\b(?:an?|one|each|every|the|1)(?: regular)? {_THING}s? "
     r"(?:has|have|is|are|equals?|contains?|measures?|is worth) "
-    rf"(?:\d[\d,]*|{SMALL_WORD})(?: (?:equal|congruent|square|right))* [a-z]+|"
+    rf"(?:\d[\d,]{{0,15}}|{SMALL_WORD})(?: (?:equal|congruent|square|right))* [a-z]+|"
     rf"\bangles? (?:sum )?(?:of|in) (?:an?|the|any) {_THING} (?:add up to|sum to|total|is|are|of) \d+|"
     r"\b(?:divid|multipl|split|scal)[a-z]*\b[^.;\n]{0,60}\bby \d[\d,]*(?:\.\d+)?|"
     r"\b(?:90|180|360)(?:[ -]degrees?|°)[^.\n]{0,20}\b(?:angle|sum|triangle|circle|turn)",
@@ -134,8 +135,8 @@ _FACT = re.compile(
 """What everybody knows, and what is to be divided or multiplied by."""
 _PERCENT = re.compile(r"(-?\d[\d,]{0,12}(?:\.\d{1,9})?)%")
 _ROOTS = re.compile(
-    r"(?:\d+\s*[*·+/-]?\s*)?(?:√\d+|\bsqrt\(\d+\)|π|\bpi\b)(?:\s*/\s*\d+)?|\d+ \d+/\d+|"
-    r"\d+(?:\.\d+)? (?:thousand|million)\b"
+    r"(?:(?<!\d)\d{1,12}\s{0,3}[*·+/-]?\s{0,3})?(?:√\d{1,12}|\bsqrt\(\d{1,12}\)|π|\bpi\b)(?:\s{0,3}/\s{0,3}\d{1,12})?|"
+    r"(?<!\d)\d{1,12} \d{1,12}/\d{1,12}|(?<!\d)\d{1,12}(?:\.\d{1,12})? (?:thousand|million)\b"
 )
 """Values with a root or pi, mixed numbers, large ones with a word."""
 _ANY_NUMBER = re.compile(rf"(?<![\w.\\])(?:{_NUMBER})(?![\w]|\.\d)")

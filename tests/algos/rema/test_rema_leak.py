@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -360,3 +361,12 @@ def test_plans_written_by_somebody_who_did_not_know_the_rules():
     assert value >= 380 and equivalence >= 235
     equivalence, value = told[False]
     assert value <= 3 and equivalence <= 2
+
+
+@pytest.mark.parametrize("unit", ["1", "0", "1,", "1,111,", "step 1 ", "dividing by ", "1 a ", "√1", "$20 "])
+def test_hostile_plans_take_no_time(unit):
+    """Time grows with the length alone."""
+    plan = (unit * 20_000)[:20_000]
+    began = time.process_time()
+    values(plan)
+    assert time.process_time() - began < 1.0
