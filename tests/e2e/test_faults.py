@@ -210,7 +210,7 @@ def test_what_dies_or_hangs_while_the_trainer_computes(tmp_path):
         tmp_path, "computes", saved + 1, stop_core_while_the_trainer_computes, RESUME
     )
     assert status == 1
-    assert f"engine_timeout_s = {LIMIT_S} s" in output and "To go on from step" in output, output
+    assert f"engine_timeout_s = {LIMIT_S})" in output and "To go on from step" in output, output
     assert "Traceback (most recent" not in output
     assert seconds < LIMIT_S + 60
     after = checkpoint.newest_sealed(checkpoints)
