@@ -57,6 +57,7 @@ def main() -> int:
                     capture_output=True,
                     text=True,
                     check=False,
+                    timeout=3600,
                 )
                 lines = done.stdout.strip().splitlines()
                 run = {"group": name, "repetition": repetition, "status": done.returncode}

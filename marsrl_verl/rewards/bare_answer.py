@@ -35,7 +35,7 @@ _ONE_LETTER = frozenset(name for name in _UNITS if len(name) == 1 and name.isalp
 """Units only upright or behind a space: `5 m` and `5\\text{m}` have a unit, `5m` has none."""
 _DIMENSION = {"square": "2", "sq": "2", "cubic": "3", "cu": "3", "squared": "2", "cubed": "3"}
 _UPRIGHT = (r"\text", r"\mathrm", r"\mbox")
-_GROUP = re.compile(r"\\(?:text|mathrm|mbox)\s{0,9}\{\s*([^{}\d]*?)\s*\}\Z")
+_GROUP = re.compile(r"\\(?:text|mathrm|mbox)\s{0,9}\{[\s~]*([^{}\d]*?)[\s~]*\}\Z")
 _POWER = re.compile(r"\s{0,9}(?:\^\s{0,9}(?:(\d)|\{\s{0,9}(\d)\s{0,9}\})|([²³]))\s{0,9}\Z")
 _POWER_INSIDE = re.compile(r"\s*\^\s*(?:(\d)|\{\s*(\d)\s*\})\s*\}\Z")
 _DEGREES = re.compile(

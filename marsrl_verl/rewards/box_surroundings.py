@@ -17,8 +17,9 @@ _QUIET_BEFORE = re.compile(
 )
 _QUIET_BEHIND = re.compile(r"\$?(?:\Z|\.(?!\d)|,(?!\d|\s*(?:no|wait|-?\d))|\n|\*\*|</)")
 _LEFT_ENDS = re.compile(
-    r"\n|(?<!\\)\$|\\[(\[]|\\\\|=|[:;&]|\\(?:approx|equiv|implies|Rightarrow|iff|to|q?quad|therefore|text|displaystyle|"
-    r"begin|hspace)(?![a-zA-Z])(?:\{[^{}]*\})?|[≈→⇒]|[-=]>"
+    r"\n|(?<!\\)\$|\\[(\[]|\\\\|=|[:;&]|\\(?:approx|equiv|implies|[lL]?(?:ong)?(?:left)?[rR]ightarrow|"
+    r"Leftrightarrow|leadsto|iff|to|q?quad|therefore|text(?:bf|it|rm|sf)?|displaystyle|begin|hspace|"
+    r"colorbox)(?![a-zA-Z])(?:\{[^{}]*\}){0,2}|[≈→⇒]|[-=]>"
 )
 _RIGHT_ENDS = re.compile(
     r"\n|(?<!\\)\$|\\[)\]]|\\\\|=|[:;&,]|\\(?:approx|implies|Rightarrow|text)(?![a-zA-Z])"
@@ -45,7 +46,7 @@ _FUNCTION = re.compile(
     r"(?:[_^](?:\{[^{}]*\}|\w|\\[a-zA-Z]+)){0,2}\s*\Z"
 )
 _QUIET_IN_MATH = re.compile(
-    rf"(?:\A|[{{≤≥,.*]|\\[,;:!]|\\(?:leq?|geq?|leqslant|geqslant|in|hfill|because|{_STYLE})(?![a-zA-Z])|"
+    rf"(?:\A|[{{≤≥,.*]|\\[,;:! ]|\\(?:leq?|geq?|leqslant|geqslant|in|hfill|because|{_STYLE})(?![a-zA-Z])|"
     r"\\color\s*\{[^{}]*\}|(?<![\\a-zA-Z])[a-zA-Z]{2,})\s*\{?\s*\Z"
 )
 _OPENED, _CLOSED = re.compile(r"(?:\\left\s*)?[(\[]\s*\Z"), re.compile(r"\s*(?:\\right\s*)?[)\]]")
@@ -53,10 +54,11 @@ _NO_WORDS = r"(?:[^(){}\[\]$=a-zA-Z]|\\[a-zA-Z]+|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA
 _TUPLE = re.compile(rf"(?:\\left\s*)?(?:\(|\\\{{|\[)({_NO_WORDS})\Z")
 _TUPLE_ENDS = re.compile(rf"({_NO_WORDS})(?:\\right\s*)?(?:\)|\\\}}|\])")
 _DENIED_BEHIND = re.compile(
-    r"[\s$*]*(?:\\[)\]]\s*)?(?:(?:is|are|was|would be|seems|must be)\s+"
-    r"(?:not|never|wrong|incorrect|false|impossible|rejected|excluded|invalid|extraneous|too)|"
-    r",?\s*(?:no,? )?wait|"
-    r"(?:is|was|does|do|ca|wo)n['’]t|cannot|can not|does not|fails)\b",
+    r"[ $*]*(?:\\[)\]] ?)?(?:(?:is|are|was|would be|seems|must be)\s+"
+    r"(?:(?:not|never) (?:the|right|correct|a solution|possible|valid|my)|wrong|incorrect|false|impossible|"
+    r"rejected|excluded|invalid|extraneous|too)|"
+    r",? ?(?:no,? )?wait|(?:is|was|ca|wo)n['’]t (?:the|right|correct|be|a)|"
+    r"cannot be (?:the|right|correct|it|true)|fails)\b",
     re.IGNORECASE,
 )
 _ASKED = re.compile(r"\$?(?:\\[)\]])?\s?\?")
@@ -65,19 +67,22 @@ _CHANGED_BEHIND = re.compile(
     r"and a (?:half|third|quarter)|halves|thirds|tenths)\b",
     re.IGNORECASE,
 )
-_RELATION_BEHIND = re.compile(r"\s*(<(?!/)|>|≠|\\(?:neq?|lt|gt)(?![a-zA-Z]))")
-_GROUPED_BEHIND = re.compile(r"(?:,\d{3})+(?!\d)|:\s?\d+")
+_RELATION_BEHIND = re.compile(r"\s*(<|>|≠|\\(?:neq?|lt|gt)(?![a-zA-Z]))\s*(?=[a-zA-Z](?![a-zA-Z]))")
+_GROUPED_BEHIND = re.compile(r"(?:,\d{3})+(?!\d)|:\d+")
 _OR_BEFORE = re.compile(r"(-?\d+|\}|(?<![a-zA-Z])[A-Z])\$?\s+or\s+\$?\Z")
 _HEDGED = re.compile(r"\b(?:between\s+\S+\s+and|one of(?:\s.{0,20},)?)\s+\$?\Z")
 _CLAUSE = re.compile(r"[.;:!?](?:\s|\Z)|\b(?:but|so|hence|thus|therefore)\b")
 _DENIED_SENTENCE = re.compile(
-    r"(?:\b(?:wrong to|false that|not true|nobody|no one|doubt)|(?:\bnot|n['’]t) (?:think|believe))\b",
+    r"(?:\b(?:wrong to (?:say|claim|think|believe|conclude)|"
+    r"false that|not true|(?:I|we) doubt|could believe)|"
+    r"(?:\bnot|n['’]t) (?:think|believe))\b",
     re.IGNORECASE,
 )
 _LISTED_BEHIND = re.compile(r"[\s$]*and\s+\$?(-?[\d.]*\d)\$?\s*(?:\.|\Z|\n)")
 _COMMA_BEHIND = re.compile(r",\s*(-?\d[\d.]*(?:\s*,\s*-?\d[\d.]*)*)\s*(?:\$|\\\]|\\\))")
 _CHANGED_BY_A_WORD = re.compile(
-    r"(?<![a-zA-Z\\])(minus|negative|plus|times|half|half of|twice|double|triple|than|except|between|"
+    r"(?<![a-zA-Z\\])(minus|negative|plus|times|half|half of|twice|double|triple|"
+    r"(?<!no more )(?<!no less )(?<!no fewer )than|except|between|"
     r"divided by|multiplied by|(?:opposite|reciprocal|inverse|square|cube|square root|cube root|power) of)"
     r"[\s$*]*(?:\\[(\[]\s*)?\Z",
     re.IGNORECASE,
@@ -88,13 +93,13 @@ _OR_BEHIND = re.compile(
 _MINUS = re.compile(r"(?:\A|[^a-zA-Z-])-\s*\Z")
 _STUCK = re.compile(r"(?:\d|(?<!\d)0\.|\\left\s*\|)\Z")
 _OPERATED = re.compile(
-    r"\s*(?:\\(?:cdot|times|div|pm|mp)(?![a-zA-Z])|[-+/*]\s*(?=\d|\\[a-zA-Z(]|\(|[a-zA-Z](?![a-zA-Z])))|\s?\^|[²³¹⁰-⁹]"
+    r"\s*(?:\\(?:cdot|times|div|pm|mp)(?![a-zA-Z])|[-+/*]\s*(?=\d|\\[a-zA-Z(]|\(|[a-zA-Z](?![a-zA-Z])))|\s?\^|[²³¹⁰-⁹]|'"
 )
 _OPERATED_WITHOUT_SPACE = re.compile(
     r"\s*\\(?:cdot|times|div|pm|mp)(?![a-zA-Z])|[-+*]\d|/\d+(?![\d%])|\^|[²³¹⁰-⁹]"
 )
 _STUCK_BEHIND = re.compile(
-    r"\.?\d|[a-zA-Z](?![a-zA-Z])|\\right\s*\||_(?:\d|\{)|'|"
+    r"\.?\d|[a-zA-Z](?![a-zA-Z])|\\right\s*\||_(?:\d|\{)|"
     r"\s*\\(?:prime|pi|sqrt|[dtc]?frac|[dt]?binom|ln|log|exp|sin|cos|tan|infty)(?![a-zA-Z])"
 )
 _ONE = "|".join(name for name in MAGNITUDES if not name.endswith("s"))
@@ -135,6 +140,10 @@ def read_with_surroundings(content: str, before: str, behind: str) -> str:
     front, back = _PARTS_BEFORE.search(left), _PARTS_BEHIND.match(right)
     front_text = front.group().lstrip() if front else ""
     back_text = back.group().rstrip(" .") if back else ""
+    if front_text[-1:].isdigit() and content[:1].isdigit():
+        front_text += " "
+    if back_text[:1].isdigit() and content[-1:].isdigit():
+        back_text = f" {back_text}"
     if not front_text and not back_text:
         front_text = left.rstrip()[-1:]
     return f"{front_text}{content}{back_text}"

@@ -8,7 +8,7 @@ from marsrl_verl.rewards.bare_answer import split_unit
 from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, elements, name_of, normal_form
 
 _CONSTANTS = re.compile(
-    r"\\(?:[dtc]?frac|sqrt|pi|cdots?|times|div|left|right|binom|log|ln|sin|cos|tan|text|mathrm|pm|l?dots)"
+    r"\\(?:[dtc]?frac|sqrt|pi|cdots?|times|div|left|right|[dt]?binom|circ|degree|[lr](?:floor|ceil)|log|ln|sin|cos|tan|text|mathrm|pm|l?dots)"
     r"(?![a-zA-Z])"
 )
 _NAMES_ADDED = re.compile(r"[a-zA-Z](?:_\w|_\{\w+\})?(?: ?[-+] ?[a-zA-Z](?:_\w|_\{\w+\})?)+")

@@ -131,7 +131,7 @@ _SAYS_IT = re.compile(
 _BETWEEN = re.compile(
     r"(?:[\s$*{}~]|\\[(\[,;:! ]|\b(?:to|exactly|just|only|simply|that|now|about|approximately)\b)*"
 )
-_LEFT_SIDE = re.compile(r"([^\s$=,:]+(?:\s*[-+*/^]\s*[^\s$=,:]+)*)\s*\Z")
+_LEFT_SIDE = re.compile(r"(?<![^\s$=,:])([^\s$=,:]{1,60}(?:\s[-+*/^]\s[^\s$=,:]{1,40}){0,4})\s{0,3}\Z")
 _CLAUSE_ENDS = re.compile(r"[,:]|\b(?:so|thus|hence|therefore|then)\b", re.IGNORECASE)
 _WORDS_AROUND = 80
 

@@ -44,6 +44,8 @@ _JOINED = re.compile(
     r"(?:\\text\s*\{[^{}\d]*\}?)?\s*(?=[^}]*(?:\d{3}|(?<!\d)0\d))"
     r"(?:\d+(?:(?:-\d+){2,}|(?:/\d+){2,}|(?:\.\d+){2,})|\d+-0\d*|0\d+-\d+|\d{3}-\d{4})\s*\}?"
 )
+_COMMA = re.compile(r"(?<=[\d}])\s*(?:,(?!\d{3}(?!\d)|\\!)\s*(?=[-\d\\])|;|\s+or\s)")
+_INNER_EQUALS = re.compile(r"\(\s*-?\d+\s*=|\d\s*\\(?:circ|max|min|deg|ell)(?![a-zA-Z])\s*\d")
 _RATIO = re.compile(r"\d+(?:\s*:\s*\d+)+")
 _SCORE = re.compile(r"(?:\\text\s*\{)?\s*\d+-\d+\s*\}?")
 
@@ -95,6 +97,8 @@ def contradiction(answer: str, reference: str) -> str | None:
         return "they are different quantities of one letter"
     if words_differ(answer, reference):
         return "they are words or sequences of letters, which are compared as text"
+    if _is_several(answer, reference):
+        return "a list, or an equation inside brackets, is no number"
     if _numbers_apart(answer, reference):
         return "they are small numbers and differ"
     if _primes_differ(answer, reference):
@@ -129,6 +133,14 @@ def _other_subscript(answer: str, reference: str) -> bool:
         for text in (answer, reference)
     )
     return one != other and "_" in one and one.partition("_")[0] == other.partition("_")[0] != ""
+
+
+def _is_several(answer: str, reference: str) -> bool:
+    """Whether the reference is a number, and the answer a list, or one with an equality sign in brackets."""
+    if isinstance(normal_form(split_unit(reference)[0]), str):
+        return False
+    plain = answer.strip(" $.,")
+    return _COMMA.search(plain) is not None or (_INNER_EQUALS.search(plain) is not None)
 
 
 def _numbers_apart(answer: str, reference: str) -> bool:

@@ -17,7 +17,7 @@ _ANGLE = re.compile(r"\\angle ?\{? ?([A-Z]) ?([A-Z]) ?([A-Z]) ?\}?")
 _POWERS = re.compile(r"(?:[A-Z]|\^ ?(?:\d|\{ ?\d+ ?\}))+")
 _ARTICLE = re.compile(r"\A(?:an?|the) (?=[a-z]{2})", re.IGNORECASE)
 _WORDS = re.compile(r"[a-zA-Z]{3,}(?:[ -][a-zA-Z]+)*")
-_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]) ?(?!.*(?:\([A-J]\)|\b(?:or|and|not)\b))(.+)")
+_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:]) ?(?!.*(?:\([A-J]\)|\b(?:or|and|not)\b))(?![a-zA-Z]\W*\Z)(.+)")
 _SYMBOLS = re.compile(r"\\(?:text|mathrm|mbox|operatorname)\s*\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]")
 _COMMUTES = re.compile(r"\\(?:cup|cap|land|lor|wedge|vee)(?![a-zA-Z])|[()\[\]]")
 _ANY_CASE = frozenset({"yes", "no", "true", "false", "even", "odd", "none", "dne"})
@@ -65,7 +65,7 @@ def same_word(answer: str, reference: str) -> bool:
     if not isinstance(known, str):
         chosen = _CHOICE.fullmatch(found)
         return known == (spelled(found) if chosen is None else normal_form(chosen.group(2)))
-    if (chosen := _CHOICE.fullmatch(found)) is not None and known in chosen.groups():
+    if (chosen := _CHOICE.fullmatch(found)) is not None and chosen.group(1) == known.strip("()"):
         return True
     if _unordered(found) is not None and _unordered(found) == _unordered(known):
         return True

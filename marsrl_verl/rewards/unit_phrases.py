@@ -20,7 +20,7 @@ _OTHER_ANSWER = """
     rejected denied mistaken contradiction opposite inverse reciprocal squared cubed doubled halved tripled
     minus plus approximately about roughly almost nearly around below above under over beyond least most
     only mod modulo factorial th nd rd st ago ish point halves thirds fourths fifths sixths sevenths eighths
-    ninths tenths hundredths thousandths millionths any other every everything anything else nope nah oops
+    ninths tenths hundredths thousandths millionths any other everything anything else nope nah oops
     error mistake typo joke placeholder bad unknown unsure none zero twice
 """
 """They deny the number, doubt it or make another one of it."""

@@ -110,7 +110,7 @@ _STEP = re.compile(
 )
 """The number of a step in a list of steps."""
 _BESIDE_UNKNOWNS = re.compile(
-    r"(?<!\d)\d{1,12}(?:/\d{1,12})?\s{0,3}[-+*/^·×]\s{0,3}(?:[a-zA-Z](?![a-zA-Z])|P\(|\\?[a-z]{3,})|"
+    r"(?<!\d)\d{1,12}(?:/\d{1,12})?\s{0,3}[*/^·×]\s{0,3}(?:[a-zA-Z](?![a-zA-Z])|P\(|\\?[a-z]{3,})|"
     r"(?:(?<![a-zA-Z])[a-zA-Z]|\))\s{0,3}[-+*/^·×]\s{0,3}\d{1,12}(?:/\d{1,12})?(?![\d\s]{0,3}=)|[a-zA-Z]_\{?\d{1,12}\}?"
 )
 """Numbers of a formula with unknowns."""
@@ -122,13 +122,13 @@ _THING = (
     r"octagon|dozen|die|deck)"
 )
 _FACT = re.compile(
-    rf"\b\d[\d,]{{0,15}} [a-z]{{1,20}} (?:(?:in|of|per|to) )?(?:an?|one|each|every|the) {_THING}\b|"
+    rf"\b\d[\d,]{{0,15}} [a-z]{{1,20}} in (?:an?|one|each|every) {_THING}\b|"
     r"\bper 100\b|"
-    rf"\b(?:an?|one|each|every|the|1)(?: regular)? {_THING}s? "
+    rf"\b(?:an?|one|each|every|1)(?: regular)? {_THING}s? "
     r"(?:has|have|is|are|equals?|contains?|measures?|is worth) "
     rf"(?:\d[\d,]{{0,15}}|{SMALL_WORD})(?: (?:equal|congruent|square|right))* [a-z]+|"
     rf"\bangles? (?:sum )?(?:of|in) (?:an?|the|any) {_THING} (?:add up to|sum to|total|is|are|of) \d+|"
-    r"\b(?:divid|multipl|split|scal)[a-z]*\b[^.;\n]{0,60}\bby \d[\d,]*(?:\.\d+)?|"
+    r"\b(?:divid|split)[a-z]*\b[^.;\n]{0,60}\bby \d[\d,]*(?:\.\d+)?|"
     r"\b(?:90|180|360)(?:[ -]degrees?|°)[^.\n]{0,20}\b(?:angle|sum|triangle|circle|turn)",
     re.IGNORECASE,
 )
@@ -154,7 +154,7 @@ def claims(text: str) -> list[str]:
     `seventeen` is 17. Numbers elsewhere are no claims.
     """
     found: list[tuple[int, str]] = []
-    text = _FACT.sub(_blank, text[-LONGEST_TEXT:])
+    text = text[-LONGEST_TEXT:]
     found += [(at, claim) for at, claim in boxes(text) if len(claim) <= _LONGEST_CLAIM]
     for match in _NAMED.finditer(text):
         found.append((match.start("said"), _first_part(match["said"])))
@@ -235,7 +235,7 @@ def tells_in_words(text: str, question: str, answer: str) -> bool:
     day, `2x+1`, an interval; of letters of choices and of yes and no, where they are chosen or said first."""
     if _LETTER.fullmatch(answer):
         return (
-            re.search(rf"\b(?:option|choice|answer)\s*(?:is\s*)?\(?{answer}\b", text, re.IGNORECASE)
+            re.search(rf"\b(?i:option|choice|answer)\s*(?:is\s*)?\(?{answer}(?=\)|\s*(?:[.,;:]|\Z|\n))", text)
             is not None
         )
     if answer.lower() in ("yes", "no"):
@@ -256,7 +256,7 @@ def _anywhere(answer: str) -> re.Pattern[str]:
         r"(?<![a-zA-Z0-9])" if answer[0].isalnum() else "",
         r"(?![a-zA-Z0-9])" if answer[-1].isalnum() else "",
     ]
-    return re.compile(edges[0] + r"(?:[\s${}*]|\\[,;:! ]|\\cdot )*".join(tokens) + edges[1])
+    return re.compile(edges[0] + r"(?:[\s${}]|\\[,;:! ]|\\cdot )*".join(tokens) + edges[1])
 
 
 _LETTER, _WORD = re.compile("[A-J]"), re.compile("[a-zA-Z][a-z]{2,}")
