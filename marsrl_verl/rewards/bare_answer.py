@@ -81,7 +81,7 @@ def is_unit_letter(letter: str) -> bool:
 
 
 def is_unit_word(word: str) -> bool:
-    """Whether a word belongs to the name of a unit that is known: metres, square, per, units."""
+    """True for a word of the name of a known unit: metres, square, per, units."""
     return _known(word) is not None or word in _DIMENSION or word in _WITHOUT_SIZE or word == "per"
 
 

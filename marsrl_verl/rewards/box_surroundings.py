@@ -195,7 +195,7 @@ def _listed(content: str, left: str, behind: str, in_math: bool) -> str | None:
 
 
 def _is_touched(left: str, behind: str, in_math: bool) -> bool:
-    """Whether an operator, a function or the like stands next to the box."""
+    """True where an operator, a function or the like stands next to the box."""
     if in_math and behind.startswith("!"):
         return True
     if behind[:1].isalpha() and is_unit_letter(behind[0]):

@@ -51,7 +51,7 @@ def _separates(answer: str, at: int) -> bool:
 
 
 _UNKNOWNS = frozenset("xyz")
-"""Of sums of these an equation is one to solve; `m+n = 25` says what is asked for."""
+"""Unknowns to solve for: `x+y = 5` names nothing, and `m+n = 25` does."""
 
 
 def is_name(member: str) -> bool:

@@ -154,7 +154,7 @@ class Mention:
     is_asked: bool
     """Whether the sentence is a question."""
     is_stated: bool
-    """Whether a verb, a colon or an equality sign behind a name stands in front of it, or nothing does."""
+    """True where a verb, a colon or an equality sign behind a name stands in front of it, or nothing."""
 
 
 def mention(text: str, answer: str) -> Mention | None:

@@ -136,7 +136,7 @@ def _other_subscript(answer: str, reference: str) -> bool:
 
 
 def _is_several(answer: str, reference: str) -> bool:
-    """Whether the reference is a number, and the answer a list, or one with an equality sign in brackets."""
+    """True where the reference is a number, and the answer a list or an equation inside brackets."""
     if isinstance(normal_form(split_unit(reference)[0]), str):
         return False
     plain = answer.strip(" $.,")

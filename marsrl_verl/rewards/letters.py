@@ -105,7 +105,7 @@ def _plain(answer: str) -> str:
 
 
 def _angles_differ(answer: str, reference: str) -> bool:
-    """Whether they are the angles of two triples of points; either leg may come first."""
+    """True for the angles of two triples of points; either leg may come first."""
     one, other = (_ANGLE.fullmatch(answer.strip(" $")), _ANGLE.fullmatch(reference.strip(" $")))
     if one is None or other is None:
         return False

@@ -1,4 +1,4 @@
-"""Numbers below 1,000 in words."""
+"""Numbers in words: below 1,000, fractions, dozens, thousands and millions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PARTS = {
     "half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
     "ninth": 9, "tenth": 10,
 }  # fmt: skip
-_MANY = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6}
+_MANY = {"dozen": 12, "thousand": 10**3, "million": 10**6}
 _PART = "(?:half|halves|(?:third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth)s?)"
 _LARGE = "(?:dozen|thousand|million)"
 WORDED_VALUES = re.compile(
@@ -48,10 +48,8 @@ WORDED_VALUES = re.compile(
 """Numbers in words that say a value: two thirds, negative four, a dozen, "is eight"."""
 
 
-def number_of(phrase: str) -> str:
-    """What a phrase of `WORDED_VALUES` says, such as `2/3`."""
-    found = WORDED_VALUES.fullmatch(phrase)
-    assert found is not None, phrase
+def number_of(found: re.Match[str]) -> str:
+    """The number of a match of `WORDED_VALUES` in digits, such as `2/3`."""
     if found["above"]:
         below = _PARTS[
             "half" if found["below"].lower() == "halves" else found["below"].lower().removesuffix("s")
@@ -60,6 +58,6 @@ def number_of(phrase: str) -> str:
     if found["negative"]:
         return f"-{spelled(found['negative'])}"
     if found["many"]:
-        count = 1 if found["count"].lower() in ("a", "an") else spelled(found["count"]) or 1
-        return str(count * _MANY[found["many"].lower()])
+        count = 1 if found["count"].lower() in ("a", "an") else spelled(found["count"])
+        return str((count or 0) * _MANY[found["many"].lower()])
     return str(spelled(found["said"]))

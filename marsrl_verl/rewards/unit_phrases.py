@@ -37,7 +37,7 @@ _AT_MOST_ONE = re.compile(r"(?:(?<![\d.,}])1|(?<!\d)0?\.\d+|\}|(?<!\d)\d/\d+)[\s
 
 
 def is_unit_phrase(words: list[str], before: str, behind: str) -> bool:
-    """Whether words behind a number count something: `cannot be` and `excluded` count nothing.
+    """True for words behind a number that count something: `cannot be` and `excluded` count nothing.
 
     Known units do, and nouns in the plural with what is said of them (red apples, inches taller). At the end
     of an answer any one or two words do that are no adverb, adjective or participle by their ending (pizza),

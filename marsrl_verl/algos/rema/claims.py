@@ -132,7 +132,7 @@ _FACT = re.compile(
     r"\b(?:90|180|360)(?:[ -]degrees?|°)[^.\n]{0,20}\b(?:angle|sum|triangle|circle|turn)",
     re.IGNORECASE,
 )
-"""What everybody knows, and what is to be divided or multiplied by."""
+"""Well-known numbers, and those behind "divided by"."""
 _PERCENT = re.compile(r"(-?\d[\d,]{0,12}(?:\.\d{1,9})?)%")
 _ROOTS = re.compile(
     r"(?:(?<!\d)\d{1,12}\s{0,3}[*·+/-]?\s{0,3})?(?:√\d{1,12}|\bsqrt\(\d{1,12}\)|π|\bpi\b)(?:\s{0,3}/\s{0,3}\d{1,12})?|"
@@ -213,7 +213,7 @@ def values(text: str) -> list[str]:
     for at in _ANY_NUMBER.finditer(_BESIDE_UNKNOWNS.sub(_blank, plain)):
         found += [(at.start(), one) for one in _readings(at[0].strip("$"))]
     found += [(at.start(), at[0]) for at in _ROOTS.finditer(plain)]
-    found += [(at.start(), number_of(at[0])) for at in WORDED_VALUES.finditer(unnumbered)]
+    found += [(at.start(), number_of(at)) for at in WORDED_VALUES.finditer(unnumbered)]
     for at in SPELLED.finditer(unnumbered):
         if (number := spelled(at[0])) is not None and number > 10:
             found.append((at.start(), str(number)))
@@ -231,8 +231,10 @@ def _blank_formula(found: re.Match[str]) -> str:
 
 
 def tells_in_words(text: str, question: str, answer: str) -> bool:
-    """Whether a text has an answer that is no number, as a word or an expression, and the question has not: a
-    day, `2x+1`, an interval; of letters of choices and of yes and no, where they are chosen or said first."""
+    """True where a text has an answer that is no number, and the question has not: a day, `2x+1`, an interval.
+
+    Letters of choices count where they are chosen, yes and no where they are said first.
+    """
     if _LETTER.fullmatch(answer):
         return (
             re.search(rf"\b(?i:option|choice|answer)\s*(?:is\s*)?\(?{answer}(?=\)|\s*(?:[.,;:]|\Z|\n))", text)
