@@ -231,7 +231,7 @@ def _blank_formula(found: re.Match[str]) -> str:
 
 
 def tells_in_words(text: str, question: str, answer: str) -> bool:
-    """True where a text has an answer that is no number, and the question has not: a day, `2x+1`, an interval.
+    """True where a text has an answer that is no number (a day, `2x+1`), and the question has not.
 
     Letters of choices count where they are chosen, yes and no where they are said first.
     """
