@@ -9,6 +9,7 @@ is converted.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from marsrl_verl.rewards.normal_form import MAGNITUDES, MOST_CHARACTERS, normal_form, same_by
 
@@ -102,6 +103,7 @@ def same_based(answer: str, reference: str) -> bool:
     return value is not None and value == known
 
 
+@lru_cache(maxsize=64)
 def split_unit(answer: str) -> tuple[str, str]:
     """A number without its unit, and the unit's name with its power, such as `cm2`; "" where it has none.
 

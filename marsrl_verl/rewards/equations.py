@@ -16,7 +16,7 @@ _NAMED = re.compile(
     r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z]).*|"
     r"\\(?:sum|prod|int|lim|max|min|sup|inf|gcd|lcm|deg|det|dim|Pr|operatorname)(?![a-zA-Z]).*|"
     r"\\(?:vec|overline|overrightarrow|hat|bar|tilde|widehat|mathbb|mathcal) ?\{[^{}]*\}.*|"
-    r"\|[A-Z]{2}\||\[[A-Z]{3,6}\]|\\frac ?\{ ?(?:d|\\partial)[^{}]*\} ?\{ ?(?:d|\\partial)[^{}]*\}|"
+    r"\|[A-Z]{1,2}\||\[[A-Z]{3,6}\]|\\frac ?\{ ?(?:d|\\partial)[^{}]*\} ?\{ ?(?:d|\\partial)[^{}]*\}|"
     r"[a-zA-Z]{2,}(?: [a-zA-Z]+)+|.*\|_ ?\{[^{}]*\}",
     re.DOTALL,
 )
@@ -56,7 +56,7 @@ _UNKNOWNS = frozenset("xyz")
 
 def is_name(member: str) -> bool:
     """Whether a side of an equation names what the other one is: `x`, `f(x)`, `m + n`, `\\sin x`, a sum over
-    an index, words; not `2x`, `x^2`, `|x|`."""
+    an index, words, `|S|`; not `2x`, `x^2`, `|x|`."""
     text = normal_form(member)
     if not isinstance(text, str):
         return False

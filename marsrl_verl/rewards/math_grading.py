@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from sympy import Expr, Float, I, UnevaluatedExpr
+from sympy import Expr, Float, I, Integer, UnevaluatedExpr
 
 from marsrl_verl.rewards.bare_answer import same_bare_answer, same_based, split_unit
 from marsrl_verl.rewards.equations import chain, has_letters, is_name
@@ -46,6 +46,7 @@ _READING = [
 ]
 _APPROXIMATED = re.compile(r"(.{1,200}?)\s*(?:\\approx(?![a-zA-Z])|≈)\s*(-?[\d,]{0,15}\.?\d{1,15})\s*")
 _ROUNDED = 0.05
+_INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
 _SCIENTIFIC = re.compile(r"[+-]?\d{1,40}(?:\.\d{0,40})?[eE][+-]?\d{1,3}")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])[^+]*\\circ")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})")
@@ -209,6 +210,8 @@ def _modulus(answer: str) -> tuple[str, str]:
 
 
 def _parse_answer(answer: str) -> tuple[list[Any], str | None]:
+    if _INTEGER.fullmatch(answer):  # as math-verify reads it, in a thousandth of the time
+        return [Integer(answer), answer], None
     if _TRIGONOMETRY.search(answer):
         answer = _DEGREES.sub(r"{(\\frac{\1 \\pi}{180})}", answer)
     # Percent signs are understood between dollar signs only.

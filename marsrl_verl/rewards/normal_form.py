@@ -7,6 +7,7 @@ import re
 import string
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 
 from marsrl_verl.rewards.spelling import LONGEST, latex
 
@@ -264,6 +265,7 @@ def as_interval(answer: str) -> str:
     return answer
 
 
+@lru_cache(maxsize=64)  # each rule asks for it again
 def _plain(answer: str) -> str:
     text = answer.strip()
     if len(text) > MOST_CHARACTERS or (text.isascii() and text.isdigit()):

@@ -15,7 +15,7 @@ _EXPRESSIONS = r"""
     frac dfrac tfrac cfrac sqrt binom dbinom tbinom cdot times div pm mp over
     left right big bigl bigr Big Bigl Bigr bigg biggl biggr displaystyle textstyle limits quad qquad thinspace
     text textbf textit textrm textsf textup mathrm mathbf mathit mathsf mathbb mathcal boldsymbol bm mbox
-    operatorname rm bf boxed large Large LARGE huge Huge small normalsize pounds euro yen
+    operatorname rm bf boxed large Large LARGE huge Huge small normalsize
     sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh coth ln log lg exp
     max min sup inf lim gcd lcm deg det dim Pr arg mod bmod pmod
     sum prod int iint oint infty partial nabla lfloor rfloor lceil rceil lvert rvert lVert rVert vert

@@ -12,12 +12,15 @@ _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SIGNS = str.maketrans({
     "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "−": "-",
     "¬": r"\neg ", "∅": r"\emptyset ", "∠": r"\angle ", "±": r"\pm ", "′": "'", "–": "-",
+    "£": r"\pounds ", "€": r"\euro ", "¥": r"\yen ",
 })  # fmt: skip
 _VULGAR = re.compile("[¼-¾⅐-⅞↉]")
 _POWER = re.compile("⁻?[⁰¹²³⁴-⁹]+")
 _ROOT = re.compile(
     r"(?:√|(?<![a-zA-Z\\])sqrt(?=\())\s?(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+))"
 )
+_CURRENCY = r"\s*\\(pound|euro|yen)s?\s*"
+_AMOUNT = r"(\d[\d.,]{0,30})( (?:thousand|[mb]illion))?( per [a-z]{1,12})?\s*"
 _OTHER_COMMANDS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -30,6 +33,14 @@ _OTHER_COMMANDS = tuple(
         (r"\\lg(?![a-zA-Z])", r"\\log_{10}"),
         (r"\{\s*(\w{1,9})\s*\\choose\s*(\w{1,9})\s*\}", r"\\binom{\1}{\2}"),
         # What looks different and says the same.
+        (rf"\A\$?{_CURRENCY}{_AMOUNT}\$?\Z", r"\2\\text{\3 \1\4}"),
+        (rf"\A\$?{_AMOUNT}{_CURRENCY}\$?\Z", r"\1\\text{\2 \4\3}"),
+        (r"(\\(?:text|mathrm|mbox)\s*\{)\s*~+\s*", r"\1 "),
+        (
+            r"\\(text|mathrm)\s*\{([^{}]*?)\s*\}\s*/\s*\\(?:text|mathrm)\s*\{\s*([^{}]*)\}",
+            r"\\\1{\2/\3}",
+        ),
+        (r"(?<=\d)\s*(?:\^\s*)?(?:\{\s*)?\\(?:text|mathrm|mbox)\s*\{\s*(?:st|nd|rd|th)\s*\}[\s}]*\Z", ""),
         (r"\\(?:text)?color\s*\{[^{}]*\}|\\[hv]?phantom\s*\{[^{}]*\}|\\underline(?![a-zA-Z])", ""),
         (r"\\(?:text|mbox)\s*\{\s*-\s*\}", "-"),
         (r"\\(?:text|mbox)\s*\{\s*\}", " "),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from math_verify import verify
 
-from marsrl_verl.rewards.math_grading import _are_apart, _parse_answer
+from marsrl_verl.rewards.math_grading import _are_apart, _parse, _parse_answer
 
 SMALL = st.integers(-12, 12)
 NUMBERS = st.one_of(
@@ -29,6 +29,11 @@ def test_what_is_apart_is_unequal_to_math_verify(one, other):
     gold, parsed = _parse_answer(one)[0], _parse_answer(other)[0]
     if _are_apart(gold, parsed):
         assert not verify(gold, parsed, timeout_seconds=0, raise_on_error=True)
+
+
+@given(st.from_regex(r"-?[0-9]{1,20}", fullmatch=True))
+def test_an_integer_is_read_as_math_verify_reads_it(text):
+    assert _parse_answer(text) == _parse(rf"\boxed{{{text}}}")
 
 
 @pytest.mark.parametrize(
