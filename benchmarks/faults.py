@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,8 @@ GROUPS = {
     "limits of sandboxes": ["tests/tools/test_sandbox_usage.py", "tests/tools/test_sandbox_supervisor.py"],
 }
 """Arguments of pytest."""
+_FOLDER = re.compile(r"/[^\s\"]*(?:pytest-\d+/|/session_[^/]*/)")
+"""Where a run's folder and Ray's logs happened to be."""
 
 
 def main() -> int:
@@ -67,7 +70,7 @@ def main() -> int:
                     print(done.stdout[-4000:] + done.stderr[-2000:], flush=True)
                 runs.append(run)
                 if record.exists():
-                    each = (json.loads(line) for line in record.read_text().splitlines())
+                    each = (json.loads(line) for line in _FOLDER.sub("…/", record.read_text()).splitlines())
                     rows += [{"group": name, "repetition": repetition, **row} for row in each]
     write_json(arguments.json, {"machine": where.splitlines(), "tests": runs, "faults": rows})
     print("\n" + tests_table(runs) + "\n\n" + faults_table(rows))

@@ -3,6 +3,8 @@
     for seed in 1 2 3; do make smollm2 ARGS="name=smollm2_$seed marsrl.run.seed=$seed"; done
     python -m benchmarks.real_model outputs/smollm2_* --picture docs/images/smollm2.png
 
+A picture has the accuracy by level; where runs are of several methods, by method.
+
 Reads the runs' evaluations before and after training, greedy and at temperature 1, and their recorded
 rollouts; intervals are Wilson's, of 95 %. Starts nothing.
 """
@@ -62,6 +64,7 @@ class Run:
     """A finished run."""
 
     name: str
+    created: str
     method: str
     seed: int
     steps: int
@@ -161,6 +164,7 @@ def read(folder: Path) -> Run:
         rewards += found[:1] or rewards[-1:] or [0.0]
     return Run(
         name=folder.name,
+        created=json.loads((folder / "run.json").read_text())["created"],
         method=config["marsrl"]["algo"]["name"],
         seed=config["marsrl"]["run"]["seed"],
         steps=len(done),
@@ -219,60 +223,84 @@ def window_rows(runs: Sequence[Run]) -> list[list[str]]:
     ]
 
 
-def level_rows(runs: Sequence[Run]) -> list[list[str]]:
-    """Levels of all runs together, greedy and at temperature 1."""
-    levels = sorted(runs[0].solved["before"])
-    return [
-        [str(level), str(runs[0].solved["before"][level][1])]
-        + [share([run.solved[tag][level] for run in runs]) for pair in TAGS.values() for tag in pair]
-        for level in levels
-    ]
+def part_rows(found: Sequence[Mapping[str, Mapping[Any, list[int]]]]) -> list[list[str]]:
+    """Levels, or operations, of all runs together, greedy and at temperature 1.
+
+    Args:
+        found: `solved` or `operations` of each run.
+    """
+    rows = []
+    for part in sorted({part for one in found for part in one["before"]}):
+        having = [one for one in found if part in one["before"]]
+        shares = [share([one[tag][part] for one in having]) for pair in TAGS.values() for tag in pair]
+        rows.append([str(part), str(having[0]["before"][part][1]), *shares])
+    return rows
 
 
-def operation_rows(runs: Sequence[Run]) -> list[list[str]]:
-    """Operations of all runs together, greedy and at temperature 1."""
+def smooth(rewards: Sequence[float], window: int = 8) -> list[float]:
+    """The mean of the last steps, at each step."""
     return [
-        [sign, str(runs[0].operations["before"][sign][1])]
-        + [share([run.operations[tag][sign] for run in runs]) for pair in TAGS.values() for tag in pair]
-        for sign in sorted(runs[0].operations["before"])
+        sum(part) / len(part)
+        for n in range(len(rewards))
+        if (part := rewards[max(0, n + 1 - window) : n + 1])
     ]
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
-    """Rewards while training, and greedy accuracy by level before and after."""
+    """Rewards while training; accuracy before and after, by level (greedy) or by method."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    methods = list(dict.fromkeys(run.method for run in runs))
     for run in runs:
-        window = 8
-        smooth = [
-            sum(run.rewards[max(0, n - window + 1) : n + 1]) / min(n + 1, window)
-            for n in range(len(run.rewards))
-        ]
-        left.plot(range(1, len(smooth) + 1), smooth, label=f"seed {run.seed}")
+        line = {"label": f"seed {run.seed}"}
+        if len(methods) > 1:
+            place = methods.index(run.method)
+            is_first = run is next(one for one in runs if one.method == run.method)
+            line = {"color": f"C{place}", "label": run.method if is_first else None}
+        left.plot(range(1, len(run.rewards) + 1), smooth(run.rewards), **line)
     left.set(xlabel="training step", ylabel="mean reward of 8 steps", title="Training")
     left.set_ylim(top=1)
     left.legend(frameon=False)
-    levels = sorted(runs[0].solved["before"])
-    for place, (tag, label) in enumerate((("before_greedy", "before"), ("after_greedy", "after"))):
-        counts = [[sum(run.solved[tag][level][i] for run in runs) for i in (0, 1)] for level in levels]
+    if len(methods) > 1:
+        tags = [
+            (tag, f"{name} {when}")
+            for name, pair in TAGS.items()
+            for when, tag in zip(("before", "after"), pair, strict=True)
+        ]
+        names = methods
+        cases = {
+            tag: [
+                [counts for run in runs if run.method == one for counts in run.solved[tag].values()]
+                for one in methods
+            ]
+            for tag, _ in tags
+        }
+    else:
+        tags = [("before_greedy", "before"), ("after_greedy", "after")]
+        levels = sorted(runs[0].solved["before"])
+        names = [f"level {level}" for level in levels]
+        cases = {tag: [[run.solved[tag][level] for run in runs] for level in levels] for tag, _ in tags}
+    colors = ("#bbbbbb", "#0072b2", "#dddddd", "#56b4e9")
+    width = 0.8 / len(tags)
+    for place, (tag, label) in enumerate(tags):
+        counts = [[sum(column) for column in zip(*one, strict=True)] for one in cases[tag]]
         heights = [ok / of for ok, of in counts]
         ends = [wilson_interval(ok / of, of) for ok, of in counts]
         errors = [[h - low for h, (low, _) in zip(heights, ends, strict=True)],
                   [high - h for h, (_, high) in zip(heights, ends, strict=True)]]  # fmt: skip
-        where = [n + 0.4 * (place - 0.5) for n in range(len(levels))]
-        right.bar(
-            where, heights, 0.36, yerr=errors, capsize=3, label=label, color=("#bbbbbb", "#0072b2")[place]
-        )
+        where = [n + width * (place + 0.5) - 0.4 for n in range(len(names))]
+        right.bar(where, heights, 0.9 * width, yerr=errors, capsize=2, label=label, color=colors[place])
+    how = "" if len(methods) > 1 else ", greedy"
     right.set(
         ylim=(0, 1),
-        title=f"Held-out problems, greedy, {len(runs)} run{'s' * (len(runs) > 1)}",
+        title=f"Held-out problems{how}, {len(runs)} run{'s' * (len(runs) > 1)}",
         ylabel="share right",
     )
-    right.set_xticks(range(len(levels)), [f"level {level}" for level in levels])
+    right.set_xticks(range(len(names)), names)
     right.legend(frameon=False)
     figure.savefig(path, dpi=110)
 
@@ -289,9 +317,9 @@ def main() -> None:
     if told := role_rows(runs):
         print(table(["run", *(f"{what}, {name}, %" for what in ROLES.values() for name in TAGS)], told))
         print()
-    print(table(["level", "problems", *head], level_rows(runs)))
+    print(table(["level", "problems", *head], part_rows([run.solved for run in runs])))
     print()
-    print(table(["operation", "problems", *head], operation_rows(runs)))
+    print(table(["operation", "problems", *head], part_rows([run.operations for run in runs])))
     if told := window_rows(runs):
         print()
         what = ["solved", "errors found", "false alarms", "repaired"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
@@ -187,7 +188,12 @@ def _overlap(ctx: Context) -> list[str]:
 def _policies(ctx: Context) -> list[str]:
     """Whose weights are trained, where roles do not share the model's own."""
     rows = policy_rows(ctx)
-    return ["Policies", *_table(rows)] if rows else []
+    if not rows:
+        return []
+    lines = ["Policies", *_table(rows)]
+    if ctx.on_cpu and adapters(ctx.config.actor_rollout_ref.rollout):
+        lines.append("  ! on a processor vLLM decodes adapters many times slower than the model itself")
+    return lines
 
 
 def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:

@@ -69,6 +69,12 @@ def test_plan_names_segments(run):
     assert "segments:" not in run("dry_run=true").out
 
 
+def test_adapters_on_a_processor_are_slow(run):
+    said = "on a processor vLLM decodes adapters many times slower"
+    assert said in run("dry_run=true", "policies=lora").text
+    assert said not in run("dry_run=true", "policies=model_per_role").text
+
+
 def test_sequential_plan_names_its_rounds(run):
     assert "sequential: 5 generation rounds per step" in run("dry_run=true", "pipeline=sequential").text
 

@@ -92,7 +92,7 @@ def interrupt(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     seconds = time.monotonic() - began
-    note(fault.__name__, status, log.read_text(), seconds)
+    note(fault.__name__.replace("_", " "), status, log.read_text(), seconds)
     _, left = psutil.wait_procs(family, timeout=10)
     assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
     return status, log.read_text(), seconds

@@ -103,10 +103,10 @@ def test_a_deleted_folder_and_a_full_disk_end_the_run_and_lose_no_weights(small_
     folder = small_disk / "lost"
     checkpoints = folder / "checkpoints"
 
-    def deletes(_: psutil.Process) -> None:
+    def delete_folder(_: psutil.Process) -> None:
         delete(folder)
 
-    status, output, _ = interrupt(small_disk, "lost", 2, deletes)
+    status, output, _ = interrupt(small_disk, "lost", 2, delete_folder)
     assert status == 1
     assert f"{folder} was deleted or moved while the run wrote into it" in ended(output)
     first = checkpoint.newest_sealed(checkpoints)
@@ -115,10 +115,10 @@ def test_a_deleted_folder_and_a_full_disk_end_the_run_and_lose_no_weights(small_
     checkpoint.check_seal(checkpoints / f"global_step_{first}")
 
     # From there it goes on, until the disk is full.
-    def fills(_: psutil.Process) -> None:
+    def fill_disk(_: psutil.Process) -> None:
         fill(small_disk)
 
-    status, output, _ = interrupt(small_disk, "lost", first + 1, fills, RESUME)
+    status, output, _ = interrupt(small_disk, "lost", first + 1, fill_disk, RESUME)
     assert status == 1
     sentence = ended(output)
     assert "can't be written: there is no space left" in sentence and f"{small_disk}" in sentence
