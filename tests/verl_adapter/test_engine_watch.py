@@ -33,6 +33,7 @@ LIMIT = 30.0
 def ray(monkeypatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(engine_watch, "ray", fake)
+    monkeypatch.setattr(engine_watch, "running_process", lambda server: f" (process {id(server)})")
     return fake
 
 
@@ -90,7 +91,8 @@ def test_an_engine_that_stops_answering_is_given_up_at_the_limit(ray, fault):
     look_for(ray, 20, watch.look)
     setattr(server, fault, True)
     start = ray.now
-    with pytest.raises(EngineUnavailableError, match=r"vLLM server 1 .*engine_timeout_s = 30"):
+    named = rf"vLLM server 1 .*engine_timeout_s = 30.*stopped \(process {id(server)}\)"
+    with pytest.raises(EngineUnavailableError, match=named):
         look_for(ray, 100, watch.look)
     assert LIMIT <= ray.now - start <= LIMIT + engine_watch.PULSE_EVERY_S + 2
 

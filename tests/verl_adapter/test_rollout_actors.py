@@ -200,6 +200,7 @@ def test_the_death_of_a_worker_leaves_a_state_that_can_be_saved(manager_of, erro
 def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):
     ray = FakeRay()
     monkeypatch.setattr(engine_watch, "ray", ray)
+    monkeypatch.setattr(engine_watch, "running_process", lambda _: "")
     manager = manager_of(1)
     manager.agent_loop_workers[0].run_requests = fake_ray.Method(lambda *_: Answer(silent=True))
     manager.agent_loop_workers[0].counts = fake_ray.Method(lambda: GroupCounts(1, 0, 0))

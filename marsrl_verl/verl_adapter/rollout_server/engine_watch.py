@@ -18,7 +18,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
-from marsrl_verl.verl_adapter.rollout_server.dead_process import dead_process
+from marsrl_verl.verl_adapter.rollout_server.dead_process import dead_process, running_process
 
 T = TypeVar("T")
 
@@ -158,6 +158,7 @@ class EngineWatch:
                 raise EngineUnavailableError(
                     f"vLLM server {number} has shown no sign of life for {waited:.0f} s "
                     f"(marsrl.run.engine_timeout_s = {self._limit_s:g}): it hangs, or was stopped"
+                    f"{running_process(self.servers[number])}"
                 )
         return tuple(inquiry.answer for inquiry in self._inquiries)
 

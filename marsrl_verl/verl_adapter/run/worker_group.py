@@ -87,7 +87,7 @@ class MarsRLWorkerGroup(RayWorkerGroup):
             silent = [rank for rank, one in enumerate(references) if one in pending]
             who = "; ".join(f"rank {rank}{running_process(self.workers[rank])}" for rank in silent[:_SHOWN])
             raise TrainerHangsError(
-                f"the trainer's {name} has taken longer than {why}: it hangs, or needs a higher limit. "
+                f"the trainer's {name.removeprefix(_ROLE)} has taken longer than {why}: it hangs, or needs a higher limit. "
                 f"{len(silent)} of {len(references)} ranks have not returned: {who}"
             )
 
@@ -109,6 +109,8 @@ class MarsRLWorkerGroup(RayWorkerGroup):
         return limit, f"{limit:g} s, where {before} ({key} sets another limit)"
 
 
+_ROLE = "actor_rollout_ref_"
+"""What verl puts in front of a method's name where one class has several roles."""
 _SHOWN = 4
 """Ranks that are named: where one hangs, those that it communicates with wait for it."""
 
