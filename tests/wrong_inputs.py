@@ -146,6 +146,8 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         train cluster=8xgpu | This machine has 0 GPUs | Use cluster=cpu here
         VLLM_CPU_KVCACHE_SPACE=abc plan | expected a number of GiB | unset
         RAY_ADDRESS=http://head:8265 train cluster=cpu | HOST:PORT is expected | ray start --head
+        RAY_ADDRESS=127.0.0.1:9 train cluster=cpu | Nobody answers at 127.0.0.1:9 | ray start --head
+        RAY_ADDRESS=192.0.2.1:6379 train cluster=cpu | Nobody answers at 192.0.2.1:6379 | ray start --head
         train cluster=cpu marsrl.run.output_root=few.jsonl | Not a directory | Choose another place
         plan trainer.resume_mode=resume_path trainer.resume_from_path=global_step_9 | no such folder | step_N
         plan trainer.resume_from_path=global_step_9 | It has no effect | resume_mode=resume_path

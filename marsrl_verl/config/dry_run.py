@@ -314,7 +314,9 @@ def _files(ctx: Context) -> list[str]:
         too_long = f", {one.too_long:,} too long to ask" if one.too_long else ""
         lines.append(f"  {one.split:<6} {one.rows:,} problems{too_long}  {one.path}")
     rows, batch = training_rows(ctx), int(ctx.config.data.train_batch_size)
-    lines.append(f"  an epoch is {rows // batch:,} steps; {rows % batch} problems of it are left over")
+    most = plan_batch(ctx.config, ctx.settings).problems
+    fewer = f" at most: a step takes up to {most:,} problems" if most > batch else ""
+    lines.append(f"  an epoch is {rows // batch:,} steps{fewer}; {rows % batch} problems of it are left over")
     return lines
 
 

@@ -61,7 +61,10 @@ def no_cluster_at(address: str) -> str | None:
         return f"The address of the Ray cluster is {address}; HOST:PORT is expected."
     what = "the Ray cluster that the run is to join"
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S) as head:
+        place = host.strip("[]"), int(port)
+        tries = len(socket.getaddrinfo(*place, type=socket.SOCK_STREAM))  # a name may have many addresses
+        with socket.create_connection(place, timeout=_KNOCK_S / tries) as head:
+            head.settimeout(_KNOCK_S)
             if os.environ.get("RAY_USE_TLS", "0") != "0":
                 return None
             head.sendall(_GREETING)

@@ -77,6 +77,8 @@ class CheckpointCost:
 
     one: int
     every: int
+    count: int | None
+    """Written in all; None where the run's length is not known."""
     most: int | None
     """Bytes of the disk at the fullest moment: an older one is deleted when a new one is written. None: all
     are kept, of a run whose length is not known."""
@@ -107,7 +109,7 @@ def checkpoint_cost(
     saved = None if steps is None else -(-steps // every)
     limit = trainer.max_actor_ckpt_to_keep
     counts = [count for count in (saved, None if limit is None else int(limit) + 1) if count is not None]
-    return CheckpointCost(one, every, one * min(counts) if counts else None)
+    return CheckpointCost(one, every, saved, one * min(counts) if counts else None)
 
 
 def measured_rate(folder: Path) -> float | None:

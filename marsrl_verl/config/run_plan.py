@@ -94,6 +94,8 @@ def _checkpoints(ctx: Context, steps: int | None) -> str:
     when = f"every {every:,} steps" if every > 1 else "after every step"
     if cost is None:
         return f"{when}; their size is not known"
+    if cost.count is not None:
+        when += f", {cost.count:,} in all"
     limit = ctx.config.trainer.max_actor_ckpt_to_keep
     kept = "all are kept" if limit is None else f"the newest {limit} are kept"
     kept = "the newest is kept" if limit == 1 else kept

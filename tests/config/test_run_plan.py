@@ -104,9 +104,9 @@ def test_checkpoints_of_the_published_setting(run):
     text = whole_run(
         run(*QWEN_30B, "data=parquet", "cluster=4x8xgpu", "trainer.total_training_steps=500", "dry_run=true")
     )
-    # Weights and two moments of 30.53 billion parameters in float32; three are kept, a fourth is written.
-    assert "checkpoints 341.2 GiB every 20 steps; the newest 3 are kept" in text
-    assert "disk needed: 1364.9 GiB" in text
+    # Weights and two moments of 30.53 billion parameters in float32; one is kept, a second is written.
+    assert "checkpoints 341.2 GiB every 20 steps, 25 in all; the newest is kept" in text
+    assert "disk needed: 682.4 GiB" in text
 
 
 @pytest.mark.parametrize(

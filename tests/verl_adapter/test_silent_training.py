@@ -27,6 +27,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 
+from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import LossSpec, Method
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK
@@ -50,6 +51,10 @@ few = settings(max_examples=15)
 
 def only(wanted: Callable[[Case], bool]):
     return pytest.mark.parametrize("case", list(filter(wanted, CASES)), ids=lambda case: case.name)
+
+
+def test_every_method_has_a_case():
+    assert {type(case.method()) for case in CASES} >= set(map(method_class, installed_methods()))
 
 
 # --- the way of the rows ----------------------------------------------------------------------------

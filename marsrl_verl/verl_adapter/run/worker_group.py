@@ -87,8 +87,8 @@ class MarsRLWorkerGroup(RayWorkerGroup):
             silent = [rank for rank, one in enumerate(references) if one in pending]
             who = "; ".join(f"rank {rank}{running_process(self.workers[rank])}" for rank in silent[:_SHOWN])
             raise TrainerHangsError(
-                f"the trainer's {name.removeprefix(_ROLE)} has taken longer than {why}: it hangs, or needs a higher limit. "
-                f"{len(silent)} of {len(references)} ranks have not returned: {who}"
+                f"the trainer's {name.removeprefix(_ROLE)} has taken longer than {why}: it hangs, or needs a "
+                f"higher limit. {len(silent)} of {len(references)} ranks have not returned: {who}"
             )
 
         found = results(references, look, heeds_stop=False)
