@@ -38,6 +38,8 @@ _LONGEST_CHAIN = 12
 _ZERO = 1e-50
 _CERTAIN = 1e-9
 """A difference of which sympy has found 15 digits is none of rounding."""
+_TOO_LARGE = 1e80
+"""sympy finds a difference of such numbers to no digit."""
 _LATEX = LatexExtractionConfig()
 _READING = [
     # Its own reading of units takes letters of products for them, as the b of 2ab.
@@ -250,6 +252,8 @@ def _are_apart(gold: list[Any], parsed: list[Any]) -> bool:
         if not isinstance(one[0], Expr) or not one[0].is_number or one[0].has(Float, UnevaluatedExpr):
             return False
     try:
+        if abs(gold[0].evalf(15)) > _TOO_LARGE:
+            return False
         difference = (gold[0] - parsed[0]).evalf(15, chop=True)
     except Exception:  # whatever sympy can't evaluate, math-verify decides
         return False

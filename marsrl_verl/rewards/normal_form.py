@@ -30,6 +30,8 @@ _LOOKS = (
     (re.compile(r"\\!"), ""),
     (re.compile(r"\\(?:quad|qquad)(?![a-zA-Z])|(?<!\\)\\[,;: ]|~|\s"), " "),
     (re.compile(r"  +"), " "),
+    (re.compile(r"(?<=[a-zA-Z] )(\d{1,9})(?:st|nd|rd|th)(?![a-zA-Z])"), r"\1"),
+    (re.compile(r"\b([Nn]o (?:real |integer |such )?(?:solution|root|value|number))s\b"), r"\1"),
 )
 _NO_NAME = r"(?!not\b|\\(?:not|neg|lnot|pi|log|ln|lg|exp|sqrt|frac|binom|lfloor|lceil|lvert|lVert|left)\b)"
 _LABEL = re.compile(

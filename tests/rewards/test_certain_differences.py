@@ -44,6 +44,7 @@ def test_an_integer_is_read_as_math_verify_reads_it(text):
         (r"\sin(1)^2+\cos(1)^2", "1", False),
         (r"\sin(1)^2+\cos(1)^2", "2", True),
         ("10^{30}+1", "10^{30}", True),
+        ("2^{2023}", r"2 \cdot 2^{2022}", False),  # sympy finds a difference, all of whose digits are wrong
         (r"\frac{1}{3}", "0.33", False),  # math-verify rounds decimals
         (r"50\%", "50", False),  # which it takes for one answer
         ("x", "1", False),
