@@ -256,7 +256,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     methods = list(dict.fromkeys(run.method for run in runs))
     for run in runs:
-        line = {"label": f"seed {run.seed}"}
+        line: dict[str, Any] = {"label": f"seed {run.seed}"}
         if len(methods) > 1:
             place = methods.index(run.method)
             is_first = run is next(one for one in runs if one.method == run.method)
