@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas
 import pytest
 import yaml
 
-from benchmarks.real_model import draw, level_rows, operation_rows, read, role_rows, rows, window_rows
+from benchmarks.real_model import draw, part_rows, read, role_rows, rows, smooth, window_rows
 
 PROBLEMS = [("1+1?", "2", 1), ("2+2?", "4", 1), ("9-1?", "8", 2)]
 ANSWERS = {"before": [None, "4", "1"], "after": ["2", "4", "8"]}
@@ -55,18 +56,20 @@ def folder(tmp_path: Path, request) -> Path:
         "after": {"system_accuracy": {"mean": 0.75}},
     }
     (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "run.json").write_text(json.dumps({"created": "2026-11-27T04:00:00+00:00"}))
     return tmp_path
 
 
 def test_a_run_is_a_row_and_its_levels_stand_apart(folder, tmp_path):
     run = read(folder)
+    assert run.created == "2026-11-27T04:00:00+00:00"
     assert (run.seed, run.steps, run.minutes, run.rewards) == (3, 2, 1.5, [0.25, 0.25])
     assert run.solved["before"] == {1: [1, 2], 2: [0, 1]} and run.solved["after"] == {1: [2, 2], 2: [1, 1]}
     ((name, *_, before, after),) = rows([run])
     assert name == "own, seed 3" and before.startswith("33.3 [") and after.startswith("100.0 [")
     assert role_rows([run]) == [["own, seed 3", "– → –", "50 → 75", "0 → –", "– → –", "– → –", "– → –"]]
-    assert [one[:2] for one in level_rows([run])] == [["1", "2"], ["2", "1"]]
-    assert [one[:2] for one in operation_rows([run])] == [["+", "2"], ["-", "1"]]
+    assert [one[:2] for one in part_rows([run.solved])] == [["1", "2"], ["2", "1"]]
+    assert [one[:2] for one in part_rows([run.operations])] == [["+", "2"], ["-", "1"]]
     assert run.operations["after"] == {"+": [2, 2], "-": [1, 1]}
     draw([run], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 5000
@@ -97,3 +100,15 @@ def test_windows_of_marsrls_roles(folder):
     (one,) = run.windows
     assert (one.solved, one.errors_found, one.false_alarms, one.repaired) == ([4, 6], [2, 4], [2, 2], [0, 2])
     assert window_rows([run]) == [[folder.name, "1 to 2", "67", "50", "100", "0"]]
+
+
+def test_runs_of_several_methods_are_drawn_by_method(folder, tmp_path):
+    run = read(folder)
+    other = replace(run, method="other", solved={tag: {7: [1, 4]} for tag in run.solved})
+    assert [one[:2] for one in part_rows([run.solved, other.solved])] == [["1", "2"], ["2", "1"], ["7", "4"]]
+    draw([run, other], tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 5000
+
+
+def test_rewards_are_means_of_the_last_steps():
+    assert smooth([1.0, 0.0, 2.0, 4.0], window=2) == [1.0, 0.5, 1.0, 3.0]
