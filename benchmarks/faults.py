@@ -35,7 +35,7 @@ GROUPS = {
 }
 """Arguments of pytest."""
 _FOLDER = re.compile(r"/[^\s\"]*(?:pytest-\d+/|/session_[^/]*/)")
-"""Where a run's folder and Ray's logs happened to be."""
+"""Folders of runs and of Ray's logs: others in every repetition."""
 
 
 def main() -> int:

@@ -65,6 +65,7 @@ class Run:
 
     name: str
     created: str
+    """Date and time of its beginning."""
     method: str
     seed: int
     steps: int

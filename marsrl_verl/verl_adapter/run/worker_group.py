@@ -110,7 +110,7 @@ class MarsRLWorkerGroup(RayWorkerGroup):
 
 
 _ROLE = "actor_rollout_ref_"
-"""What verl puts in front of a method's name where one class has several roles."""
+"""Prefix that verl gives the methods of a class with several roles."""
 _SHOWN = 4
 """Ranks that are named: where one hangs, those that it communicates with wait for it."""
 
