@@ -70,8 +70,3 @@ def test_the_page_has_them_all():
     parts = [(cell(one.typed), part) for one in ALL for part in (one.says, one.hint)]
     stale = [(words, part) for words, part in parts if words in said and message(part) not in said[words]]
     assert stale == [], remedy
-
-
-def test_the_changelog_counts_them():
-    text = " ".join((ROOT / "CHANGELOG.md").read_text().split())
-    assert f"`docs/wrong_inputs.md` has what is said to {len(ALL)} wrong inputs" in text
