@@ -256,54 +256,72 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     methods = list(dict.fromkeys(run.method for run in runs))
-    for run in runs:
-        line: dict[str, Any] = {"label": f"seed {run.seed}"}
-        if len(methods) > 1:
-            place = methods.index(run.method)
-            is_first = run is next(one for one in runs if one.method == run.method)
-            line = {"color": f"C{place}", "label": run.method if is_first else None}
-        left.plot(range(1, len(run.rewards) + 1), smooth(run.rewards), **line)
-    left.set(xlabel="training step", ylabel="mean reward of 8 steps", title="Training")
-    left.set_ylim(top=1)
-    left.legend(frameon=False)
+    draw_rewards(left, runs, methods)
     if len(methods) > 1:
-        tags = [
+        pairs = [
             (tag, f"{name} {when}")
             for name, pair in TAGS.items()
             for when, tag in zip(("before", "after"), pair, strict=True)
         ]
-        names = methods
-        cases = {
-            tag: [
-                [counts for run in runs if run.method == one for counts in run.solved[tag].values()]
-                for one in methods
-            ]
-            for tag, _ in tags
+        parts = {
+            one: {
+                tag: [count for run in runs if run.method == one for count in run.solved[tag].values()]
+                for tag, _ in pairs
+            }
+            for one in methods
         }
     else:
-        tags = [("before_greedy", "before"), ("after_greedy", "after")]
-        levels = sorted(runs[0].solved["before"])
-        names = [f"level {level}" for level in levels]
-        cases = {tag: [[run.solved[tag][level] for run in runs] for level in levels] for tag, _ in tags}
-    colors = ("#bbbbbb", "#0072b2", "#dddddd", "#56b4e9")
+        pairs = [("before_greedy", "before"), ("after_greedy", "after")]
+        parts = {
+            f"level {level}": {tag: [run.solved[tag][level] for run in runs] for tag, _ in pairs}
+            for level in sorted(runs[0].solved["before"])
+        }
+    draw_shares(right, parts, pairs)
+    how = "" if len(methods) > 1 else ", greedy"
+    right.set(title=f"Held-out problems{how}, {len(runs)} run{'s' * (len(runs) > 1)}")
+    figure.savefig(path, dpi=110)
+
+
+def draw_rewards(axes: Any, runs: Sequence[Run], methods: Sequence[str]) -> None:
+    """A line for each run; with several methods a colour for each method."""
+    named: set[str] = set()
+    for run in runs:
+        line: dict[str, Any] = {"label": f"seed {run.seed}"}
+        if len(methods) > 1:
+            label = None if run.method in named else run.method
+            line = {"color": f"C{methods.index(run.method)}", "label": label}
+            named.add(run.method)
+        axes.plot(range(1, len(run.rewards) + 1), smooth(run.rewards), **line)
+    axes.set(xlabel="training step", ylabel="mean reward of 8 steps", title="Training")
+    axes.set_ylim(top=1)
+    axes.legend(frameon=False)
+
+
+def draw_shares(
+    axes: Any,
+    parts: Mapping[str, Mapping[str, Sequence[Sequence[int]]]],
+    tags: Sequence[tuple[str, str]],
+) -> None:
+    """Bars of the shares that are right, with Wilson's intervals.
+
+    Args:
+        axes: of matplotlib.
+        parts: by name, by evaluation, counts of right answers and of all.
+        tags: the evaluations, with what they are called.
+    """
     width = 0.8 / len(tags)
     for place, (tag, label) in enumerate(tags):
-        counts = [[sum(column) for column in zip(*one, strict=True)] for one in cases[tag]]
+        counts = [[sum(column) for column in zip(*one[tag], strict=True)] for one in parts.values()]
         heights = [ok / of for ok, of in counts]
         ends = [wilson_interval(ok / of, of) for ok, of in counts]
         errors = [[h - low for h, (low, _) in zip(heights, ends, strict=True)],
                   [high - h for h, (_, high) in zip(heights, ends, strict=True)]]  # fmt: skip
-        where = [n + width * (place + 0.5) - 0.4 for n in range(len(names))]
-        right.bar(where, heights, 0.9 * width, yerr=errors, capsize=2, label=label, color=colors[place])
-    how = "" if len(methods) > 1 else ", greedy"
-    right.set(
-        ylim=(0, 1),
-        title=f"Held-out problems{how}, {len(runs)} run{'s' * (len(runs) > 1)}",
-        ylabel="share right",
-    )
-    right.set_xticks(range(len(names)), names)
-    right.legend(frameon=False)
-    figure.savefig(path, dpi=110)
+        where = [n + width * (place + 0.5) - 0.4 for n in range(len(parts))]
+        color = ("#bbbbbb", "#0072b2", "#dddddd", "#56b4e9")[place]
+        axes.bar(where, heights, 0.9 * width, yerr=errors, capsize=2, label=label, color=color)
+    axes.set(ylim=(0, 1), ylabel="share right")
+    axes.set_xticks(range(len(parts)), list(parts))
+    axes.legend(frameon=False)
 
 
 def main() -> None:

@@ -53,7 +53,7 @@ def report(ctx: Context, composed: Composed) -> str:
         whole_run(ctx, plan) if trains else [],
         _prompts(prompt_budgets(ctx)),
         _memory(ctx),
-        _files(ctx),
+        _files(ctx, plan),
     ]
     if ctx.warnings:
         sections.append(["Warnings", *(f"  ! {warning}" for warning in ctx.warnings)])
@@ -306,7 +306,7 @@ def _of_the_gpu(ctx: Context) -> str:
     return f"of {USABLE * size:.1f} that may be planned ({USABLE:.0%} of {size:g})"
 
 
-def _files(ctx: Context) -> list[str]:
+def _files(ctx: Context, plan: BatchPlan) -> list[str]:
     if not ctx.files:
         return ["Data", "  no file was read"]
     lines = ["Data"]
@@ -314,8 +314,7 @@ def _files(ctx: Context) -> list[str]:
         too_long = f", {one.too_long:,} too long to ask" if one.too_long else ""
         lines.append(f"  {one.split:<6} {one.rows:,} problems{too_long}  {one.path}")
     rows, batch = training_rows(ctx), int(ctx.config.data.train_batch_size)
-    most = plan_batch(ctx.config, ctx.settings).problems
-    fewer = f" at most: a step takes up to {most:,} problems" if most > batch else ""
+    fewer = f" at most: a step takes up to {plan.problems:,} problems" if plan.problems > batch else ""
     lines.append(f"  an epoch is {rows // batch:,} steps{fewer}; {rows % batch} problems of it are left over")
     return lines
 
