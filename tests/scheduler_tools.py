@@ -11,7 +11,7 @@ from marsrl_script import ScriptedEngine, SkillModel
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import RolePrompts
-from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling

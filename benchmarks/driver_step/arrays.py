@@ -22,12 +22,13 @@ from benchmarks.driver_step.inputs import (
     trainer_values,
 )
 from benchmarks.driver_step.interface import Call, Driver, Place, Worker
-from marsrl_verl.algos.base import PromptLimits
+from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.config.node import read_settings
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.method import MethodTools
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
@@ -121,8 +122,8 @@ class _Trainer(RayMarsRLTrainer):
 class ArrayDriver(Driver):
     def set_up(self) -> None:
         place = self.place
-        limits = PromptLimits(_prompt_tokens, dict.fromkeys(_SAMPLING, _LONGEST))
-        self.method = MarsRL(MathPrompts(), seed=1, limits=limits)
+        limits = dict.fromkeys(_SAMPLING, _LONGEST)
+        self.method = MarsRL(Config(), MethodTools(MathPrompts(), _prompt_tokens, limits, seed=1))
         self.scheduler = Scheduler(self.method, mode=Mode.PIPELINED)
         self.scheduler.load_state_dict(_state(place.inputs, self.scheduler, place.step - 1))
         self.scheduler.start_step(place.step, [])
@@ -156,7 +157,7 @@ class ArrayDriver(Driver):
         self.pools = self.trainer._pools_state()
 
     def build_batch(self) -> None:
-        built = self.trainer._fit_build_batch(self.result, self.trainer._due_policies())
+        built = self.trainer._fit_build_batch(self.result)
         assert built is not None, "the step trains"
         self.batch = built
 
@@ -399,7 +400,7 @@ def _state(inputs: Inputs, scheduler: Scheduler, step: int) -> dict[str, Any]:
             members[int(inputs.number[row])] = _trajectory(inputs, row, step, prompt, before=before)
         describe(RolloutOutput(name, list(members.values())), _CHAT)  # as the worker of the round did
         state.pending[name] = PendingGroup(members, in_flight=False)
-    stages = [[stage.name, stage.role] for stage in scheduler.method.stages]
+    stages = [[stage.name, stage.role] for stage in scheduler.method.stages(scheduler.method.config)]
     return {
         "mode": scheduler.mode.value,
         "stages": stages,

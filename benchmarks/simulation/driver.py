@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from benchmarks.simulation.engine_time import EngineModel, Round
 from benchmarks.simulation.workload import TOKENS_PER_UNIT, NoWords, Responses, SimulatedEngine, sampling_of
+from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method
+from marsrl_verl.core.method import Method, MethodTools
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.scheduler import Mode, Scheduler
 
@@ -120,12 +121,12 @@ Stop = Callable[[list[Step]], bool]
 
 def marsrl(seed: int) -> Method:
     """The method with the published settings: groups of 8, 2 inputs per stage, 5 stages, adaptive."""
-    return MarsRL(NoWords(), seed=seed)
+    return MarsRL(Config(), MethodTools(NoWords(), seed=seed))
 
 
 def solver_only(seed: int) -> Method:
     """Groups of 8 and one stage, as UloRL."""
-    return MarsRL(NoWords(), seed=seed, correction_rounds=0, train_roles=(SOLVER,))
+    return MarsRL(Config(correction_rounds=0, train_roles=[SOLVER]), MethodTools(NoWords(), seed=seed))
 
 
 def simulate(

@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from marsrl_verl.core.advantages import comparable_rows
+from marsrl_verl.core.credit.advantages import comparable_rows
 from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput

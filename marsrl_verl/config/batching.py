@@ -10,15 +10,15 @@ from omegaconf import DictConfig
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.schema import MarsRLConfig, PipelineConfig
-from marsrl_verl.core.method import StagePlan
 from marsrl_verl.core.scheduler import Mode
+from marsrl_verl.core.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """Upper bounds of one step; with `pipelined` those of the steady state."""
 
-    stages: tuple[StagePlan, ...]
+    stages: tuple[Stage, ...]
     problems: int
     """New problems per step; where their number is adapted, the most there may be."""
     pipelined: bool
@@ -32,7 +32,7 @@ class BatchPlan:
     samples_per_update: int | None = None
     """Samples that an update should have where the number of updates follows from it."""
     most_trained: int | None = None
-    """Most responses to a problem that one step trains (`Method.most_trained`)."""
+    """Most responses to a problem that one step trains (`Schedule.most_trained`)."""
 
     @property
     def groups(self) -> int:
@@ -55,17 +55,17 @@ class BatchPlan:
     def trained_rows(self) -> int:
         """Most rows of the batch: responses that enter the loss in a step, or sequences of them."""
         stages = [
-            replace(stage, group_size=stage.group_size * stage.rows_per_response)
+            replace(stage, group_size=stage.group_size * stage.most_rows)
             for stage in self.stages
             if stage.trained
         ]
         rows = self._most(stages, self.groups)
         if self.most_trained is None:
             return rows
-        widest = max((stage.rows_per_response for stage in stages), default=1)
+        widest = max((stage.most_rows for stage in stages), default=1)
         return min(rows, self.problems * self.most_trained * widest)
 
-    def _most(self, stages: Sequence[StagePlan], groups: int) -> int:
+    def _most(self, stages: Sequence[Stage], groups: int) -> int:
         """Most responses in so many groups of these stages: those of the largest groups."""
         total = 0
         for stage in sorted(stages, key=lambda stage: -stage.group_size):
@@ -116,8 +116,8 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
     fixed = None if actor.use_dynamic_bsz else int(actor.ppo_micro_batch_size_per_gpu)
     method = method_class(settings.algo.name)
     plan = BatchPlan(
-        stages=tuple(_without_frozen(stage, settings) for stage in method.plan(settings.algo)),
-        problems=method.most_problems(settings.algo, int(config.data.train_batch_size)),
+        stages=tuple(_without_frozen(stage, settings) for stage in method.stages(settings.algo)),
+        problems=method.Schedule.most_problems(settings.algo, int(config.data.train_batch_size)),
         pipelined=settings.pipeline.mode is Mode.PIPELINED,
         updates=settings.pipeline.updates_per_step,
         world_size=world_size(config),
@@ -125,17 +125,17 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
         prompt_budget=settings.pipeline.step_prompt_budget,
         micro_batch_rows=fixed,
         samples_per_update=settings.pipeline.samples_per_update,
-        most_trained=method.most_trained(settings.algo),
+        most_trained=method.Schedule.most_trained(settings.algo),
     )
     return replace(plan, updates=optimizer_updates(settings.pipeline, plan.trained_rows))
 
 
-def _without_frozen(stage: StagePlan, settings: MarsRLConfig) -> StagePlan:
+def _without_frozen(stage: Stage, settings: MarsRLConfig) -> Stage:
     """The stage without the sequences of a frozen policy, which are not trained."""
     if not stage.writers:
         return stage
     own = stage.written_by(settings.frozen_roles)
-    return replace(stage, rows_per_response=min(stage.rows_per_response, len(own)))
+    return replace(stage, rows_per_response=min(stage.most_rows, len(own)))
 
 
 def optimizer_updates(pipeline: PipelineConfig, samples: int) -> int:

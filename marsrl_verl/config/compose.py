@@ -166,7 +166,7 @@ def _own_files(arguments: Arguments, raw: DictConfig, choices: Mapping[str, str]
 
 def _roles(arguments: Arguments) -> tuple[str, ...]:
     """The roles of the method that a command line chooses."""
-    return chosen_method(_algo(arguments, "marsrl.algo.name")).roles
+    return tuple(chosen_method(_algo(arguments, "marsrl.algo.name")).roles)
 
 
 def first_role(arguments: Arguments) -> str:
@@ -177,7 +177,8 @@ def first_role(arguments: Arguments) -> str:
     """
     node = _algo(arguments, "marsrl.algo.")
     method = chosen_method(node)
-    return method.first_role(read(method.Config, without_interpolations(node), "marsrl.algo"))
+    config = read(method.Config, without_interpolations(node), "marsrl.algo")
+    return method.stages(config)[0].role
 
 
 def _algo(arguments: Arguments, keys: str) -> Any:
@@ -280,7 +281,7 @@ def checked_tree(
 
 def _named_roles(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIssue]:
     """Roles that the command line names, and the method does not have."""
-    roles = chosen_method(node["algo"]).roles
+    roles = tuple(chosen_method(node["algo"]).roles)
     named = [setting_of(word).split(".")[:3] for word in words]
     return [
         unknown_role(".".join(parts), parts[2], roles)

@@ -41,7 +41,7 @@ def report(ctx: Context, composed: Composed) -> str:
     plan = plan_batch(ctx.config, ctx.settings)
     path = write_resolved(ctx.config)
     rounds = [*_segments(ctx), *_overlap(ctx)]
-    stages = [*_stages(plan, ctx.frozen_roles), *ctx.method.plan_lines(ctx), *rounds]
+    stages = [*_stages(plan, ctx.frozen_roles), *ctx.settings.algo.plan_lines(ctx), *rounds]
     trains = not ctx.config.trainer.val_only
     sections = [
         _head(ctx, composed),
@@ -240,7 +240,7 @@ def _evaluations(ctx: Context) -> list[str]:
         return ["Evaluation", *(f"  {when}" for _, when in chosen), "  no validation file was read"]
     rows: list[Row] = [("when", "problems", "runs", "responses", "tokens")]
     for tag, when in chosen:
-        cost = evaluation_cost(ctx.settings, tag, held_out)
+        cost = evaluation_cost(ctx.settings, tag, held_out, ctx.prompts())
         rows.append((when, *(f"{number:,}" for number in astuple(cost))))
     return ["Evaluation (upper bounds: runs that are accepted end early)", *_table(rows)]
 

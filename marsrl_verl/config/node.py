@@ -14,6 +14,7 @@ from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method
+from marsrl_verl.core.prompts import target_of
 from marsrl_verl.rollout.frozen.config import PolicyConfig
 from marsrl_verl.settings.declaration import UNSET, MethodConfig, RewardSpec, RoleSampling, Settings
 from marsrl_verl.settings.evaluation import EvaluationConfig
@@ -51,7 +52,7 @@ def node_issues(
         cls = chosen_method(algo)
     except ConfigError as error:
         return [*error.problems, *issues]
-    issues += [issue for name in BY_ROLE for issue in _role_issues(name, node.get(name), cls.roles)]
+    issues += [issue for name in BY_ROLE for issue in _role_issues(name, node.get(name), tuple(cls.roles))]
 
     def not_of_method(key: str, siblings: tuple[str, ...]) -> ConfigIssue:
         issue = (unknown or unknown_key)(key, siblings)
@@ -136,8 +137,8 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
         if isinstance(specified := node.get(name, {}), dict):
             filled[name] = _filled(defaults(kind), _without(specified, foreign, f"marsrl.{name}."))
     if isinstance(specified := node.get("prompts", {}), dict) and specified.get("target", UNSET) == UNSET:
-        filled["prompts"] = {**specified, "target": method.default_prompts}
-    roles = method.roles
+        filled["prompts"] = {**specified, "target": target_of(method.Prompts)}
+    roles = tuple(method.roles)
     others = {role for one in installed_classes() for role in one.roles} - set(roles)
     for name, kind in BY_ROLE.items():
         specified = node.get(name, {})
@@ -146,7 +147,7 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
         common = _filled(defaults(kind), specified.get(DEFAULT, {}))
         if not isinstance(common, dict):
             continue  # likewise
-        own = method.rewards if name == "reward" else {}
+        own = {role: one.reward for role, one in method.roles.items() if name == "reward" and one.reward}
         role_defaults = {
             role: {**defaults(kind), "target": own[role]} if role in own else common for role in roles
         }

@@ -55,7 +55,7 @@ def without_effect(folders: Sequence[Path], names: Iterable[str], node: Mapping[
         elif len(parts) > 3 and parts[0] == "marsrl" and parts[1] in BY_ROLE:
             if parts[2] in (*method.roles, "default"):
                 continue
-            issue = unknown_role(".".join(parts[:3]), parts[2], method.roles)
+            issue = unknown_role(".".join(parts[:3]), parts[2], tuple(method.roles))
         else:
             continue
         if name.startswith(_METHOD_GROUP):

@@ -13,7 +13,6 @@ from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import cpu_defaults
 from marsrl_verl.config.adapters import named_adapters
 from marsrl_verl.config.memory import estimate_memory, gpu_bytes, model_shapes
@@ -50,7 +49,7 @@ def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int, int | None]]:
 
 
 def _sampling(marsrl: Mapping[str, Any], name: str) -> Any:
-    role = first_sampled_role(marsrl, chosen_method(marsrl["algo"]).roles)
+    role = first_sampled_role(marsrl, tuple(chosen_method(marsrl["algo"]).roles))
     return marsrl["roles"][role][name]
 
 
@@ -82,15 +81,16 @@ def _off_policy_mode(overlap: str, lora_rank: int, path: str, *, _root_: DictCon
 def _samples_from_part(marsrl: Mapping[str, Any]) -> bool:
     """Whether a role that is sampled here has a cut, or a trained one a grammar."""
     method, config = _method(marsrl["algo"])
-    roles = [marsrl["roles"][role] for role in sampled_roles(marsrl, method.roles)]
+    roles = [marsrl["roles"][role] for role in sampled_roles(marsrl, tuple(method.roles))]
     cut = any(role[name] != value for role in roles for name, value in UNCUT.items())
-    return cut or bool(method.grammar_roles(config))
+    return cut or bool(method.traits(config).grammar_roles)
 
 
-def _fused_kernels(method: str, share_prefixes: bool) -> bool:
+def _fused_kernels(share_prefixes: bool, *, _root_: DictConfig) -> bool:
     """Whether log-probabilities are computed without the logits of all tokens at once. A shared prefix has
     more than one next token, and some methods look at what a fused pass does not compute."""
-    return method_class(method).fused_kernels and not share_prefixes
+    method, config = _method(_root_.marsrl.algo)
+    return method.traits(config).fused_kernels and not share_prefixes
 
 
 def _fused_optimizer(module: str, name: str) -> dict[str, bool] | None:

@@ -123,7 +123,12 @@ def rule_of(key: str, method: type[Method] | None = None) -> Rule | None:
         method: says which of its settings (`marsrl.algo`) act from the next step on; None: of no method.
     """
     parts = key.split(".")
-    if method is not None and parts[:2] == ["marsrl", "algo"] and parts[2:3] and parts[2] in method.resumable:
+    if (
+        method is not None
+        and parts[:2] == ["marsrl", "algo"]
+        and parts[2:3]
+        and method.Config.is_resumable(parts[2])
+    ):
         return Rule.ACTS
     if parts[0] == "marsrl" and parts[1:2] and parts[1] in _NAMED and len(parts) > 3:
         parts[2] = "*"  # whatever the role, policy or tool

@@ -1,5 +1,5 @@
 """verl's `custom_reward_function`: a function that scores the roles that answer the problem
-(`Method.answering_roles`)."""
+(`Role.answers`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marsrl_verl.config.node import chosen_method
+from marsrl_verl.core.method import answering_roles
 from marsrl_verl.rewards.compute_score import FILE_PREFIX, PACKAGE_PREFIX, ComputeScoreReward
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
@@ -35,7 +36,7 @@ def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
         ConfigError: both nodes name one, or a class of the user's scores the role too.
     """
     named = {node: path for node in _NODES if (path := OmegaConf.select(config, f"{node}.path"))}
-    roles = chosen_method(config.marsrl.algo).answering_roles
+    roles = answering_roles(chosen_method(config.marsrl.algo))
     if problems := list(_problems(config, named, roles)):
         raise ConfigError(problems)
     for node, path in named.items():

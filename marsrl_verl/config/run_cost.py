@@ -14,6 +14,7 @@ from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.model_shapes import ModelShape
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.training_memory import ADAM_STATES, Numbers, adapter_parameters, shards
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.run_folder import read_evaluations
@@ -61,13 +62,15 @@ def step_tokens(plan: BatchPlan, settings: MarsRLConfig) -> int:
     return total
 
 
-def evaluation_tokens(settings: MarsRLConfig, held_out: int, steps: int) -> int:
+def evaluation_tokens(settings: MarsRLConfig, held_out: int, steps: int, prompts: Prompts) -> int:
     """Most tokens of all evaluations of a run of so many steps."""
     one = settings.evaluation
     times = {BEFORE: int(one.before), AFTER: int(one.after)}
     times[_BETWEEN] = steps // one.every if one.every > 0 else 0
     return sum(
-        count * evaluation_cost(settings, tag, held_out).tokens for tag, count in times.items() if count
+        count * evaluation_cost(settings, tag, held_out, prompts).tokens
+        for tag, count in times.items()
+        if count
     )
 
 

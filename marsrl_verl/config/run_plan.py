@@ -20,7 +20,7 @@ from marsrl_verl.config.run_cost import (
     run_length,
     step_tokens,
 )
-from marsrl_verl.core.method import Passes
+from marsrl_verl.core.schedule import Passes
 from marsrl_verl.data.files import as_list
 from marsrl_verl.reporting.storage import size_text
 
@@ -29,10 +29,10 @@ def whole_run(ctx: Context, plan: BatchPlan) -> list[str]:
     """Steps, tokens, hours, and what is kept."""
     config, run = ctx.config, ctx.settings.run
     rows = training_rows(ctx) if _read(ctx, "train") else None
-    length, drained = run_length(config, rows), ctx.method.passes is Passes.DRAINED
+    length, drained = run_length(config, rows), ctx.method.Schedule.passes is Passes.DRAINED
     bound = None
     if drained and rows is not None:
-        bound = ctx.method.most_steps(ctx.settings.algo, rows, int(config.data.train_batch_size))
+        bound = ctx.method.Schedule.most_steps(ctx.settings.algo, rows, int(config.data.train_batch_size))
     tokens, total = step_tokens(plan, ctx.settings), None
     steps = f"{config.trainer.total_epochs:,} passes over the data, which was not read"
     if length.total is not None:
@@ -68,7 +68,7 @@ def _time(ctx: Context, training: int, steps: int) -> str:
     if rate is None:
         return "not known: give marsrl.hardware.tokens_per_second, or an earlier run as measured_run"
     held_out = sum(report.rows for report in ctx.files if report.split == "val")
-    evaluating = evaluation_tokens(ctx.settings, held_out, steps) / (apart or rate) / 3600
+    evaluating = evaluation_tokens(ctx.settings, held_out, steps, ctx.prompts()) / (apart or rate) / 3600
     most = training / rate / 3600 + evaluating
     share = speed = ""
     if evaluating:

@@ -85,7 +85,7 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
     Args:
         overrides: of the command line.
         roles: the roles of the chosen method; asked where a key belongs to roles.
-        first_role: the one that is asked the problems (`Method.first_role`); likewise.
+        first_role: the one that is asked the problems (the first stage's); likewise.
 
     Raises:
         ConfigError: all keys of ours that one sets are given other values beside, or an estimator is named

@@ -74,6 +74,11 @@ class PolicySet:
         """Names of the policies with weights of ours, sorted."""
         self._versions = dict.fromkeys(self.trained, 0)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all policies."""
+        return frozenset(self._policies)
+
     def of(self, role: str) -> Policy:
         """The policy of a role.
 

@@ -41,6 +41,16 @@ class Prompts(ABC):
         return {}
 
 
+def interface(cls: type[Prompts]) -> type[Prompts]:
+    """The abstract class that `cls` implements: what other classes of the same wordings derive from."""
+    return next(base for base in cls.__mro__ if issubclass(base, Prompts) and inspect.isabstract(base))
+
+
+def target_of(cls: type[Prompts]) -> str:
+    """A class as `marsrl.prompts.target` names it."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
 Chat = tuple[Message, ...]
 Example = Mapping[str, str]
 """A worked example: `question`, by name what else a prompt shows (`solution`, `report`, …), and `answer`,

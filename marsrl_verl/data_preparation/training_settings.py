@@ -17,6 +17,7 @@ from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.verl_keys import FIRST
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.data.files import PromptLengths
 from marsrl_verl.evaluation.runs import Evaluation
 from marsrl_verl.evaluation.single_role import method_evaluation
@@ -58,14 +59,17 @@ def prompt_lengths_of(config: DictConfig) -> PromptLengths | None:
 
 def answering_role(config: DictConfig) -> str:
     """Who is asked the problems: the first role of the training's method."""
-    algo = typed_settings(config).algo
-    return method_class(algo.name).first_role(algo)
+    return _first_stage(config).role
 
 
 def answering_program(config: DictConfig) -> str:
     """The rollout program that answers them, as in the method's evaluation."""
-    program: str = method_class(typed_settings(config).algo.name).rollout
-    return program
+    return _first_stage(config).program
+
+
+def _first_stage(config: DictConfig) -> Stage:
+    algo = typed_settings(config).algo
+    return method_class(algo.name).stages(algo)[0]
 
 
 def evaluation_of(settings: MarsRLConfig, prompts: Prompts) -> Evaluation:

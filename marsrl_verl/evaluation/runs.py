@@ -151,6 +151,18 @@ class Evaluation(ABC):
         """The metrics that a comparison of methods shows first."""
         return self.curves
 
+    @property
+    def most_calls(self) -> Mapping[str, int]:
+        """Most responses of each role in one run."""
+        return dict.fromkeys(self.roles, 1)
+
+    def check_row(self, problem: Problem) -> None:  # noqa: B027
+        """Looks at a held-out row when a run starts.
+
+        Raises:
+            ValueError: the evaluation can't use what the row brings along in `extra_info`.
+        """
+
     def begin(self, problem: Problem, repeat: int, name: str, step: int) -> Run:
         """A run before its first request."""
         return Run(problem, repeat, name, step)

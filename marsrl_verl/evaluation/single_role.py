@@ -11,6 +11,7 @@ from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.evaluation.estimators import (
     NOT_OBSERVED,
@@ -109,7 +110,8 @@ def method_evaluation(
 ) -> Evaluation:
     """How what a method trains is evaluated (`Method.evaluation`)."""
     found: Evaluation | None = method.evaluation(config, evaluation, prompts)
-    return found or SingleRole(method.first_role(config), prompts, method.rollout)
+    first: Stage = method.stages(config)[0]
+    return found or SingleRole(first.role, prompts, first.program)
 
 
 def answer_metrics(groups: Sequence[Group], answering: Sequence[str]) -> dict[str, float]:

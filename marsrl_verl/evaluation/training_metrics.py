@@ -13,7 +13,7 @@ import numpy as np
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.inert_text import REPLACEMENT
-from marsrl_verl.core.method import Method
+from marsrl_verl.core.method import Method, answering_roles
 from marsrl_verl.core.trajectory import FinishReason, Trajectory, is_correct
 from marsrl_verl.evaluation.single_role import answer_metrics
 
@@ -38,7 +38,7 @@ def training_metrics(
     rewards, answers and verdicts are looked at.
 
     Args:
-        trains: whether some policy is due in this step (`Method.train_policies`).
+        trains: whether some policy is due in this step (`Schedule.trained`).
     """
     by_name: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
@@ -95,7 +95,7 @@ def _own(method: type[Method], groups: list[Group]) -> dict[str, float]:
         for group in groups
     ]
     found = method.group_metrics(scored)
-    return answer_metrics(scored, method.answering_roles) if found is None else found
+    return answer_metrics(scored, answering_roles(method)) if found is None else found
 
 
 def _measure(groups: list[Group]) -> dict[str, float]:

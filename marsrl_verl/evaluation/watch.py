@@ -10,8 +10,10 @@ from typing import Any
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.inert_text import one_line
-from marsrl_verl.core.method import EndReason, Method, Unit
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.schedule import Unit
 from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.stage import EndReason
 from marsrl_verl.core.trajectory import FinishReason, is_correct
 from marsrl_verl.evaluation.training_metrics import by_role
 from marsrl_verl.settings.watch import Action, WatchConfig
@@ -121,7 +123,7 @@ def step_facts(
         for one in by_role(group):
             groups.setdefault(one.request.role, []).append(one)
     ended = [one for one in result.ended if one.reason is not EndReason.SKIPPED]
-    some = ended if method.unit is Unit.PROBLEM else groups.keys() - untrained
+    some = ended if method.Schedule.unit is Unit.PROBLEM else groups.keys() - untrained
     roles = {role: RoleStep.of(found, method) for role, found in groups.items()}
     unequal = any(one.groups > one.right + one.wrong for role, one in roles.items() if role not in untrained)
     return StepFacts(

@@ -12,13 +12,16 @@ nowhere else; rules between several settings stand beside what needs them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.lengths import longest_sequence
+from marsrl_verl.settings.run_view import RunView
 
 UNSET = "???"
 """Stands for a value that somebody has to name (OmegaConf's mark)."""
@@ -205,7 +208,31 @@ class RoleSampling(Settings):
 class MethodConfig(Settings):
     """What every method has; each adds its own settings (`core.method.Method.Config`)."""
 
+    preset_values: ClassVar[Mapping[str, float]] = {}
+    """verl's settings, by key, that the method's presets set and that may stay where they can't act: clip
+    ranges for runs with several updates, what goes with a KL term that is switched off."""
+    resumable: ClassVar[frozenset[str]] = frozenset()
+    """Settings of this class that may change when a run continues; the others, but for those of its bases,
+    are bound to the checkpoint."""
+
     name: str
     """The method: the name of an installed one, or `package.module:Class`."""
     group_size: int = limits(8, ge=2, why="advantages compare the responses of a group")
     """Responses per rollout request (G)."""
+
+    @classmethod
+    def is_resumable(cls, name: str) -> bool:
+        """Whether a setting may change when a run continues."""
+        return any(name in getattr(base, "resumable", ()) for base in cls.__mro__)
+
+    def checks(self, run: RunView) -> Iterable[ConfigIssue]:
+        """Rules between several settings, these and others."""
+        return ()
+
+    def file_checks(self, run: RunView) -> Iterable[ConfigIssue]:
+        """Rules that look at the prompts' class or at the model's files, once `checks` found nothing."""
+        return ()
+
+    def plan_lines(self, run: RunView) -> Iterable[str]:
+        """Lines of the printed plan below the table of stages."""
+        return ()

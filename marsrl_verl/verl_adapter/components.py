@@ -72,8 +72,19 @@ def build_method(settings: MarsRLConfig, prompts: Prompts, chat: ChatTokenizer, 
     def prompt_tokens(messages: tuple[Message, ...]) -> int:
         return len(chat.prompt_ids(messages))
 
-    tools = MethodTools(prompts, chat.tokenizer, prompt_tokens, problems)
-    return method_class(settings.algo.name).from_settings(settings, tools)
+    cls, limits = method_class(settings.algo.name), settings.prompt_limits
+    tools = MethodTools(
+        prompts=prompts,
+        prompt_tokens=prompt_tokens,
+        max_prompt_tokens={role: limits.get(role) for role in cls.roles},
+        tokenizer=chat.tokenizer,
+        seed=settings.run.seed,
+        problems=problems,
+        policies={role: settings.policy_of(role) for role in cls.roles},
+        frozen_roles=frozenset(settings.frozen_roles),
+        settings=settings,
+    )
+    return cls(settings.algo, tools)
 
 
 def build_scheduler(settings: MarsRLConfig, method: Method) -> Scheduler:
@@ -105,7 +116,7 @@ def role_policies(settings: MarsRLConfig, adapted: Sequence[str] = ()) -> Policy
 def build_watch(settings: MarsRLConfig) -> Watch:
     """What looks at every step; groups of frozen roles, and of those that the method leaves out, may be
     equal."""
-    plans = method_class(settings.algo.name).plan(settings.algo)
+    plans = method_class(settings.algo.name).stages(settings.algo)
     frozen = settings.frozen_roles
     learning = {one.role for one in plans if one.trained and one.written_by(frozen)}
     return Watch(settings.watch, frozenset({one.role for one in plans} | frozen.keys()) - learning)

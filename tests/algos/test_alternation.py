@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from marsrl_verl.algos.alternation import Alternation, AlternationConfig, alternation_checks
+from marsrl_verl.core.alternation import Alternation, AlternationConfig, alternation_checks
 
 ROLES = ("plan", "solve")
 POLICIES = {"plan": "planner", "solve": "solver"}

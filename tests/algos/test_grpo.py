@@ -10,7 +10,7 @@ from scripted_engine import Reply
 
 from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.algos.grpo.method import GRPO, GRPOConfig
-from marsrl_verl.core.advantages import group_advantages
+from marsrl_verl.core.credit.advantages import group_advantages
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.mastered_tokens import EntropyScope, MasteredTokens, MasteredTokensConfig
+from marsrl_verl.core.credit.mastered_tokens import EntropyScope, MasteredTokens, MasteredTokensConfig
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK, RowRef, Rows

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler_tools import marsrl, problems, rewarded_group
 
 from marsrl_verl.algos.marsrl.role_balance import balance_roles, balance_verdicts, role_factors
-from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.rows import Rows

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_tools import TwoStages, answers, problems, rewarded_group
 
-from marsrl_verl.core.advantages import comparable_rows, group_advantages, group_relative
+from marsrl_verl.core.credit.advantages import comparable_rows, group_advantages, group_relative
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.sequence import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marsrl_verl.core.advantages import (
+from marsrl_verl.core.credit.advantages import (
     discounted_returns,
     group_relative,
     reinforce_plus_plus,

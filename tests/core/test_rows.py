@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_tools import marsrl, problems
 
-from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.rows import RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS, RowRef, Rows

@@ -10,7 +10,7 @@ from scheduler_tools import SAMPLING, TwoStages, answers, drive, frozen, marsrl,
 from scripted_engine import Reply
 from test_scheduler_properties import few, modes, shuffled_portions, worlds
 
-from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.rows import Rows

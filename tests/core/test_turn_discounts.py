@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.advantages import discounted_returns, token_rewards, turn_discounts
+from marsrl_verl.core.credit.advantages import discounted_returns, token_rewards, turn_discounts
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows

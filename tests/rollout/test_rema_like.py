@@ -14,7 +14,7 @@ from paper_methods import Trained, train
 from rema_like import FINISH, META, REASONING
 from scripted_client import END, CharacterTokenizer, ScriptedClient
 
-from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import RolloutRequest, Sampling

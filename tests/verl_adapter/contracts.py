@@ -474,7 +474,7 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.trainer.ppo.core_algos:compute_reinforce_plus_plus_outcome_advantage": (
         "6e1bfdf5feb23ad8",
-        "core.advantages.reinforce_plus_plus is the same on packed rows",
+        "core.credit.advantages.reinforce_plus_plus is the same on packed rows",
     ),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_fsdp_module": (
         "070ba014533cea3a",

@@ -289,7 +289,7 @@ class Bench:
         self.gradients.append({name: whole(one.grad) for name, one in self.module.named_parameters()})
 
     def _cut(self, case: Case) -> None:
-        from marsrl_verl.algos.mastered_tokens import MasteredTokens
+        from marsrl_verl.core.credit.mastered_tokens import MasteredTokens
 
         self.trainer.settings.pipeline.updates_per_step = case.updates
         self.trainer.settings.training.share_prefixes = case.share

@@ -25,7 +25,7 @@ from marsrl_script import ScriptedEngine, SkillModel
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
-from marsrl_verl.algos.turn_ratio import LOSS as TURN_RATIO
+from marsrl_verl.core.credit.turn_ratio import LOSS as TURN_RATIO
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config

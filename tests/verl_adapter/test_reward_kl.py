@@ -17,7 +17,7 @@ from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
 
 from marsrl_verl.algos.marsrl.method import MarsRL
-from marsrl_verl.core.advantages import reinforce_plus_plus
+from marsrl_verl.core.credit.advantages import reinforce_plus_plus
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import KL_PENALTIES, OLD_LOG_PROBS, REF_LOG_PROBS, RowRef, Rows

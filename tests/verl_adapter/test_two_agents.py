@@ -21,7 +21,7 @@ from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
 from marsrl_verl.config.schema import OffPolicyConfig
-from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import LossSpec
 from marsrl_verl.core.request import Problem, RolloutRequest

@@ -53,7 +53,8 @@ def token_advantages(
 
     Args:
         rows: of the step.
-        values: (B,) what each row is worth in its group, 0 on average (`core.advantages.group_relative`).
+        values: (B,) what each row is worth in its group, 0 on average
+            (`core.credit.advantages.group_relative`).
         attribution: of shared tokens.
     """
     if attribution is Attribution.SOFT or not len(rows):

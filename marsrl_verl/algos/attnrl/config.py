@@ -1,6 +1,9 @@
-"""AttnRL's settings: `marsrl.algo` with `name: attnrl`."""
+"""AttnRL's settings, `marsrl.algo` with `name: attnrl`, and the rules between them and those of the run."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -10,15 +13,22 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     FilterRule,
     TreeChoice,
 )
-from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, FciAggregation
+from marsrl_verl.algos.attnrl.branch_points import BY_TOKEN, BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.algos.attnrl.response_trees import AdvantageRule
 from marsrl_verl.algos.attnrl.step_cutter import StepEnds
-from marsrl_verl.algos.base import BaseConfig
 from marsrl_verl.attention.choices import FciBackend
+from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
+from marsrl_verl.core.credit import MaskedConfig
+from marsrl_verl.core.scheduler import Mode
+from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.settings.declaration import Switched, limits
+from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.run_view import RunView
 
 SOLVER = "solver"
 """Its one role."""
+INITIAL, CONTINUATION = "initial", "continuation"
+"""Its stages."""
 _NEVER = "with a weight of 1 for the past nothing ever changes"
 
 
@@ -38,8 +48,14 @@ class AdaptiveBatchConfig(Switched):
     """Most problems of a step; null: four times `data.train_batch_size`."""
 
 
-class Config(BranchRule, BaseConfig):
+class Config(BranchRule, MaskedConfig):
     """Trees of responses (AttnRL, arXiv 2509.26628); `group_size` is the number of first responses."""
+
+    preset_values: ClassVar[Mapping[str, float]] = {
+        "actor_rollout_ref.actor.clip_ratio_low": 0.2,
+        "actor_rollout_ref.actor.clip_ratio_high": 0.28,
+    }
+    resumable: ClassVar[frozenset[str]] = frozenset({"fci_backend"})
 
     name: str = "attnrl"
     """The method."""
@@ -93,3 +109,159 @@ class Config(BranchRule, BaseConfig):
         """Most problems of a step: `configured` unless their number is adapted."""
         batch = self.adaptive_batch
         return (batch.max_problems or 4 * configured) if batch.enabled else configured
+
+    def checks(self, run: RunView) -> list[ConfigIssue]:
+        """Settings against each other, and what a tree needs of pipeline and parallelism."""
+        return [*_inert(self), *_batch(run, self), *_pipeline(run), *_trainer(run), *_influence(run, self)]
+
+    def file_checks(self, run: RunView) -> list[ConfigIssue]:
+        """A distance that no two steps of a response have, and a model without FCI."""
+        return [*_delta(run, self), *_layers(run)] if self.needs_influence else []
+
+    def plan_lines(self, run: RunView) -> list[str]:
+        """The distance which a run will use; nothing without influence."""
+        if not self.needs_influence:
+            return []
+        distance = run.prompts().step_distance if self.delta is None else self.delta
+        return [f"  influence: attention to a step counts from {distance} step{'s'[: distance > 1]} later on"]
+
+
+_ALGO = "marsrl.algo"
+_BATCH = f"{_ALGO}.adaptive_batch"
+_PIPELINE = "marsrl.pipeline"
+_MODEL = "actor_rollout_ref.model"
+_OVERRIDES = f"{_MODEL}.override_config"
+
+
+def _inert(config: Config) -> list[ConfigIssue]:
+    """Settings that another one takes the effect of."""
+    no_influence = not config.needs_influence
+    cases = {
+        "delta": (no_influence, "criterion=fci or a filter"),
+        "fci_backend": (no_influence, "criterion=fci or a filter"),
+        "fci_aggregation": (no_influence, "criterion=fci or a filter"),
+        "top_share": (config.criterion is not BranchCriterion.FCI, "criterion=fci"),
+        "shortfall": (config.criterion in BY_TOKEN, "a criterion that chooses steps"),
+        "filter_mean": (config.filter is FilterRule.NONE, "another filter"),
+        "filter_decay": (config.filter_mean is not FilterMean.EMA, "filter_mean=ema"),
+        "tree_choice": (config.expansion is ExpansionRounding.ALL, "another expansion"),
+    }
+    return [
+        ConfigIssue(
+            f"{_ALGO}.{name}",
+            "It has no effect with the other settings.",
+            f"Leave it out, or set {cases[name][1]}.",
+            getattr(config, name),
+        )
+        for name in config.changed(*cases)
+        if cases[name][0]
+    ]
+
+
+def _batch(run: RunView, config: Config) -> list[ConfigIssue]:
+    """A number of problems that adapts."""
+    batch = config.adaptive_batch
+    most = config.most_problems(int(run.get("data.train_batch_size")))
+    if not batch.enabled or batch.min_problems <= most:
+        return []
+    if batch.max_problems is not None:
+        what = f"Expected at least {batch.min_problems}: it is not below min_problems."
+        fix = f"Set {_BATCH}.max_problems to {batch.min_problems} or more."
+        return [ConfigIssue(f"{_BATCH}.max_problems", what, fix, batch.max_problems)]
+    what = f"It is above the most problems of a step, {most}."
+    return [
+        ConfigIssue(
+            f"{_BATCH}.min_problems", what, f"Lower it, or set {_BATCH}.max_problems.", batch.min_problems
+        )
+    ]
+
+
+def _pipeline(run: RunView) -> list[ConfigIssue]:
+    """A problem's tree is trained as a whole."""
+    pipeline, issues = run.settings.pipeline, []
+    if pipeline.step_prompt_budget is not None and pipeline.mode is Mode.SEQUENTIAL:
+        what = "The filter compares the problems of a step, which a budget would cut into several rounds."
+        fix = "Leave it at null, or set pipeline=pipelined."
+        issues.append(ConfigIssue(f"{_PIPELINE}.step_prompt_budget", what, fix, pipeline.step_prompt_budget))
+    if pipeline.overlap is not Overlap.NONE:
+        what = "Branch points are chosen by the trainer's forward pass, between two rounds of generation."
+        issues.append(ConfigIssue(f"{_PIPELINE}.overlap", what, "Set it to none.", pipeline.overlap))
+    for name, what in (
+        ("min_group", "A problem's tree is trained as a whole."),
+        (
+            "max_request_staleness",
+            "A problem's tree is trained as a whole; a part of it would be missing.",
+        ),
+    ):
+        if (value := getattr(pipeline, name)) is not None:
+            issues.append(ConfigIssue(f"{_PIPELINE}.{name}", what, "Leave it at null.", value))
+    return issues
+
+
+def _trainer(run: RunView) -> list[ConfigIssue]:
+    """What the forward pass that finds FCI can't do; a distance that leaves no room for a branch point."""
+    issues = []
+    key = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
+    if int(run.get(key) or 1) > 1:
+        what = "Under sequence parallelism each rank sees a part of the heads, FCI needs all of them."
+        issues.append(ConfigIssue(key, what, "Set it to 1.", run.get(key)))
+    fused = f"{_MODEL}.use_fused_kernels"
+    if run.get(fused):
+        issues.append(ConfigIssue(fused, "FCI was not tried with fused kernels.", "Set it to false.", True))
+    solver, distance = run.settings.roles[SOLVER], run.settings.algo.min_token_distance
+    max_tokens = solver.longest_sequence
+    if distance >= max_tokens:
+        what = (
+            f"No branch point is so far from the beginning: prompt and response have at most {max_tokens:,} "
+            f"tokens, so {_ALGO}.shortfall would choose all of them."
+        )
+        issues.append(
+            ConfigIssue(f"{_ALGO}.min_token_distance", what, "Lower it; 0 is no distance.", distance)
+        )
+    return issues
+
+
+def _influence(run: RunView, config: Config) -> list[ConfigIssue]:
+    """What computes FCI, and the attention that it is taken from."""
+    if not config.needs_influence:
+        return []
+    issues = []
+    if run.on_cpu and config.fci_backend is FciBackend.TRITON:
+        what = "Triton's kernels need a GPU, and this run trains on the processor."
+        issues.append(ConfigIssue(f"{_ALGO}.fci_backend", what, "Use auto or chunked.", config.fci_backend))
+    attention = (run.get(_OVERRIDES) or {}).get("attn_implementation")
+    if attention == "eager":
+        what = "FCI is taken from transformers' registry of attention functions, and eager is not in it."
+        fix = "Use sdpa or flash_attention_2."
+        issues.append(ConfigIssue(f"{_OVERRIDES}.attn_implementation", what, fix, attention))
+    return issues
+
+
+def _delta(run: RunView, config: Config) -> list[ConfigIssue]:
+    if config.delta is None:
+        return []
+    prompts = run.prompts()
+    # The first step is not measured.
+    if prompts.most_steps is None or 1 + config.delta < prompts.most_steps:
+        return []
+    what = (
+        f"Responses to {run.settings.prompts.target} have at most {prompts.most_steps} steps, the first of "
+        "which is not measured: all influence would be 0."
+    )
+    fix = f"Leave it out; {prompts.step_distance} suits them."
+    return [ConfigIssue(f"{_ALGO}.delta", what, fix, config.delta)]
+
+
+def _layers(run: RunView) -> list[ConfigIssue]:
+    """Layers of a local model for which there is no FCI."""
+    model = run.model_config()
+    others = without_influence(model) if model is not None else []
+    if model is None or not others:
+        return []
+    key = f"{_MODEL}.path"
+    what = (
+        f"The model (type {model.get('model_type')}) has layers of {', '.join(others)}; there is FCI for "
+        f"{' and '.join(sorted(MEASURED))} only."
+    )
+    fix = f"Use another model, or {_ALGO}.criterion=surprisal with {_ALGO}.filter=none."
+    return [ConfigIssue(key, what, fix, run.get(key))]

@@ -9,15 +9,12 @@ beside the continuations of the step before: the paper's one-step off-policy tra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from marsrl_verl.algos.attnrl import checks as rules
 from marsrl_verl.algos.attnrl import config as settings_of
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
-    BatchController,
     ProblemStatistics,
     RunningMean,
     choose_trees,
@@ -25,149 +22,67 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     passes_filter,
     trees_to_expand,
 )
-from marsrl_verl.algos.attnrl.branch_points import (
-    BY_TOKEN,
-    BranchCriterion,
-    BranchPoint,
-)
-from marsrl_verl.algos.attnrl.config import SOLVER
-from marsrl_verl.algos.attnrl.problem_count import ProblemCount, batch_controller
-from marsrl_verl.algos.attnrl.response_trees import (
-    AdvantageRule,
-    by_problem,
-    problem_tree,
-    tree_metrics,
-    treerl_advantages,
-)
+from marsrl_verl.algos.attnrl.branch_points import BY_TOKEN, BranchCriterion, BranchPoint
+from marsrl_verl.algos.attnrl.config import CONTINUATION, INITIAL, SOLVER
+from marsrl_verl.algos.attnrl.credit import TreeCredit
+from marsrl_verl.algos.attnrl.problem_count import TreeSchedule
+from marsrl_verl.algos.attnrl.response_trees import tree_metrics
 from marsrl_verl.algos.attnrl.responses import FirstResponses
-from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
+from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
-from marsrl_verl.algos.base import BaseMethod, PromptLimits
-from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import (
-    MethodTools,
-    Probe,
-    RunView,
-    Stage,
-    StagePlan,
-    StepView,
-    Unit,
-)
+from marsrl_verl.core.method import Method, MethodTools, Probe, StepView, Traits
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import Trajectory, is_correct
-from marsrl_verl.core.tree import tree_advantages
 from marsrl_verl.settings.choices import OffPolicyMode
-from marsrl_verl.settings.issues import ConfigIssue
 
-INITIAL = "initial"
-CONTINUATION = "continuation"
 DELTA = Prompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
 
-class AttnRL(BaseMethod):
-    """Initial responses, then continuations from their branch points.
-
-    Args:
-        prompts: the Solver's wording.
-        cutter: cuts responses into steps.
-        config: its settings; None: those of `settings`, the others at their defaults.
-        seed: all choices derive from it and from ids.
-        controller: adapts the number of problems; None: it is the configured one.
-        limits: longest prompts; None: prompts of every length are asked.
-        record_log_probs: whether the loss takes the trainer's log-probabilities of the first responses under
-            the weights that sampled them.
-    """
+class AttnRL(Method):
+    """Initial responses, then continuations from their branch points."""
 
     Config = settings_of.Config
-    roles = (SOLVER,)
-    answering_roles = (SOLVER,)
-    records_log_probs = True
-    group_relative = False
-    fused_kernels = False
-    preset_values: ClassVar[Mapping[str, float]] = {
-        "actor_rollout_ref.actor.clip_ratio_low": 0.2,
-        "actor_rollout_ref.actor.clip_ratio_high": 0.28,
-    }
-    resumable = frozenset({"fci_backend", "mastered_tokens"})
-    unit = Unit.PROBLEM
+    Credit = TreeCredit
+    Schedule = TreeSchedule
 
-    def __init__(
-        self,
-        prompts: Prompts,
-        cutter: StepCutter,
-        config: settings_of.Config | None = None,
-        *,
-        seed: int,
-        controller: BatchController | None = None,
-        limits: PromptLimits | None = None,
-        record_log_probs: bool = True,
-        **settings: Any,
-    ) -> None:
-        self.config = settings_of.Config(**settings) if config is None else config
-        mastered = MasteredTokens.from_config(self.config.mastered_tokens)
-        super().__init__(prompts, self.config.group_size, limits, mastered)
-        self.seed = seed
+    config: settings_of.Config
+    schedule: TreeSchedule
+
+    def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
+        super().__init__(config, tools)
         self.responses = FirstResponses(
-            cutter,
-            self.config,
-            seed=seed,
-            delta=prompts.step_distance if self.config.delta is None else self.config.delta,
-            aggregation=self.config.fci_aggregation,
-        )
-        self.mean = RunningMean(self.config.filter_mean, self.config.filter_decay)
-        self.problem_count = ProblemCount(controller)
-        self.stages = (Stage(INITIAL, SOLVER, next=(CONTINUATION,)), Stage(CONTINUATION, SOLVER))
-        self._figures = TreeFigures()
-        self.record_log_probs = record_log_probs
-
-    @classmethod
-    def from_settings(cls, settings: Any, tools: MethodTools) -> AttnRL:
-        """Build the method from the `marsrl` node."""
-        config: settings_of.Config = settings.algo
-        return cls(
-            tools.prompts,
             step_cutter(tools.tokenizer, config.step_ends),
             config,
-            seed=settings.run.seed,
-            controller=batch_controller(config, tools.problems),
-            limits=cls.prompt_limits(settings, tools),
-            record_log_probs=settings.off_policy.mode is OffPolicyMode.RECORDED,
+            seed=tools.seed,
+            delta=tools.prompts.step_distance if config.delta is None else config.delta,
+            aggregation=config.fci_aggregation,
         )
+        self.mean = RunningMean(config.filter_mean, config.filter_decay)
+        self._figures = TreeFigures()
+        off_policy = None if tools.settings is None else tools.settings.off_policy.mode
+        self.record_log_probs = off_policy in (None, OffPolicyMode.RECORDED)
+        """Whether the loss takes the trainer's log-probabilities of the first responses under the weights
+        that sampled them."""
 
     @classmethod
-    def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
+    def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:
         """1 + G N groups: N branch points in each of G responses."""
         branches = config.group_size * config.num_branch_points
         return (
-            StagePlan(INITIAL, SOLVER, 1, True, config.group_size),
-            StagePlan(CONTINUATION, SOLVER, branches, True, config.num_continuations),
+            Stage(INITIAL, SOLVER, config.group_size, next=(CONTINUATION,)),
+            Stage(CONTINUATION, SOLVER, config.num_continuations, branches),
         )
 
     @classmethod
-    def most_problems(cls, config: settings_of.Config, configured: int) -> int:
-        """More than `configured` where their number is adapted."""
-        return config.most_problems(configured)
-
-    @classmethod
-    def checks(cls, run: RunView) -> list[ConfigIssue]:
-        """See `checks.checks`."""
-        return rules.checks(run)
-
-    @classmethod
-    def file_checks(cls, run: RunView) -> list[ConfigIssue]:
-        """See `checks.file_checks`."""
-        return rules.file_checks(run)
-
-    @classmethod
-    def plan_lines(cls, run: RunView) -> list[str]:
-        """See `checks.plan_lines`."""
-        return rules.plan_lines(run)
+    def traits(cls, config: settings_of.Config) -> Traits:
+        """The probe's pass gives log-probabilities of first responses, and FCI needs the attention."""
+        return Traits(records_log_probs=True, fused_kernels=False)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -203,7 +118,7 @@ class AttnRL(BaseMethod):
         if not passes_filter(statistics, self.config.filter, self.mean.value):
             self._figures.filtered.append(statistics)
             return None if statistics.all_correct else []
-        rng = derive_generator(self.seed, "trees", problem.problem_id)
+        rng = derive_generator(self.tools.seed, "trees", problem.problem_id)
         number = trees_to_expand(statistics, self.config.expansion)
         members = group.trajectories
         points = {at: self.responses.points(one) for at, one in enumerate(members) if one.comparable}
@@ -219,16 +134,14 @@ class AttnRL(BaseMethod):
         return requests
 
     def _continuation(self, group: Group, at: int, point: BranchPoint, step: int) -> RolloutRequest:
-        parent, problem = group.trajectories[at], group.request.problem
-        return RolloutRequest(
-            group_id=f"{problem.problem_id}/{CONTINUATION}/{at:03d}-{point.token:06d}",
-            problem=problem,
-            stage=CONTINUATION,
-            role=SOLVER,
-            messages=group.request.messages,
-            n=self.config.num_continuations * point.times,
+        parent, stage = group.trajectories[at], self.stages(self.config)[1]
+        return stage.request(
+            group.request.problem,
+            group.request.messages,
+            step,
+            f"{at:03d}-{point.token:06d}",
+            n=stage.group_size * point.times,
             parent_id=parent.trajectory_id,
-            created_step=step,
             prefix=parent.sequence.truncate(point.token).keeping(RECORDED_LOG_PROBS),
         )
 
@@ -245,45 +158,7 @@ class AttnRL(BaseMethod):
 
     def observe_problem(self, groups: Sequence[Group]) -> None:
         """Count how a whole tree did."""
-        self._figures.ended(groups, trains=self.trains(groups))
-
-    # --- training ------------------------------------------------------------------------------
-
-    def trains(self, groups: Sequence[Group]) -> bool:
-        """Whether some leaf enters the loss: their rewards are not all equal, else every advantage is 0, and
-        there are others than unexpanded responses where these are dropped."""
-        included = self.config.keep_unbranched or any(group.request.stage == CONTINUATION for group in groups)
-        return included and len({reward for group in groups for reward in group.rewards}) > 1
-
-    def select(self, groups: Sequence[Group], step: int) -> list[RowRef]:
-        """The leaves with tokens; without first responses that were not expanded, where these are dropped."""
-        branched = {group.request.parent_id for group in groups}
-        return [
-            RowRef(at, place)
-            for at, group in enumerate(groups)
-            for place, one in enumerate(group.trajectories)
-            if one.comparable and one.tokens
-            if self.config.keep_unbranched or group.request.stage != INITIAL or one.trajectory_id in branched
-        ]
-
-    def advantages(self, rows: Rows) -> NDArray[np.float32]:
-        """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""
-        rule = tree_advantages if self.config.advantage_rule is AdvantageRule.ATTNRL else treerl_advantages
-        segments: dict[str, list[tuple[int, float]]] = {}
-        for groups in by_problem(rows.groups).values():
-            tree, members = problem_tree(groups)
-            by_node = rule(tree)
-            for at, one in enumerate(members):
-                segments[one.trajectory_id] = [
-                    (end, float(by_node[node])) for end, node in tree.segments_of(at)
-                ]
-        found = np.zeros(rows.tokens, dtype=np.float32)
-        for row in range(len(rows)):
-            start = first = int(rows.offsets[row])
-            for end, advantage in segments[rows.trajectory(row).trajectory_id]:
-                found[start : first + end] = advantage
-                start = first + end
-        return found
+        self._figures.ended(groups, trains=self.credit.trains(groups))
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """The answer, and the steps of first responses with their influence."""
@@ -296,22 +171,17 @@ class AttnRL(BaseMethod):
 
     # --- state and metrics --------------------------------------------------------------------
 
-    def problems_per_step(self, configured: int) -> int:
-        """B_m where it is adapted (eq. 10)."""
-        return self.problem_count.number(configured)
-
     def observe_step(self, view: StepView) -> dict[str, float]:
         """Adapt the number of problems; the step's figures of trees, branching and filter."""
         figures, self._figures = self._figures, TreeFigures()
         self.responses.forget()
         figures_of = figures.metrics(influence=self.config.needs_influence)
-        return tree_metrics(view.rows.groups) | figures_of | self.problem_count.observe_step(view)
+        return tree_metrics(view.rows.groups) | figures_of | self.schedule.observe_step(view)
 
     def state_dict(self) -> dict[str, Any]:
-        """The filter's mean and the controller."""
-        return {"mean": self.mean.state_dict(), **self.problem_count.state_dict()}
+        """The filter's mean."""
+        return {"mean": self.mean.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with a saved state."""
+        """Continues with a saved state."""
         self.mean.load_state_dict(state["mean"])
-        self.problem_count.load_state_dict(state)

@@ -7,7 +7,9 @@ from typing import Any
 
 from marsrl_verl.algos.attnrl import config as settings_of
 from marsrl_verl.algos.attnrl.adaptive_sampling import BatchController
-from marsrl_verl.core.method import EndReason, StepView
+from marsrl_verl.core.method import MethodTools, StepView
+from marsrl_verl.core.schedule import Schedule, Unit
+from marsrl_verl.core.stage import EndReason
 
 
 def batch_controller(config: settings_of.Config, problems: int) -> BatchController | None:
@@ -24,15 +26,15 @@ def batch_controller(config: settings_of.Config, problems: int) -> BatchControll
     )
 
 
-class ProblemCount:
-    """Tells the controller what steps train.
+class TreeSchedule(Schedule):
+    """A problem's tree is trained as a whole; where the number of problems is adapted, it follows what steps
+    train."""
 
-    Args:
-        controller: adapts the number of problems; None: it is the configured one.
-    """
+    unit = Unit.PROBLEM
 
-    def __init__(self, controller: BatchController | None = None) -> None:
-        self.controller = controller
+    def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
+        super().__init__(config, tools)
+        self.controller = batch_controller(config, tools.problems)
         self._trained = 0
         """Samples trained since the controller was last told."""
         self._completing_steps = 0
@@ -40,12 +42,17 @@ class ProblemCount:
         self._other_steps = 0
         """Steps since then in which problems ended, all of them before the last stage."""
 
-    def number(self, configured: int) -> int:
+    @classmethod
+    def most_problems(cls, config: settings_of.Config, configured: int) -> int:
+        """More than `configured` where their number is adapted."""
+        return config.most_problems(configured)
+
+    def problems_per_step(self, configured: int) -> int:
         """B_m where it is adapted (eq. 10)."""
         return configured if self.controller is None else self.controller.number()
 
     def observe_step(self, view: StepView) -> dict[str, float]:
-        """See what a step trained; the metric of the next one's number where it is adapted."""
+        """Sees what a step trained; the metric of the next one's number where it is adapted."""
         finished = any(end.reason is EndReason.FINISHED for end in view.ended)
         ended = any(end.reason is not EndReason.DROPPED for end in view.ended)
         self._trained += len(view.rows)
@@ -81,7 +88,7 @@ class ProblemCount:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with a saved state."""
+        """Continues with a saved state."""
         self._trained = int(state["trained"])
         self._completing_steps = int(state["completing_steps"])
         self._other_steps = int(state["other_steps"])

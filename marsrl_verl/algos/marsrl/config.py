@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import ClassVar
+
 from pydantic import Field
 
-from marsrl_verl.algos.estimator import EstimatorConfig, estimator_checks
+from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.role_balance import RoleBalance, VerdictBalance
 from marsrl_verl.algos.marsrl.selection import Strategy
-from marsrl_verl.core.method import RunView, StagePlan
+from marsrl_verl.core.credit import EstimatorConfig
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
+from marsrl_verl.settings.run_view import RunView
 
 
 class SelectScope(Choice):
@@ -26,6 +31,10 @@ class SelectScope(Choice):
 
 class Config(EstimatorConfig):
     """What is sampled and how it is credited (MarsRL, arXiv 2511.11373, §3)."""
+
+    resumable: ClassVar[frozenset[str]] = frozenset(
+        {"selection", "distinct_answers", "role_balance", "role_weights"}
+    )
 
     name: str = "marsrl"
     """The method."""
@@ -59,31 +68,47 @@ class Config(EstimatorConfig):
     its groups with equal rewards, which are counted and not trained, are among those of
     `marsrl.pipeline.min_groups`."""
 
+    def checks(self, run: RunView) -> Iterable[ConfigIssue]:
+        """Rules between these settings, and those of the evaluation."""
+        return [
+            *_selection(self),
+            *train_role_issues(self),
+            *_weights(self),
+            *_verdicts(self),
+            *_frozen(run, self),
+            *super().checks(run),
+            *evaluation_config.checks(run),
+        ]
 
-def stage_plans(config: Config) -> tuple[StagePlan, ...]:
-    """The stages with the number of their groups per problem.
+    def plan_lines(self, run: RunView) -> list[str]:
+        """Which outputs become inputs; nothing where no stage follows."""
+        return _plan_lines(run, self)
 
-    Per problem: 1 + K + K + …; per group: 1 + K + K² + … (K inputs per following stage).
+
+def chain(config: Config) -> tuple[Stage, ...]:
+    """Solver, then (Verifier, Corrector) x rounds, without stages after the last trained role.
+
+    Groups per problem: 1 + K + K + …; with K inputs per group: 1 + K + K² + …
     """
     roles = [SOLVER] + [VERIFIER, CORRECTOR] * config.correction_rounds
     while len(roles) > 1 and roles[-1] not in config.train_roles:
         roles.pop()
-    plans: list[StagePlan] = []
-    seen: dict[str, int] = {}
+    names = [
+        role if role == SOLVER else f"{role}_{roles[: at + 1].count(role)}" for at, role in enumerate(roles)
+    ]
+    following = [(name,) for name in names[1:]] + [()]
+    stages: list[Stage] = []
     groups = 1
-    for position, role in enumerate(roles):
-        if position > 0:
+    for at, role in enumerate(roles):
+        if at > 0:
             groups = config.requests_per_stage * (groups if config.select_scope is SelectScope.GROUP else 1)
-        seen[role] = seen.get(role, 0) + 1
-        name = role if role == SOLVER else f"{role}_{seen[role]}"
-        plans.append(StagePlan(name, role, groups, role in config.train_roles, config.group_size))
-    return tuple(plans)
+        trained = role in config.train_roles
+        stages.append(Stage(names[at], role, config.group_size, groups, trained=trained, next=following[at]))
+    return tuple(stages)
 
 
-def plan_lines(run: RunView) -> list[str]:
-    """Which outputs become inputs; nothing where no stage follows."""
-    config: Config = run.settings.algo
-    if len(stage_plans(config)) == 1:
+def _plan_lines(run: RunView, config: Config) -> list[str]:
+    if len(chain(config)) == 1:
         return []
     least, counted = run.settings.pipeline.min_groups, config.verdict_balance is not VerdictBalance.INPUTS
     note = (
@@ -105,19 +130,6 @@ def plan_lines(run: RunView) -> list[str]:
 
 
 _ALGO = "marsrl.algo"
-
-
-def checks(run: RunView) -> list[ConfigIssue]:
-    """What the settings say together."""
-    config: Config = run.settings.algo
-    return [
-        *_selection(config),
-        *train_role_issues(config),
-        *_weights(config),
-        *_verdicts(config),
-        *_frozen(run, config),
-        *estimator_checks(run),
-    ]
 
 
 def _selection(config: Config) -> list[ConfigIssue]:

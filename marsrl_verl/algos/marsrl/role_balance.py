@@ -1,5 +1,5 @@
 """The balance of the roles in the loss, and of right and wrong solutions in the Verifier's part: factors of
-advantages (`core.advantages`)."""
+advantages (`core.credit.advantages`)."""
 
 from __future__ import annotations
 

@@ -50,14 +50,14 @@ def check_effects(ctx: Context) -> Iterable[ConfigIssue]:
     return without_effect(ctx.settings, "marsrl")
 
 
-def check_method(ctx: Context) -> list[ConfigIssue]:
+def check_method(ctx: Context) -> Iterable[ConfigIssue]:
     """The method's own rules."""
-    return ctx.method.checks(ctx)
+    return ctx.settings.algo.checks(ctx)
 
 
-def check_method_files(ctx: Context) -> list[ConfigIssue]:
+def check_method_files(ctx: Context) -> Iterable[ConfigIssue]:
     """The method's rules about the prompts' class and the model's files."""
-    return ctx.method.file_checks(ctx)
+    return ctx.settings.algo.file_checks(ctx)
 
 
 def check_estimator(ctx: Context) -> list[ConfigIssue]:
@@ -65,7 +65,7 @@ def check_estimator(ctx: Context) -> list[ConfigIssue]:
     if not ctx.estimator_named:
         return []
     default, chosen = ESTIMATORS[GROUP_RELATIVE], ctx.get(OUR_ESTIMATOR)
-    if not ctx.method.group_relative:
+    if not ctx.method.Credit.is_group_relative:
         what, fix = f"{ctx.settings.algo.name} has advantages of its own.", "Leave it out."
     elif chosen not in (None, default):
         what = f"The configuration sets {OUR_ESTIMATOR} to {chosen}."

@@ -9,6 +9,7 @@ from typing import Any
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.reward_function import COMPUTE_SCORE, REWARD_FUNCTION
+from marsrl_verl.core.prompts import interface, target_of
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rewards.running import THREADS
@@ -50,8 +51,8 @@ def check_rewards(ctx: Context) -> Iterator[ConfigIssue]:
 def check_prompts(ctx: Context) -> Iterator[ConfigIssue]:
     """`marsrl.prompts`."""
     method = ctx.method
-    examples = f"{method.default_prompts}, or those of another model=…"
-    found = _load("marsrl.prompts.target", ctx.settings.prompts, method.Prompts, examples)
+    examples = f"{target_of(method.Prompts)}, or those of another model=…"
+    found = _load("marsrl.prompts.target", ctx.settings.prompts, interface(method.Prompts), examples)
     if isinstance(found, ConfigIssue):
         yield found
 

@@ -13,8 +13,8 @@ from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.node import read_settings
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.method import Method
-from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.method import Method, Traits
+from marsrl_verl.core.prompts import Prompts, interface
 from marsrl_verl.data.files import FileReport
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.frozen.answer_file import FileSource
@@ -89,11 +89,16 @@ class Context:
     @property
     def first_role(self) -> str:
         """The role of the first stage, which is asked the problems as the data has them."""
-        return self.method.first_role(self.settings.algo)
+        return self.method.stages(self.settings.algo)[0].role
+
+    @property
+    def traits(self) -> Traits:
+        """What trainer and checks must know of the method."""
+        return self.method.traits(self.settings.algo)
 
     def prompts(self) -> Prompts:
         """The object of `marsrl.prompts`; a check has constructed it before."""
-        spec, base = self.settings.prompts, self.method.Prompts
+        spec, base = self.settings.prompts, interface(self.method.Prompts)
         prompts: Prompts = load_class(spec.target, spec.kwargs, base)
         return prompts
 

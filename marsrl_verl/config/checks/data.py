@@ -17,6 +17,7 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, PromptLengths, Seen, as_list, read_report
 from marsrl_verl.data.problems import Fault
 from marsrl_verl.data.rows import DataError
+from marsrl_verl.evaluation.single_role import method_evaluation
 from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
@@ -204,7 +205,7 @@ def _check_file(
         yield ConfigIssue(key, what, fix, name)
         return
     try:
-        check = ctx.method.check_held_out if split == "val" else None
+        check = _row_check(ctx) if split == "val" else None
         texts = _row_texts(ctx)
         report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths, check, texts, look)
     except DataError as error:
@@ -229,6 +230,15 @@ def _check_file(
 def _of_prepare_data(fix: str) -> bool:
     """True for a remedy about columns or formats: `prepare_data` takes others, a run takes verl's."""
     return "--" in fix or fix.startswith(("add ", "Convert it"))
+
+
+def _row_check(ctx: Context) -> Callable[[Problem], None] | None:
+    """How the evaluation looks at a held-out row; None where it can't be built."""
+    try:
+        prompts = ctx.prompts()
+    except (ClassLoadError, ConfigError):
+        return None  # reported by the check of the classes
+    return method_evaluation(ctx.method, ctx.settings.algo, ctx.settings.evaluation, prompts).check_row
 
 
 def _row_texts(ctx: Context) -> Callable[[Problem], Mapping[str, str]] | None:

@@ -98,7 +98,7 @@ def check_sequence_limits(ctx: Context) -> Iterator[ConfigIssue]:
 def check_copies(ctx: Context) -> Iterator[ConfigIssue]:
     """verl's own length and sampling keys follow the roles; set alone they would say something else."""
     roles = _active_roles(ctx).values()
-    first = ctx.settings.roles[first_sampled_role(ctx.config.marsrl, ctx.method.roles)]
+    first = ctx.settings.roles[first_sampled_role(ctx.config.marsrl, tuple(ctx.method.roles))]
     prompt = max(one.max_prompt_tokens for one in roles)
     response = max(one.max_new_tokens for one in roles)
     for key, value, name in (

@@ -9,7 +9,7 @@ from marsrl_verl.config.batching import plan_batch
 from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.checks.upstream import changed
 from marsrl_verl.config.upstream_names import LOSS_MEANS, policy_losses
-from marsrl_verl.core.method import LossSpec
+from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.rows import KL_PENALTIES, LOSS_WEIGHTS, REF_LOG_PROBS, STEP_COLUMNS
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.core.sequence import TURN
@@ -42,12 +42,15 @@ def check_loss(ctx: Context) -> Iterator[ConfigIssue]:
         for key in changed(ctx, _ACTOR, ("loss_agg_mode",)):
             what = f"The losses are averaged by marsrl.training.loss_mean = {mean}."
             yield ctx.issue(key, what, "Leave it out, or set marsrl.training.loss_mean=null.")
-        if not ctx.method.notes_turns:
+        if not ctx.traits.notes_turns:
             what = f"It averages over turns, and the rollouts of {ctx.settings.algo.name} note none."
-            fix = f"Leave it out, and set {_ACTOR}.loss_agg_mode; a method whose rollouts do has notes_turns."
+            fix = (
+                f"Leave it out, and set {_ACTOR}.loss_agg_mode; a method whose rollouts do says so "
+                "(Traits.notes_turns)."
+            )
             yield ctx.issue("marsrl.training.loss_mean", what, fix)
     yield from _check_columns(ctx)
-    own = ctx.method.loss(ctx.settings.algo).name
+    own = ctx.method.Credit.loss(ctx.settings.algo).name
     if own is None:
         yield from _check_mode(ctx)
         return
@@ -65,15 +68,15 @@ def _check_columns(ctx: Context) -> Iterator[ConfigIssue]:
         KL_PENALTIES: (not ctx.get(_IN_REWARD), _IN_REWARD, "true"),
         LOSS_WEIGHTS: (settings.off_policy.mode is not OffPolicyMode.TIS, "marsrl.off_policy.mode", "tis"),
     }
-    noted = method.annotations | ({TURN} if method.notes_turns else frozenset())
-    for name in method.loss(settings.algo).columns:
+    noted = ctx.traits.annotations | ({TURN} if ctx.traits.notes_turns else frozenset())
+    for name in method.Credit.loss(settings.algo).columns:
         what = f"The policy loss of {settings.algo.name} reads {name!r}"
         is_lacking, key, value = lacking.get(name, (False, "", ""))
         if is_lacking:
             yield ctx.issue(key, f"{what}, which the run's steps do not have.", f"Set it to {value}.")
         elif name not in STEP_COLUMNS | noted:
             has = f"which its rollouts and probes do not note ({', '.join(sorted(noted)) or 'nothing'})."
-            fix = "Name it in Method.annotations, or leave it out of LossSpec.columns."
+            fix = "Name it in Traits.annotations, or leave it out of LossSpec.columns."
             yield ctx.issue("marsrl.algo.name", f"{what}, {has}", fix)
 
 
@@ -116,7 +119,7 @@ def check_clip(ctx: Context) -> Iterator[ConfigIssue]:
     # In sequential mode all of a step's tokens are of the weights that record their log-probabilities.
     stale = mode is OffPolicyMode.RECORDED and pipeline.mode is not Mode.SEQUENTIAL
     own_ratio = mode is OffPolicyMode.SAIS or stale
-    spec = ctx.method.loss(ctx.settings.algo)
+    spec = ctx.method.Credit.loss(ctx.settings.algo)
     if several or int(actor.ppo_epochs) > 1 or own_ratio:
         narrowest = min(float(actor.clip_ratio_low), float(actor.clip_ratio_high))
         if spec.widest_clip is not None and narrowest > spec.widest_clip:
@@ -159,7 +162,7 @@ def _warn_of_bound(ctx: Context, spec: LossSpec) -> None:
 
 def _is_presets(ctx: Context, key: str) -> bool:
     """Whether a setting has the value of the method's presets."""
-    value = ctx.method.preset_values.get(key)
+    value = ctx.settings.algo.preset_values.get(key)
     return value is not None and ctx.get(key) == value
 
 
@@ -200,7 +203,7 @@ def _check_kl_in_reward(ctx: Context) -> Iterator[ConfigIssue]:
             if not _is_presets(ctx, key):
                 yield ctx.issue(key, what, f"Leave it out, or set {_IN_REWARD}=true.")
         return
-    if not ctx.method.kl_in_reward:
+    if not ctx.method.Credit.counts_kl:
         what = f"The advantages of {ctx.settings.algo.name} do not count what a token's reward loses for KL."
         yield ctx.issue(_IN_REWARD, what, f"Leave it out, or set {_ACTOR}.use_kl_loss=true.")
     if str(ctx.get(kind)).removesuffix("+") in _KL_TYPES and str(ctx.get(kind)).endswith("+"):

@@ -44,15 +44,13 @@ def check_segments(ctx: Context) -> Iterator[ConfigIssue]:
 
 def check_rollouts(ctx: Context) -> Iterator[ConfigIssue]:
     """The method's rollout programs: whether they are there, and go with segments and parts of groups."""
-    method, pipeline, name = ctx.method, ctx.settings.pipeline, ctx.settings.algo.name
-    for program in dict.fromkeys((*method.rollouts, method.rollout)):
+    pipeline, name = ctx.settings.pipeline, ctx.settings.algo.name
+    for program in dict.fromkeys(stage.program for stage in ctx.method.stages(ctx.settings.algo)):
         try:
             cls = find_program(program)
         except ValueError as error:
             what = f"Its rollout programs can't all be used: {error}."
-            yield ConfigIssue("marsrl.algo.name", what, "Correct `rollouts` of the method's class.", name)
-            continue
-        if program not in method.rollouts:  # responses are evaluated in one piece
+            yield ConfigIssue("marsrl.algo.name", what, "Correct `Stage.rollout` in its class.", name)
             continue
         if pipeline.max_segments > 1 and not getattr(cls, "pauses", False):
             what = f"The rollout program {program} of {name} can't pause (it does not say `pauses = True`)."
@@ -70,7 +68,7 @@ def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
     distribution that it sampled from, at the roles' temperature; the trainer's always of the whole
     vocabulary."""
     mode = ctx.settings.off_policy.mode
-    if mode is OffPolicyMode.RECORDED and not ctx.method.records_log_probs:
+    if mode is OffPolicyMode.RECORDED and not ctx.traits.records_log_probs:
         what = f"{ctx.settings.algo.name} records no log-probabilities of the trainer when samples come back."
         yield ctx.issue(_OFF_POLICY, what, "Use pois, sais or tis.")
     if ctx.get(_LOG_PROBS) not in (None, "processed_logprobs"):
@@ -88,7 +86,7 @@ def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
                 fix = f"Set it to {UNCUT[name]:g}, or {_OFF_POLICY}=pois."
                 yield ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
     elif str(ctx.raw["marsrl"]["off_policy"]["mode"]).startswith("${marsrl.off_policy_mode:"):
-        held = sorted(ctx.settings.cut_roles | ctx.method.grammar_roles(ctx.settings.algo))
+        held = sorted(ctx.settings.cut_roles | ctx.traits.grammar_roles)
         paths = models(ctx.config.actor_rollout_ref.rollout).values() or [ctx.get(f"{_MODEL}.path")]
         if held and any(map(has_experts, paths)):
             ctx.warnings.append(

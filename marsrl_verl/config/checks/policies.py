@@ -43,7 +43,7 @@ def check_frozen(ctx: Context) -> Iterator[ConfigIssue]:
     settings, method = ctx.settings, ctx.method
     for role, name in ctx.frozen_roles.items():
         key, kind = f"marsrl.roles.{role}.policy", settings.policies[name].kind
-        if role not in method.text_roles:
+        if not method.roles[role].may_be_frozen:
             what = (
                 f"A policy of kind {kind} gives text alone, and {settings.algo.name} needs the tokens of the "
                 f"{role}'s responses."

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.core.method import answering_roles
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.data.files import FileReport, Remark
@@ -95,12 +96,12 @@ def _of_reward(role: str, reward: RoleReward, problem: Problem) -> Iterator[Rema
 
 def _asks_for_a_box(ctx: Context) -> Look:
     r"""Remarks on problems whose text asks for `\boxed{}`, where it is shown to a role that does not answer
-    (`Method.answering_roles`) and whose own wording has no box.
+    (`Role.answers`) and whose own wording has no box.
 
     A warning and no refusal: a problem may speak of a box without asking for one, and a published run of this
     kind may be what is to be repeated.
     """
-    algo, method = ctx.settings.algo, ctx.method
+    algo, method, answering = ctx.settings.algo, ctx.method, set(answering_roles(ctx.method))
     try:
         prompts = ctx.prompts()
     except (ClassLoadError, ConfigError):
@@ -108,12 +109,10 @@ def _asks_for_a_box(ctx: Context) -> Look:
 
     def boxed(problem: Problem) -> set[str]:
         asked: Mapping[str, tuple[Message, ...]] = method.opening_prompts(algo, prompts, problem)
-        others = asked.keys() - set(method.answering_roles)
+        others = asked.keys() - answering
         return {role for role in others if any(_BOX.search(one["content"]) for one in asked[role])}
 
-    if not method.answering_roles or not method.opening_prompts(algo, prompts, NO_PROBLEM).keys() - set(
-        method.answering_roles
-    ):
+    if not answering or not method.opening_prompts(algo, prompts, NO_PROBLEM).keys() - answering:
         return lambda problem: iter(())
     own = boxed(NO_PROBLEM)
 

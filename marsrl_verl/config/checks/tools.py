@@ -85,7 +85,7 @@ def _calls_tools(ctx: Context) -> bool:
 
 def _programs(ctx: Context) -> Iterator[Any]:
     """The classes of the method's rollout programs; None for one that is not there."""
-    for program in dict.fromkeys((*ctx.method.rollouts, ctx.method.rollout)):
+    for program in dict.fromkeys(stage.program for stage in ctx.method.stages(ctx.settings.algo)):
         try:
             yield find_program(program)
         except ValueError:

@@ -8,9 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from marsrl_verl.core.method import Method, Unit
+from marsrl_verl.core.method import Method
 from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.schedule import Unit
 from marsrl_verl.core.scheduler.state import SchedulerState
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import Fork, RolloutOutput, Trajectory
 
 
@@ -40,29 +42,35 @@ def check_settings(
             "is the step after the one that made it), or null"
         )
     for name, value in (("min_group", min_group), ("max_request_staleness", max_request_staleness)):
-        if value is not None and method.unit is Unit.PROBLEM:
+        if value is not None and method.schedule.unit is Unit.PROBLEM:
             raise ValueError(
                 f"{name} is {value}, but {type(method).__name__} trains whole problems: set it to null"
             )
-    if min_group is not None and method.late_stages:
+    later = sorted(stage.name for stage in method.stages(method.config) if stage.rewarded_later)
+    if min_group is not None and later:
         raise ValueError(
             f"min_group is {min_group}, but {type(method).__name__} rewards complete groups only, at the "
-            f"stages {', '.join(sorted(method.late_stages))}: set it to null"
+            f"stages {', '.join(later)}: set it to null"
         )
 
 
 def check_requests(
-    state: SchedulerState, method: Method, requests: Sequence[RolloutRequest], allowed: Collection[str]
+    state: SchedulerState,
+    stages: Mapping[str, Stage],
+    requests: Sequence[RolloutRequest],
+    allowed: Collection[str],
 ) -> None:
     """Check the requests that a method makes for a problem.
 
     Args:
+        state: what is on its way.
+        stages: the method's, by name.
         requests: at least one.
         allowed: the stages that may follow.
 
     Raises:
         ValueError: of a stage that may not follow, of several stages, with a group id that is in use, or of a
-            rollout program that the method does not name; the message has the group id.
+            rollout program other than its stage's; the message has the group id.
     """
     stage, seen = requests[0].stage, set[str]()
     if stage not in allowed:
@@ -78,14 +86,14 @@ def check_requests(
                 f"request {item.group_id}: found stage {item.stage} and n={item.n}, expected stage "
                 f"{stage}, as its problem's other requests, and n of at least 1"
             )
-        if item.rollout not in method.rollouts:
+        if item.rollout != stages[stage].program:
             raise ValueError(
-                f"request {item.group_id}: found the rollout program {item.rollout!r}, expected one of "
-                f"{type(method).__name__}.rollouts: {', '.join(method.rollouts)}"
+                f"request {item.group_id}: found the rollout program {item.rollout!r}, expected that of its "
+                f"stage: {stages[stage].program}"
             )
 
 
-def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -> None:
+def check_output(state: SchedulerState, stages: Mapping[str, Stage], output: RolloutOutput) -> None:
     """Check one group's output against what was asked.
 
     Raises:
@@ -103,7 +111,7 @@ def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -
     members = pending.members | {one.number: one for one in output.trajectories}
     for one in output.trajectories:
         if not one.paused:
-            _check_reward(one, late=request.stage in method.late_stages)
+            _check_reward(one, late=stages[request.stage].rewarded_later)
         if one.fork is not None and one.number not in pending.members:
             _check_fork(one, one.fork, {other.trajectory_id: other for other in members.values()})
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Ended
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scheduler.state import SchedulerState
+from marsrl_verl.core.stage import Ended
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class StepResult:
     trajectories that entered an earlier loss."""
     completed: list[Group]
     """All groups that completed in this step; where the end of a problem rewards a group
-    (`Method.late_stages`), those of the problems that ended in it. Without a reward only where a problem
+    (`Stage.rewarded_later`), those of the problems that ended in it. Without a reward only where a problem
     ended early: dropped, stale, rejected."""
     ended: list[Ended]
     """Problems that left in this step."""

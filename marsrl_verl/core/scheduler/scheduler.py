@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Ended, EndReason, Method, Unit
+from marsrl_verl.core.method import Method, is_trained
 from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.schedule import Unit
 from marsrl_verl.core.scheduler.checks import check_output, check_requests, check_settings
 from marsrl_verl.core.scheduler.result import StepResult
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
+from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
 from marsrl_verl.settings.choices import Choice
 
@@ -70,7 +72,7 @@ class Scheduler:
         self.method = method
         self.mode = Mode(mode)
         self.step_prompt_budget = step_prompt_budget
-        self._stages = {stage.name: stage for stage in method.stages}
+        self._stages = {stage.name: stage for stage in method.stages(method.config)}
         self._place = {name: place for place, name in enumerate(self._stages)}
         self._state = SchedulerState()
 
@@ -92,7 +94,7 @@ class Scheduler:
             )
         state.step, state.open, state.round_taken = step, True, False
         for problem in problems:
-            one = ProblemState(problem, state.next_order, self.method.stages[0].name)
+            one = ProblemState(problem, state.next_order, next(iter(self._stages)))
             state.next_order += 1
             state.problems[problem.problem_id] = one
             requests = self.method.first_requests(problem, step)
@@ -154,7 +156,7 @@ class Scheduler:
         if twice := sorted(name for name, count in counts.items() if count > 1):
             raise ValueError(f"group {twice[0]} came twice")
         for output in outputs:
-            check_output(self._state, self.method, output)
+            check_output(self._state, self._stages, output)
             if self.min_group is not None and output.state is not None:
                 raise ValueError(
                     f"group {output.group_id} grows from round to round, and min_group is {self.min_group}: "
@@ -189,15 +191,15 @@ class Scheduler:
 
     def _groups_to_train(self, completed: list[Group], least: int) -> list[Group]:
         """What enters the loss of this step; fewer groups than `least` are deferred."""
-        groups = list(self._state.deferred)
-        if self.method.unit is Unit.GROUP:  # else they are deferred since their problem ended
-            groups += [group for group in completed if self.method.trains([group])]
+        groups, step = list(self._state.deferred), self._state.step or 0
+        if self.method.schedule.unit is Unit.GROUP:  # else they are deferred since their problem ended
+            groups += [group for group in completed if is_trained(self.method, [group], step)]
         if self.min_group is not None:
             for group_id in sorted(self._state.pending):
                 pending = self._state.pending[group_id]
                 part = Group(self._state.request(group_id), pending.ended(), frozenset(pending.trained))
                 fresh = {one.trajectory_id for one in part.trajectories} - pending.trained
-                if len(fresh) >= self.min_group and self.method.trains([part]):
+                if len(fresh) >= self.min_group and is_trained(self.method, [part], step):
                     pending.trained |= fresh
                     groups.append(part)
         if len(groups) < least:
@@ -276,7 +278,7 @@ class Scheduler:
         self._state = SchedulerState.from_plain(data["state"])
 
     def _stage_list(self) -> list[list[str]]:
-        return [[stage.name, stage.role] for stage in self.method.stages]
+        return [[stage.name, stage.role] for stage in self._stages.values()]
 
     # --- internals ---------------------------------------------------------------------------
 
@@ -320,7 +322,7 @@ class Scheduler:
     def _complete_group(self, group_id: str) -> None:
         request, pending = self._state.request(group_id), self._state.pending.pop(group_id)
         group = Group(request, pending.ended(), frozenset(pending.trained))
-        if self.method.unit is Unit.GROUP:
+        if self.method.schedule.unit is Unit.GROUP:
             self._reward_late([group])
         if not self._rewarded_at_the_end(group):
             self._state.completed.append(group)
@@ -328,7 +330,7 @@ class Scheduler:
 
     def _rewarded_at_the_end(self, group: Group) -> bool:
         """Whether the end of its problem gives a group its rewards; it is reported then."""
-        return self.method.unit is Unit.PROBLEM and group.request.stage in self.method.late_stages
+        return self.method.schedule.unit is Unit.PROBLEM and self._stages[group.request.stage].rewarded_later
 
     def _reward_late(self, groups: list[Group], *, complete: bool = True) -> None:
         """Give a unit the rewards that only all of it tells; where it is complete, all must have one."""
@@ -383,7 +385,7 @@ class Scheduler:
             return
         for group_id in one.requests:
             del self._state.problem_of[group_id]
-        if self.method.unit is Unit.PROBLEM:
+        if self.method.schedule.unit is Unit.PROBLEM:
             one.passed += groups
         one.requests, one.done, one.begins = {}, {}, False
         self._enter_stage(one, requests, stage.next, ready_step=step + (self.mode is Mode.PIPELINED))
@@ -391,7 +393,7 @@ class Scheduler:
     def _enter_stage(
         self, one: ProblemState, requests: list[RolloutRequest], allowed: tuple[str, ...], ready_step: int
     ) -> None:
-        check_requests(self._state, self.method, requests, allowed)
+        check_requests(self._state, self._stages, requests, allowed)
         one.stage = requests[0].stage
         for item in requests:
             one.requests[item.group_id] = item
@@ -403,11 +405,11 @@ class Scheduler:
             del self._state.problem_of[group_id]
         del self._state.problems[one.problem.problem_id]
         self._state.completed += filter(self._rewarded_at_the_end, one.passed + one.groups())
-        if self.method.unit is Unit.PROBLEM and reason is not EndReason.REJECTED:
+        if self.method.schedule.unit is Unit.PROBLEM and reason is not EndReason.REJECTED:
             groups = one.passed + one.groups()
             self._reward_late(groups, complete=reason not in (EndReason.DROPPED, EndReason.STALE))
             if all(one.reward is not None for group in groups for one in group.trajectories):
                 self.method.observe_problem(groups)
-                if groups and self.method.trains(groups):
+                if groups and is_trained(self.method, groups, self._state.step or 0):
                     self._state.deferred += groups
         self._state.ended.append(Ended(one.problem.problem_id, one.stage, reason))

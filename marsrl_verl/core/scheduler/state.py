@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.owned import Copies
 from marsrl_verl.core.request import Problem, RolloutRequest, problem_from_plain, problem_to_plain
 from marsrl_verl.core.sequence import Plain
+from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from marsrl_verl.core.method import Method, RunView
+from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, Question
 from marsrl_verl.machine.http import holds_password, url_problem
@@ -15,6 +15,7 @@ from marsrl_verl.rollout.frozen.config import AnswerFileConfig, PolicyEndpoint
 from marsrl_verl.rollout.frozen.questions import data_names, open_source, questions_of
 from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.run_view import RunView
 
 _NODE = "marsrl.policies"
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -77,7 +78,7 @@ def _check_endpoint(run: Run, node: str, one: PolicyEndpoint) -> Iterator[Config
     if one.retries == 0 and one.changed("backoff_s"):
         what = f"It has no effect with {node}.retries = 0."
         yield run.issue(f"{node}.backoff_s", what, "Leave it out.")
-    if one.send_stop and not run.method.stop_strings:
+    if one.send_stop and not run.method.traits(run.settings.algo).stop_strings:
         what = f"The rollouts of {run.settings.algo.name} have no strings that end an answer."
         yield run.issue(f"{node}.send_stop", what, "Leave it out.")
     if one.send_stop and "stop" in one.extra_body:

@@ -19,7 +19,7 @@ from verl.utils.metric import AggregationType, Metric
 from verl.utils.torch_functional import masked_sum
 from verl.workers.utils import losses as verl_losses
 
-from marsrl_verl.core.method import LossSpec
+from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.rows import RESPONSE_MASK
 from marsrl_verl.losses.inputs import LossCall, LossInputs, giving, mean_weights
 from marsrl_verl.verl_adapter.engine.batch import ROWS_IN_UPDATE, TURNS_IN_UPDATE

@@ -11,7 +11,7 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weig
 
 from marsrl_verl.algos.off_policy import staleness_metrics
 from marsrl_verl.config.schema import OffPolicyConfig
-from marsrl_verl.core.method import Method
+from marsrl_verl.core.credit import Credit
 from marsrl_verl.core.rows import (
     ADVANTAGES,
     ENTROPIES,
@@ -32,47 +32,47 @@ def entropy_metrics(rows: Rows) -> dict[str, float]:
     return _token_means(rows, "entropy", rows.columns[ENTROPIES])
 
 
-def set_advantages(rows: Rows, method: Method) -> dict[str, float]:
+def set_advantages(rows: Rows, credit: Credit) -> dict[str, float]:
     """Set the column `advantages` as it is trained: 0 where `response_mask` is 0 and where the method leaves
     a token out; `response_mask`, the loss's normaliser, stays.
 
     Args:
         rows: with `old_log_probs` and `entropies`.
-        method: whose advantages and masks.
+        credit: whose advantages and masks.
 
     Returns:
         Figures of the advantages before tokens are left out; the shares of trained tokens that the method
-        counts (`Method.token_shares`) and, where it leaves any out, masks: over all, by role and by stage.
+        counts (`Credit.token_shares`) and, where it leaves any out, masks: over all, by role and by stage.
 
     Raises:
         ValueError: the method's columns have another shape, or an advantage is no finite number.
     """
-    advantages = method.advantages(rows)
-    _check_column(method, "advantages", rows, advantages)
+    advantages = credit.advantages(rows)
+    _check_column(credit, "advantages", rows, advantages)
     loss_mask = rows.columns[RESPONSE_MASK].astype(bool)
     if not np.isfinite(advantages[loss_mask]).all():
         row = int(rows.row_of_token()[loss_mask & ~np.isfinite(advantages)][0])
         raise ValueError(
-            f"{type(method).__name__}.advantages: trajectory {rows.trajectory(row).trajectory_id} has an "
+            f"{type(credit).__name__}.advantages: trajectory {rows.trajectory(row).trajectory_id} has an "
             "advantage that is not a finite number"
         )
     metrics = advantage_metrics(rows, advantages)
-    for name, counted in method.token_shares(rows, advantages).items():
-        _check_column(method, "token_shares", rows, counted)
+    for name, counted in credit.token_shares(rows, advantages).items():
+        _check_column(credit, "token_shares", rows, counted)
         metrics |= _token_means(rows, name, counted)
-    masked = method.masks(rows, advantages)
+    masked = credit.masks(rows, advantages)
     if masked is not None:
-        _check_column(method, "masks", rows, masked)
+        _check_column(credit, "masks", rows, masked)
         metrics |= _token_means(rows, "masked_token_share", masked)
         loss_mask = loss_mask & ~masked
     rows.columns[ADVANTAGES] = np.where(loss_mask, advantages, 0.0).astype(np.float32)
     return metrics
 
 
-def _check_column(method: Method, name: str, rows: Rows, values: NDArray[Any]) -> None:
+def _check_column(credit: Credit, name: str, rows: Rows, values: NDArray[Any]) -> None:
     if values.shape != (rows.tokens,):
         raise ValueError(
-            f"{type(method).__name__}.{name} gave shape {values.shape}, expected a value for each of the "
+            f"{type(credit).__name__}.{name} gave shape {values.shape}, expected a value for each of the "
             f"{rows.tokens} response tokens of {len(rows)} rows"
         )
 

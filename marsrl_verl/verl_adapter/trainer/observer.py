@@ -215,7 +215,7 @@ class TrainingObserver:
         self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.all_calls)
         found = result.record.estimates | result.record.effort
         if missing := result.record.skipped:
-            role = self._method.first_role(self._settings.algo)
+            role = self._method.stages(self._settings.algo)[0].role
             self._progress.message(
                 f"warning: {missing} of {len(problems)} held-out problems were not evaluated: their prompts "
                 f"are longer than marsrl.roles.{role}.max_prompt_tokens"
@@ -265,7 +265,7 @@ class TrainingObserver:
         last = self._last_evaluation
         after = last if last is not None and last.record.tag == AFTER else None
         facts = self._facts(steps, extra, [one.line for one in warnings])
-        result = finish_run(self.folder, facts, after, self._method.roles)
+        result = finish_run(self.folder, facts, after, tuple(self._method.roles))
         self._progress.close()
         self._show(result)
         return result

@@ -18,7 +18,8 @@ from verl.utils.py_functional import rename_dict
 
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.method import LossSpec, Method, Probe, StepView
+from marsrl_verl.core.credit import LossSpec
+from marsrl_verl.core.method import Method, Probe, StepView, trained_rows
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.rows import (
     ADVANTAGES,
@@ -102,7 +103,7 @@ class PolicyTrainer(EngineTrainer):
         """
         groups = self.scheduler.completed_stages()
         check_samples(groups)
-        for stage in self.method.stages:
+        for stage in self.method.stages(self.method.config):
             for probe in self.method.probes(stage.name):
                 if refs := rows_to_probe(groups, stage.name, probe):
                     self._sleep_engine()  # the pass needs the memory
@@ -125,19 +126,20 @@ class PolicyTrainer(EngineTrainer):
         check_probed(part)
 
     def _due_policies(self) -> frozenset[str]:
-        """The policies whose turn this step is."""
-        trained = frozenset(self.policies.trained)
-        due = self.method.train_policies(self.global_steps, trained)
-        if unknown := sorted(due - trained):
+        """The policies that this step trains."""
+        trained, named = frozenset(self.policies.trained), self.method.schedule.trained(self.global_steps)
+        if named.policies is None:
+            return trained
+        if unknown := sorted(named.policies - self.policies.names):
             raise ValueError(
-                f"{type(self.method).__name__}.train_policies names {unknown}, expected some of "
-                f"{sorted(trained)}"
+                f"{type(self.method.schedule).__name__}.trained names the policies {unknown}, expected some "
+                f"of {sorted(trained)}"
             )
-        return due
+        return trained & named.policies
 
-    def _fit_build_batch(self, result: StepResult, due: frozenset[str]) -> StepBatch | None:
+    def _fit_build_batch(self, result: StepResult) -> StepBatch | None:
         """The rows of the step in the order of the ranks; None when nothing trains."""
-        refs = self.method.select(result.trained, self.global_steps)
+        refs = trained_rows(self.method, result.trained, self.global_steps)
         recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
         annotations = [name for name in self._loss_columns if name not in STEP_COLUMNS]
         annotations += [RECORDED_LOG_PROBS, RECORDED_ENTROPIES] if recorded else []
@@ -148,7 +150,6 @@ class PolicyTrainer(EngineTrainer):
             lambda rows: optimizer_updates(self.settings.pipeline, rows),
             tuple(dict.fromkeys(annotations)),
         )
-        self._refuse_rows_out_of_turn(batch, due)
         self._refuse_other_temperatures(batch.rows)
         self.metrics.update(self.method.observe_step(StepView(batch.rows, result.ended, result.deferred)))
         if not refs:
@@ -163,7 +164,7 @@ class PolicyTrainer(EngineTrainer):
     @property
     def _loss(self) -> LossSpec:
         """The method's policy loss."""
-        return type(self.method).loss(self.settings.algo)
+        return self.method.Credit.loss(self.method.config)
 
     @property
     def _loss_columns(self) -> tuple[str, ...]:
@@ -171,22 +172,13 @@ class PolicyTrainer(EngineTrainer):
         turns = (TURN,) if self.settings.training.loss_mean is not None else ()
         return tuple(dict.fromkeys((*self._loss.columns, *turns)))
 
-    def _refuse_rows_out_of_turn(self, batch: StepBatch, due: frozenset[str]) -> None:
-        for part in batch.parts:
-            if part.policy not in due:
-                one = batch.rows.trajectory(int(part.members[0]))
-                raise ValueError(
-                    f"{type(self.method).__name__}.select gave trajectory {one.trajectory_id} to the policy "
-                    f"{part.policy!r}, but train_policies says it is the turn of {sorted(due)}"
-                )
-
     def _refuse_other_temperatures(self, rows: Rows) -> None:
         for row in range(len(rows)):
             own = rows.group(row).request.sampling.get(rows.sequence(row).role, {})
             if own.get("temperature", self._temperature) != self._temperature:
                 name = rows.trajectory(row).trajectory_id
                 raise ValueError(
-                    f"{type(self.method).__name__}.select gave trajectory {name}, which was sampled at "
+                    f"{type(self.method.credit).__name__}.keep gave trajectory {name}, which was sampled at "
                     f"temperature {own['temperature']}; that of the roles, at which log-probabilities are "
                     f"computed, is {self._temperature}: leave such requests out"
                 )
@@ -214,7 +206,7 @@ class PolicyTrainer(EngineTrainer):
         for name in (OLD_LOG_PROBS, ENTROPIES):
             rows.columns[name] = np.zeros(rows.tokens, dtype=np.float32)
         recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
-        reuse = recorded and not self.method.masks_by_entropy
+        reuse = recorded and not self.method.credit.needs_entropies
         batch.computed = np.zeros(len(rows), dtype=bool)
         with self._timed("old_log_prob"):
             for part in batch.parts:
@@ -257,7 +249,7 @@ class PolicyTrainer(EngineTrainer):
     def cut_roles(self) -> frozenset[str]:
         """Roles that the engine samples from a part of the vocabulary: its log-probabilities of them can't be
         compared with the trainer's."""
-        return self.settings.cut_roles | self.method.grammar_roles(self.settings.algo)
+        return self.settings.cut_roles | self.method.traits(self.method.config).grammar_roles
 
     def _fit_compute_advantages(self, batch: StepBatch) -> None:
         """What rewards lose for KL, advantages, masks, and what the loss compares the current probabilities
@@ -272,7 +264,7 @@ class PolicyTrainer(EngineTrainer):
         if self.reward_kl is not None:
             self.metrics.update(self.reward_kl.penalize(rows))
         self.metrics.update(entropy_metrics(rows))
-        self.metrics.update(set_advantages(rows, self.method))
+        self.metrics.update(set_advantages(rows, self.method.credit))
         versions = [self.policies.version(rows.sequence(row).policy) for row in range(len(rows))]
         numbers = np.array(versions, dtype=np.int32)
         off_policy, cut = self.settings.off_policy, self.cut_roles

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.request import Message, Problem, problem_from_plain, problem_to_plain
 from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.stage import EndReason
 from marsrl_verl.data.columns import ground_truth_of
 from marsrl_verl.data.problems import ability_of, question_of, repaired_messages
 
@@ -91,7 +91,7 @@ class SkippedProblems:
 
 
 Admits = Callable[[Problem], bool]
-"""Whether a problem is asked in this pass (`Method.admits`)."""
+"""Whether a problem is asked in this pass (`Schedule.admits`)."""
 
 
 class ProblemStream:
@@ -134,7 +134,7 @@ class ProblemStream:
                 raise NothingToTrainError(
                     "the training data holds no complete batch: lower data.train_batch_size"
                     if self.taken == read
-                    else "the method admits no problem of the training data (Method.admits)"
+                    else "the method admits no problem of the training data (Schedule.admits)"
                 )
             problems, read = problems + added, self.taken
         return problems

@@ -12,9 +12,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.core.method import Passes
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
+from marsrl_verl.core.schedule import Passes
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.evaluation.watch import NOT_FINITE, Watch, step_facts
@@ -129,14 +129,14 @@ class RayMarsRLTrainer(EndingTrainer):
         with self._timed("step"), self._profiled():
             self._fit_get_batch(self.global_steps)
             self._fit_generate()
-            pass_over = self._drains and not self.problems.has_more(self.method.admits)
+            pass_over = self._drains and not self.problems.has_more(self.method.schedule.admits)
             result = self.scheduler.finish_step(last=self._is_last_step(), pass_over=pass_over)
             self.skipped.look(result)
             pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
                 self._fit_start_next_round()
             due = self._due_policies()
-            batch = self._fit_build_batch(result, due)
+            batch = self._fit_build_batch(result)
             if batch is not None:
                 self._fit_compute_log_prob(batch)
                 self._fit_compute_ref_log_prob(batch)
@@ -210,9 +210,9 @@ class RayMarsRLTrainer(EndingTrainer):
         problems: list[Problem] = []
         if self.scheduler.waiting_problems() < count:
             if not self._drains:
-                problems = self.problems.take(count, self.method.admits)
+                problems = self.problems.take(count, self.method.schedule.admits)
             else:
-                problems = self.problems.take_from_pass(count, self.method.admits)
+                problems = self.problems.take_from_pass(count, self.method.schedule.admits)
                 if not problems and self.scheduler.idle():
                     if ahead:
                         return False
@@ -221,24 +221,25 @@ class RayMarsRLTrainer(EndingTrainer):
         return True
 
     def _problems_per_step(self) -> int:
-        return self.method.problems_per_step(int(self.config.data.train_batch_size))
+        return self.method.schedule.problems_per_step(int(self.config.data.train_batch_size))
 
     @property
     def _drains(self) -> bool:
-        return self.method.passes is Passes.DRAINED
+        return self.method.schedule.passes is Passes.DRAINED
 
     def _next_pass(self, step: int) -> list[Problem]:
         """The first problems of the next pass of which the method admits any; none where no pass is left."""
         for _ in range(MOST_EMPTY_PASSES):
-            if self.method.passes_left() == 0:
+            if self.method.schedule.passes_left() == 0:
                 return []
-            self.method.pass_ended(step)
+            self.method.schedule.pass_ended(step)
             self.problems.begin_pass()
             # As many as the new pass has a step: the method may have gone on to another phase.
-            if problems := self.problems.take_from_pass(self._problems_per_step(), self.method.admits):
+            count = self._problems_per_step()
+            if problems := self.problems.take_from_pass(count, self.method.schedule.admits):
                 return problems
         raise NothingToTrainError(
-            f"{type(self.method).__name__}.admits let no problem of the training data through in "
+            f"{type(self.method.schedule).__name__}.admits let no problem of the training data through in "
             f"{MOST_EMPTY_PASSES} passes"
         )
 
@@ -360,6 +361,7 @@ class RayMarsRLTrainer(EndingTrainer):
             "tool_calls": self.tool_calls,
             "samples": self.samples,
             "method": self.method.state_dict(),
+            "schedule": self.method.schedule.state_dict(),
             "policies": self.policies.state_dict(),
             "changed_in": dict(self.changed_in),
             "watch": self.watch.state_dict(),
@@ -375,6 +377,7 @@ class RayMarsRLTrainer(EndingTrainer):
             return
         self.scheduler.load_state_dict(state["scheduler"])
         self.method.load_state_dict(state["method"])
+        self.method.schedule.load_state_dict(state["schedule"])
         self.generation.load_state_dict(state["generation"])
         self.problems.load_state_dict(state["problems"])
         if self.reward_kl is not None:
@@ -405,9 +408,9 @@ class RayMarsRLTrainer(EndingTrainer):
         return enough or self.global_steps >= self.total_training_steps or self._passes_are_over()
 
     def _passes_are_over(self) -> bool:
-        if not self._drains or self.method.passes_left() != 0 or not self.scheduler.idle():
+        if not self._drains or self.method.schedule.passes_left() != 0 or not self.scheduler.idle():
             return False
-        return self.scheduler.open_step is None and not self.problems.has_more(self.method.admits)
+        return self.scheduler.open_step is None and not self.problems.has_more(self.method.schedule.admits)
 
     def close(self) -> None:
         """End the observer's files and the dump threads, also after an error."""

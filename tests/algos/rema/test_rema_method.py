@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rema_dialogue_script import END, ROOM, Stage, Talking, Words
 
-from marsrl_verl.algos.alternation import Alternation
+from marsrl_verl.core.alternation import Alternation
 from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.algos.rema.dialogue.evaluation import DialogueEvaluation
 from marsrl_verl.algos.rema.dialogue.method import ReMA

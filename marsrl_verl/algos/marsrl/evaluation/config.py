@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pydantic import Field
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import Fallback, LoopRules
-from marsrl_verl.algos.marsrl.prompts import ROLES, SOLVER
-from marsrl_verl.core.method import RunView
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.evaluation import EvaluationConfig, InBetweenConfig
 from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.run_view import RunView
 
 
 class InBetween(InBetweenConfig):
@@ -64,14 +62,10 @@ _KEY = "marsrl.evaluation"
 _ROUNDS = f"{_KEY}.correction_rounds"
 
 
-def checks(run: RunView, roles: Sequence[str]) -> list[ConfigIssue]:
-    """The loop's numbers against the number of rounds, and the loop against the roles that there are and
-    against a frozen Solver."""
+def checks(run: RunView) -> list[ConfigIssue]:
+    """The loop's numbers against the number of rounds, and the loop against a frozen Solver."""
     one: Evaluation = run.settings.evaluation
     rounds = one.rounds(run.settings.algo.correction_rounds)
-    if rounds and (absent := [role for role in ROLES if role not in roles]):
-        what = f"The method {run.settings.algo.name} has no {' and no '.join(absent)} for them."
-        return [ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)]
     issues = _with_rounds(one, rounds) if rounds else _without_rounds(one)
     return [*issues, *(_frozen_solver(one, rounds) if SOLVER in run.frozen_roles else [])]
 

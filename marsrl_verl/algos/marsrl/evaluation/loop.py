@@ -24,7 +24,12 @@ from types import MappingProxyType
 from typing import Any
 
 from marsrl_verl.algos.marsrl.evaluation.effort import AGAIN, effort
-from marsrl_verl.algos.marsrl.evaluation.frozen import FROZEN_METRICS, frozen_observations, judge_frozen
+from marsrl_verl.algos.marsrl.evaluation.frozen import (
+    FROZEN_METRICS,
+    frozen_observations,
+    frozen_solutions,
+    judge_frozen,
+)
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     Decision,
     Fallback,
@@ -79,6 +84,16 @@ class VerifyCorrect(Evaluation):
             raise ValueError("correction_rounds is 0: evaluate the Solver alone (SingleRole)")
         self.prompts = prompts
         self.rules = rules
+
+    @property
+    def most_calls(self) -> Mapping[str, int]:
+        """Where no run ends early and every verdict has to be asked for twice."""
+        rounds = self.rules.correction_rounds
+        return {SOLVER: 1, VERIFIER: 2 * rounds, CORRECTOR: rounds}
+
+    def check_row(self, problem: Problem) -> None:
+        """Its frozen solutions can be read."""
+        frozen_solutions(problem)
 
     def begin(self, problem: Problem, repeat: int, name: str, step: int) -> SystemRun:
         """A run before its first request."""

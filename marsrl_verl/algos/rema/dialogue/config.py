@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import ClassVar
+
 from pydantic import Field
 
-from marsrl_verl.algos.alternation import AlternationConfig, alternation_checks
-from marsrl_verl.algos.estimator import Estimator, EstimatorConfig, estimator_checks
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
-from marsrl_verl.algos.turn_ratio import TurnLossConfig, turn_loss_checks
-from marsrl_verl.core.method import RunView
+from marsrl_verl.core.alternation import Alternation, AlternationConfig
+from marsrl_verl.core.credit import Estimator, EstimatorConfig
+from marsrl_verl.core.credit.turn_ratio import TurnLossConfig, turn_loss_checks
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
 from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.run_view import RunView
 
 
 class FinishStops(Choice):
@@ -53,6 +56,10 @@ class OverlongConfig(Switched):
 class Config(EstimatorConfig):
     """A dialogue of two agents (ReMA, arXiv 2503.09501, §3.2.2)."""
 
+    resumable: ClassVar[frozenset[str]] = frozenset(
+        {"gamma_turn", "alternate", "loss", "guards", "overlong", "leak_penalty"}
+    )
+
     name: str = "rema"
     """The method."""
     group_size: int = limits(16, ge=2, why="advantages compare the responses of a group")
@@ -89,20 +96,34 @@ class Config(EstimatorConfig):
     overlong: OverlongConfig = Field(default_factory=OverlongConfig)
     """A penalty on long lists of messages."""
 
+    def checks(self, run: RunView) -> Iterable[ConfigIssue]:
+        """Rules between these settings and those of the run."""
+        return [
+            *turn_loss_checks(run, self.loss, f"{_ALGO}.loss"),
+            *self.alternate.checks(run, f"{_ALGO}.alternate", ROLES),
+            *super().checks(run),
+            *_message_budgets(run, self),
+            *_frozen(run),
+        ]
+
+    def plan_lines(self, run: RunView) -> list[str]:
+        """How long a dialogue can become, and whose turn the steps are."""
+        full = full_turns(run)
+        lines = [
+            f"  dialogues: up to {self.max_turns} turns of two messages of up to {self.message_tokens:,} "
+            "tokens; each agent's list of messages is a row",
+            f"  messages of full length after a prompt of the limit: room in the lists for {full} "
+            f"turn{'' if full == 1 else 's'} of them",
+        ]
+        trained = {role: run.settings.policy_of(role) for role in ROLES if role not in run.frozen_roles}
+        alternation = Alternation.of(self.alternate, ROLES, trained)
+        if alternation is not None:
+            begins = ", then ".join(alternation.order)
+            lines.append(f"  trained in turn: {begins}, {alternation.interval} steps each")
+        return lines
+
 
 _ALGO = "marsrl.algo"
-
-
-def checks(run: RunView) -> list[ConfigIssue]:
-    """What the settings say together."""
-    config: Config = run.settings.algo
-    return [
-        *turn_loss_checks(run, config.loss, f"{_ALGO}.loss"),
-        *alternation_checks(run, config.alternate, f"{_ALGO}.alternate", ROLES),
-        *estimator_checks(run),
-        *_message_budgets(run, config),
-        *_frozen(run),
-    ]
 
 
 def _message_budgets(run: RunView, config: Config) -> list[ConfigIssue]:

@@ -3,11 +3,12 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from pydantic import Field
 
-from marsrl_verl.algos.estimator import Estimator, EstimatorConfig, estimator_checks
+from marsrl_verl.algos.rema import json_actions
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
 from marsrl_verl.algos.rema.single_turn.rewards import (
     NEED_LOOK,
@@ -16,12 +17,14 @@ from marsrl_verl.algos.rema.single_turn.rewards import (
     PlanRewardKind,
     tells_answers,
 )
-from marsrl_verl.core.method import RunView, StagePlan
+from marsrl_verl.core.credit import Estimator, EstimatorConfig
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.settings.choices import Choice, OffPolicyMode
 from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
+from marsrl_verl.settings.run_view import RunView
 
 PLAN, SOLUTION = "plan", "solution"
 """The stages."""
@@ -75,6 +78,9 @@ class SolutionValuesConfig(Settings):
 class Config(EstimatorConfig):
     """Plan and solution in one turn each, trained in turns (ReMA, arXiv 2503.09501, §3.2.1, alg. 1)."""
 
+    preset_values: ClassVar[Mapping[str, float]] = {"algorithm.kl_ctrl.kl_coef": 0.01}
+    resumable: ClassVar[frozenset[str]] = frozenset({"solution_values"})
+
     name: str = "rema_single_turn"
     """The method."""
     group_size: int = limits(4, ge=2, why="advantages compare the responses of a group")
@@ -127,6 +133,27 @@ class Config(EstimatorConfig):
         """Who is trained, in the order of the phases."""
         return tuple(self.train_roles) if self.process is Process.MAMRP else (REASONING,)
 
+    def checks(self, run: RunView) -> Iterable[ConfigIssue]:
+        """Rules between these settings and those of the run."""
+        return [*_own(run), *super().checks(run)]
+
+    def plan_lines(self, run: RunView) -> list[str]:
+        """The course of the phases."""
+        one = "a pass that counts successes, then " if self.filter.enabled else ""
+        phases = ", then ".join(self.phase_roles)
+        times = "until the limit of steps" if self.iterations is None else f"{self.iterations} time(s)"
+        lines = [
+            f"phases: {phases}; each {one}{self.episodes} training pass(es); {times}",
+            f"trained: one agent at a time, at most {self.group_size} responses for each new problem",
+        ]
+        policies = {run.settings.policy_of(role) for role in (REASONING, META_THINKING)}
+        if len(self.phase_roles) > 1 and len(policies) == 1:
+            lines.append(
+                "! both agents have the same weights: each phase changes the other agent too; the paper has "
+                "policies=model_per_role"
+            )
+        return lines
+
 
 class Evaluation(EvaluationConfig):
     """Evaluation of plan and solution together on the held-out problems."""
@@ -142,27 +169,31 @@ def grammar_roles(config: Config) -> frozenset[str]:
     return frozenset({META_THINKING} if held and META_THINKING in config.train_roles else ())
 
 
-def stage_plans(config: Config) -> tuple[StagePlan, ...]:
+def stages(config: Config) -> tuple[Stage, ...]:
     """The most that the stages of a pass hold for each problem of `data.train_batch_size`, those of passes
     that count among them."""
     trained = config.phase_roles
     most = max(config.group_size, config.filter.samples if config.filter.enabled else 0)
     if config.process is not Process.MAMRP:
-        return (StagePlan(SOLUTION, REASONING, 1, True, most),)
+        return (Stage(SOLUTION, REASONING, most, rewarded_later=True),)
     if META_THINKING not in trained:
         # A problem with several plans stands for as many.
         plans, groups, solutions = 1, 1, most
     else:
         plans, groups, solutions = most, most, config.solutions_per_plan
+    program = json_actions.PROGRAM if config.plan_form is PlanForm.JSON else "single_call"
     return (
-        StagePlan(PLAN, META_THINKING, 1, META_THINKING in trained, plans),
-        StagePlan(SOLUTION, REASONING, groups, REASONING in trained, solutions),
+        Stage(
+            PLAN,
+            META_THINKING,
+            plans,
+            rollout=program,
+            trained=META_THINKING in trained,
+            rewarded_later=True,
+            next=(SOLUTION,),
+        ),
+        Stage(SOLUTION, REASONING, solutions, groups, trained=REASONING in trained, rewarded_later=True),
     )
-
-
-def checks(run: RunView) -> list[ConfigIssue]:
-    """What the settings say together."""
-    return [*_own(run), *estimator_checks(run)]
 
 
 def _own(run: RunView) -> Iterator[ConfigIssue]:

@@ -60,6 +60,11 @@ class PlanAndSolve(Evaluation):
             self.metrics |= {"accuracy": BOTH, "first_order_accuracy": FIRST, "order_agreement": AGREE}
 
     @property
+    def most_calls(self) -> dict[str, int]:
+        """A plan, and a solution for each order of the answers."""
+        return {role: 2 if self.both_orders and role == REASONING else 1 for role in self.roles}
+
+    @property
     def curves(self) -> tuple[str, ...]:
         """How many answers are right."""
         return ("accuracy", *(("first_order_accuracy",) if self.both_orders else ()))

@@ -11,6 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from marsrl_verl.algos.rema.prompts import REASONING
+from marsrl_verl.algos.rema.single_turn.config import Config, Process
+from marsrl_verl.algos.rema.single_turn.plans import key_of
+from marsrl_verl.core.method import MethodTools
+from marsrl_verl.core.request import Problem
+from marsrl_verl.core.schedule import Passes, Schedule, Trained, Unit
+
 
 @dataclass(slots=True)
 class Phases:
@@ -121,3 +128,73 @@ class SuccessFilter:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with saved counts."""
         self.counts = {str(problem): [int(one) for one in found] for problem, found in state.items()}
+
+
+class PhaseSchedule(Schedule):
+    """Phases of the agents, one after the other, over problems that are filtered anew in each."""
+
+    unit = Unit.PROBLEM
+    passes = Passes.DRAINED
+
+    def __init__(self, config: Config, tools: MethodTools) -> None:
+        super().__init__(config, tools)
+        self.phases = Phases(config.phase_roles, config.episodes, config.filter.enabled, config.iterations)
+        self.filter = SuccessFilter(config.filter.lowest, config.filter.highest)
+
+    @classmethod
+    def most_trained(cls, config: Config) -> int:
+        """A step trains one agent, and passes that count successes, with more responses, train none."""
+        return config.group_size
+
+    @classmethod
+    def most_steps(cls, config: Config, problems: int, per_step: int) -> int | None:
+        """The steps of all phases if each pass asks all problems; most training passes ask fewer."""
+        if config.iterations is None:
+            return None
+        counting = -(-problems // per_step) if config.filter.enabled else 0
+        asked = [_problems_per_step(config, role, per_step) for role in config.phase_roles]
+        return config.iterations * sum(counting + config.episodes * -(-problems // one) for one in asked)
+
+    def admits(self, problem: Problem) -> bool:
+        """All problems where successes are counted, then those that are solved now and then."""
+        if self.phases.left is not None and self.phases.left < 0:
+            return False
+        return not self.phases.filtered or self.phases.filtering or self.filter.keeps(key_of(problem))
+
+    def problems_per_step(self, configured: int) -> int:
+        """Fewer where each becomes several prompts of the reasoning agent."""
+        if self.phases.filtering:
+            return configured
+        return _problems_per_step(self.config, self.phases.role, configured)
+
+    def pass_ended(self, step: int) -> None:
+        """On to the next pass; a new phase counts anew."""
+        if self.phases.next_pass():
+            self.filter.forget()
+
+    def passes_left(self) -> int | None:
+        """Those of the phases that are left."""
+        return None if self.phases.left is None else max(0, self.phases.left)
+
+    def trained(self, step: int) -> Trained:
+        """The phase's agent; nobody while successes are counted."""
+        if self.phases.filtering:
+            return Trained(policies=frozenset())
+        name = self.tools.policies.get(self.phases.role)
+        return Trained(frozenset({self.phases.role}), None if name is None else frozenset({name}))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pass, and what was counted in its phase."""
+        return {"pass": self.phases.number, "counts": self.filter.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues in the same pass."""
+        self.phases.number = int(state["pass"])
+        self.filter.load_state_dict(state["counts"])
+
+
+def _problems_per_step(config: Config, role: str, configured: int) -> int:
+    """Problems of a training step: fewer if each becomes several prompts of the agent that is trained."""
+    if config.process is not Process.MAMRP or role != REASONING:
+        return configured
+    return max(1, configured // config.plans_per_problem)

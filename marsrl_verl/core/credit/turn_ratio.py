@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from marsrl_verl.algos.estimator import Estimator, EstimatorConfig
-from marsrl_verl.core.method import LossSpec, RunView
+from marsrl_verl.core.credit.estimator import Estimator, EstimatorConfig
+from marsrl_verl.core.credit.interface import LossSpec
 from marsrl_verl.core.sequence import LABEL, TURN
 from marsrl_verl.settings.choices import TurnRatio
 from marsrl_verl.settings.declaration import Settings, limits
 from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.run_view import RunView
 
 LOSS = "marsrl_verl.losses.turn_ratio:turn_ratio"
 WIDEST_GEOMETRIC = 0.01

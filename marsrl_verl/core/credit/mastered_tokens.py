@@ -50,11 +50,6 @@ class MasteredTokens:
 
     config: MasteredTokensConfig = field(default_factory=MasteredTokensConfig)
 
-    @classmethod
-    def from_config(cls, config: MasteredTokensConfig) -> MasteredTokens:
-        """From the `mastered_tokens` node."""
-        return cls(config)
-
     def mastered(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_]:
         """(N,) tokens that are well mastered and positive.
 

@@ -1,0 +1,121 @@
+"""The advantage estimator that a method's settings choose, for methods whose trajectories are independent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from marsrl_verl.core.credit.advantages import comparable_rows, group_relative, reinforce_plus_plus
+from marsrl_verl.core.credit.interface import Credit
+from marsrl_verl.core.credit.mastered_tokens import MasteredTokens, MasteredTokensConfig
+from marsrl_verl.core.group import Group
+from marsrl_verl.core.rows import RowRef, Rows
+from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import MethodConfig, Needs, limits
+from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.run_view import RunView
+
+
+class Estimator(Choice):
+    """What a response's reward is compared with."""
+
+    GROUP = "group"
+    """The rewards of its group (GRPO, arXiv 2402.03300)."""
+    REINFORCE_PP = "reinforce_pp"
+    """The returns of all tokens of the step (REINFORCE++, arXiv 2501.03262)."""
+
+
+class MaskedConfig(MethodConfig):
+    """Settings of a method with UloRL's masking."""
+
+    resumable: ClassVar[frozenset[str]] = frozenset({"mastered_tokens"})
+
+    mastered_tokens: MasteredTokensConfig = Field(default_factory=MasteredTokensConfig)
+    """Which tokens of correct responses are left out of the loss."""
+
+
+class EstimatorConfig(MaskedConfig):
+    """Settings of a method whose estimator is chosen."""
+
+    resumable: ClassVar[frozenset[str]] = frozenset({"estimator", "gamma", "normalize_std"})
+
+    estimator: Estimator = Estimator.GROUP
+    """`group`: advantages relative to the group, one for each response; groups with equal rewards are not
+    trained. `reinforce_pp`: discounted returns of every token, whitened over the step; all responses are
+    trained. With `algorithm.use_kl_in_reward` a response's reward loses its KL as a whole in the one, token
+    by token in the other."""
+    gamma: float = limits(
+        1.0, gt=0.0, le=1.0, why="a later reward counts", needs=Needs("estimator", Estimator.REINFORCE_PP)
+    )
+    """Discount of a reward for each token before it (`reinforce_pp`)."""
+    normalize_std: bool = limits(True, needs=Needs("estimator", Estimator.GROUP))
+    """Divide group-relative rewards by the group's standard deviation (GRPO); false: Dr. GRPO (arXiv
+    2503.20783)."""
+
+    def checks(self, run: RunView) -> Iterable[ConfigIssue]:
+        """What the estimator has to know, and a step of the run would not."""
+        smallest = run.settings.pipeline.min_group
+        in_reward = bool(run.get("algorithm.use_kl_in_reward"))
+        if in_reward and smallest is not None and self.estimator is Estimator.GROUP:
+            what = (
+                "Responses of a group are compared by their rewards less KL, and with "
+                f"marsrl.pipeline.min_group = {smallest} some are trained, and their KL is known, in an "
+                "earlier step than others."
+            )
+            fix = "Leave one of them out, or set marsrl.algo.estimator=reinforce_pp."
+            yield ConfigIssue("algorithm.use_kl_in_reward", what, fix, True)
+
+
+class MaskingCredit(Credit):
+    """Credit with UloRL's masking of mastered tokens (`MaskedConfig`)."""
+
+    def __init__(self, config: MaskedConfig) -> None:
+        super().__init__(config)
+        self.mastered = MasteredTokens(config.mastered_tokens)
+
+    @property
+    def needs_entropies(self) -> bool:
+        """Whether UloRL's masking is on."""
+        return self.mastered.config.enabled
+
+    def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
+        """Well-mastered tokens of correct responses (UloRL), where that is on."""
+        return self.mastered.masks(rows, advantages)
+
+    def token_shares(self, rows: Rows, advantages: NDArray[np.float32]) -> dict[str, NDArray[np.bool_]]:
+        """Well-mastered tokens, whether they are left out or not."""
+        return {"mastered_token_share": self.mastered.mastered(rows, advantages)}
+
+
+class EstimatorCredit(MaskingCredit):
+    """Relative to the group or to the step, as the settings choose (`EstimatorConfig`)."""
+
+    counts_kl = True
+    config: EstimatorConfig
+
+    def keep(self, groups: Sequence[Group]) -> list[RowRef]:
+        """The comparable sequences (`advantages.comparable_rows`); relative to the group those of groups
+        whose rewards are not all equal."""
+        return comparable_rows(groups, differing=self.config.estimator is Estimator.GROUP)
+
+    def factors(self, rows: Rows) -> NDArray[np.float64] | None:
+        """(B,) what the rows' advantages are multiplied by; None: 1."""
+        return None
+
+    def advantages(self, rows: Rows) -> NDArray[np.float32]:
+        """(N,) the estimator's, times `factors`."""
+        factors = self.factors(rows)
+        scale: Any = 1.0 if factors is None else factors
+        if self.config.estimator is Estimator.GROUP:
+            values = group_relative(rows, normalize_std=self.config.normalize_std)
+            return rows.spread((values * scale).astype(np.float32))
+        returns = self.returns(rows)
+        return (returns if factors is None else returns * rows.spread(factors)).astype(np.float32)
+
+    def returns(self, rows: Rows) -> NDArray[np.float64]:
+        """(N,) whitened returns (`reinforce_pp`)."""
+        return reinforce_plus_plus(rows, gamma=self.config.gamma)

@@ -1,0 +1,117 @@
+"""When what is trained: units, passes over the data, problems of a step, and whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from marsrl_verl.core.request import Problem
+from marsrl_verl.settings.choices import Choice
+
+if TYPE_CHECKING:
+    from marsrl_verl.core.method import MethodTools
+
+
+class Unit(Choice):
+    """What is trained together."""
+
+    GROUP = "group"
+    """Each group in the step in which it completes."""
+    PROBLEM = "problem"
+    """All groups of a problem, when the problem ends."""
+
+
+class Passes(Choice):
+    """How passes over the data follow each other."""
+
+    CONTINUOUS = "continuous"
+    """The next one begins while problems of the last one are on their way."""
+    DRAINED = "drained"
+    """The next one begins when the last one's problems have ended (`Schedule.pass_ended`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What an update trains."""
+
+    roles: frozenset[str] | None = None
+    """Roles whose sequences enter the loss; None: all."""
+    policies: frozenset[str] | None = None
+    """Policies that are updated; None: all with weights, empty: none."""
+
+
+class Schedule:
+    """When what is trained; by default every group in its step, all roles and policies together.
+
+    Its state is part of the checkpoint.
+
+    Args:
+        config: the method's settings (`Method.Config`).
+        tools: what the method is built with.
+    """
+
+    unit: ClassVar[Unit] = Unit.GROUP
+    passes: ClassVar[Passes] = Passes.CONTINUOUS
+
+    def __init__(self, config: Any, tools: MethodTools) -> None:
+        self.config, self.tools = config, tools
+
+    # --- the most that a run can come to, for the plan ---------------------------------------------
+
+    @classmethod
+    def most_problems(cls, config: Any, configured: int) -> int:
+        """Most new problems of a step."""
+        return configured
+
+    @classmethod
+    def most_trained(cls, config: Any) -> int | None:
+        """Most responses to a problem that one step trains; None: all of its trained stages."""
+        return None
+
+    @classmethod
+    def most_steps(cls, config: Any, problems: int, per_step: int) -> int | None:
+        """Most steps of all passes, where `passes` is drained; None: without end.
+
+        Args:
+            config: the method's settings.
+            problems: of the training data.
+            per_step: as configured (`data.train_batch_size`).
+        """
+        return None
+
+    # --- problems ----------------------------------------------------------------------------------
+
+    def admits(self, problem: Problem) -> bool:
+        """Whether a problem of the data is asked in this pass."""
+        return True
+
+    def problems_per_step(self, configured: int) -> int:
+        """Problems of the next step; `configured` unless their number is adapted."""
+        return configured
+
+    def pass_ended(self, step: int) -> None:
+        """Goes on to the next pass, where `passes` is drained: the data is through, and all of it was
+        trained. `step` is the first one of the next pass."""
+
+    def passes_left(self) -> int | None:
+        """Passes that follow the one under way, where `passes` is drained; 0: training ends with it. None:
+        as many as the limits of the run allow."""
+        return None
+
+    # --- training ----------------------------------------------------------------------------------
+
+    def trained(self, step: int) -> Trained:
+        """What the update of a step trains."""
+        return Trained()
+
+    # --- checkpoint --------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold of the schedule, as plain data."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues with a saved state."""
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, the checkpoint has {sorted(state)}")
