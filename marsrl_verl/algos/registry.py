@@ -14,11 +14,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
+from typing import Any
 
 import marsrl_verl.algos
-from marsrl_verl.core.method import Method
+from marsrl_verl.core.credit import Credit
+from marsrl_verl.core.method import Method, Role
+from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.schedule import Schedule
+from marsrl_verl.settings.declaration import MethodConfig
+from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.imports import ImportTargetError, import_target
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 
@@ -44,7 +51,7 @@ def method_class(name: object) -> type[Method]:
     """The class of a method.
 
     Raises:
-        ConfigError: no method has this name, its class can't be imported, or is no method.
+        ConfigError: no method has this name, its class can't be imported, is no method, or declares one wrongly.
     """
     target = str(name)
     if ":" not in target:
@@ -72,10 +79,52 @@ def _load(target: str) -> type[Method]:
         what = f"Expected a class derived from {Method.__module__}:{Method.__name__}, found {found}."
         fix = f"Methods in {module.__name__}: {', '.join(there) or 'none'} (docs/new_method.md)."
         raise ConfigError([ConfigIssue(KEY, what, fix, target)])
-    if inspect.isabstract(cls):
-        what = f"The class does not define {', '.join(sorted(cls.__abstractmethods__))}."
-        raise ConfigError([ConfigIssue(KEY, what, "Define them (docs/new_method.md).", target)])
+    if faults := list(declaration_faults(cls)):
+        fix = f"Correct {source_of(cls)} (docs/new_method.md)."
+        raise ConfigError([ConfigIssue(KEY, what, fix, target) for what in faults])
     return cls
+
+
+def source_of(cls: type) -> str:
+    """File and line of a class."""
+    try:
+        return f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
+    except (OSError, TypeError):
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+
+_PARTS: dict[str, type] = {
+    "Config": MethodConfig,
+    "Evaluation": EvaluationConfig,
+    "Prompts": Prompts,
+    "Credit": Credit,
+    "Schedule": Schedule,
+}
+"""Class attributes of a method, and what each is derived from."""
+
+
+def declaration_faults(cls: type[Method]) -> Iterator[str]:
+    """What is wrong with the class attributes of a method."""
+    for name, base in _PARTS.items():
+        found = getattr(cls, name)
+        if not (inspect.isclass(found) and issubclass(found, base)):
+            yield f"{cls.__name__}.{name}: expected a class derived from {base.__name__}, found {found!r}."
+        elif inspect.isabstract(found):
+            missing = ", ".join(sorted(found.__abstractmethods__))
+            yield f"{cls.__name__}.{name} = {found.__name__} does not define {missing}."
+    yield from _role_faults(cls)
+
+
+def _role_faults(cls: type[Method]) -> Iterator[str]:
+    roles: Any = cls.roles
+    if not isinstance(roles, Mapping) or not roles:
+        yield f"{cls.__name__}.roles: expected a mapping like {{'solver': Role(answers=True)}}, found {roles!r}."
+        return
+    for name, role in roles.items():
+        if not isinstance(role, Role):
+            yield f"{cls.__name__}.roles[{name!r}]: expected a Role, found {role!r}."
+        if not str(name).isidentifier() or name == "default":
+            yield f"{cls.__name__}.roles has {name!r}: expected a word, and another one than default."
 
 
 def _unknown(name: object, known: dict[str, str]) -> ConfigIssue:
