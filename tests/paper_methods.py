@@ -11,7 +11,7 @@ import numpy as np
 from scripted_client import runner
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method
+from marsrl_verl.core.method import Method, trained_rows
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import Rows
@@ -25,8 +25,8 @@ class Trained:
 
     def __init__(self, method: Method, step: int, groups: list[Group]) -> None:
         self.step, self.groups = step, groups
-        self.rows = Rows.of(groups, method.select(groups, step))
-        self.advantages = method.advantages(self.rows) if len(self.rows) else np.zeros(0, np.float32)
+        self.rows = Rows.of(groups, trained_rows(method, groups, step))
+        self.advantages = method.credit.advantages(self.rows) if len(self.rows) else np.zeros(0, np.float32)
 
 
 def train(
@@ -59,7 +59,8 @@ def train(
         scheduler.absorb(list(asyncio.run(round_of(scheduler.next_round())))[:: -1 if step % 2 else 1])
         result = scheduler.finish_step()
         found.append(Trained(one, step, result.trained))
-        weights.updated(one.train_policies(step, frozenset(weights.trained)), step)
+        due = one.schedule.trained(step).policies
+        weights.updated(weights.trained if due is None else due, step)
         state = {
             "scheduler": scheduler.state_dict(),
             "policies": weights.state_dict(),

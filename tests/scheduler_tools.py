@@ -1,23 +1,23 @@
 """A small method, short prompts and a driver for scheduler tests."""
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from marsrl_script import ScriptedEngine, SkillModel
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import RolePrompts
-from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
+from marsrl_verl.core.credit import EstimatorConfig
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Stage, StagePlan
+from marsrl_verl.core.method import Method, MethodTools, Role
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
-from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 
 ROLES = ("solver", "verifier", "corrector", "meta_thinking", "reasoning", "a", "b")
@@ -39,26 +39,44 @@ class ShortPrompts(RolePrompts):
         return ({"role": "user", "content": f"{problem.question} Repair: {solution} Report: {report}"},)
 
 
+def build(
+    cls: type[Method],
+    prompts: Any,
+    config: Any = None,
+    *,
+    seed: int = 1,
+    limits: Mapping[str, int | None] | None = None,
+    tokens: Callable[[Any], int] = len,
+    policies: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Any:
+    """A method with settings of its own, the others at their defaults.
+
+    Args:
+        limits: longest prompts by role, as `tokens` counts them; None: prompts of every length are asked.
+        policies: by role.
+    """
+    config = cls.Config(**{"name": cls.__name__, **settings}) if config is None else config
+    return cls(config, MethodTools(prompts, tokens, limits or {}, seed=seed, policies=policies or {}))
+
+
 class TwoStages(Method):
     """Every problem has `fan[0]` groups at stage a and, if any reward is 1, `fan[1]` groups at stage b."""
 
-    stages: tuple[Stage, ...] = (Stage("a", "a", next=("b",)), Stage("b", "b"))
+    roles: ClassVar[Mapping[str, Role]] = {"a": Role(), "b": Role()}
 
     def __init__(self, fan: tuple[int, int] = (1, 2), n: int = 2) -> None:
+        super().__init__(EstimatorConfig(name="two_stages", group_size=max(n, 2)), MethodTools(None))
         self.fan = fan
         self.n = n
 
     @classmethod
-    def plan(cls, config) -> tuple[StagePlan, ...]:
-        return (StagePlan("a", "a", 1, True, 2), StagePlan("b", "b", 2, True, 2))
+    def stages(cls, config) -> tuple[Stage, ...]:
+        return (Stage("a", "a", 2, next=("b",)), Stage("b", "b", 2, 2))
 
     def requests(self, problem: Problem, name: str, count: int, step: int, parent: str | None = None):
-        stage = next(one for one in self.stages if one.name == name)
-        ids = [f"{problem.problem_id}/{name}/{slot}" for slot in range(count)]
-        return [
-            RolloutRequest(one, problem, name, stage.role, (), self.n, parent_id=parent, created_step=step)
-            for one in ids
-        ]
+        stage = next(one for one in self.stages(self.config) if one.name == name)
+        return [stage.request(problem, (), step, slot, n=self.n, parent_id=parent) for slot in range(count)]
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         return self.requests(problem, "a", self.fan[0], step)
@@ -66,15 +84,6 @@ class TwoStages(Method):
     def next_requests(self, problem, stage, groups: list[Group], step) -> list[RolloutRequest] | None:
         good = [one for group in groups for one in group.trajectories if one.value == 1.0]
         return self.requests(problem, "b", self.fan[1], step, good[0].trajectory_id) if good else []
-
-    def trains(self, groups) -> bool:
-        return any(len(set(group.rewards)) > 1 for group in groups)
-
-    def select(self, groups, step):
-        return comparable_rows(groups)
-
-    def advantages(self, rows: Rows):
-        return rows.spread(group_relative(rows).astype(np.float32))
 
 
 def single_call(
@@ -246,7 +255,7 @@ def drive(
 
 
 def marsrl(**settings) -> MarsRL:
-    return MarsRL(ShortPrompts(), **{"seed": 1, "group_size": 3, **settings})
+    return build(MarsRL, ShortPrompts(), **{"group_size": 3, **settings})
 
 
 def rewarded_group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:

@@ -3,9 +3,9 @@
 import asyncio
 import re
 
-from marsrl_verl.core.credit.advantages import comparable_rows
-from marsrl_verl.core.method import Method, Stage, StagePlan
-from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.credit import EstimatorCredit
+from marsrl_verl.core.method import Method, Role
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput
 
 
@@ -27,34 +27,22 @@ class TwoTurns:  # the rollout program; what the calculator writes has mask 0: i
         return chat.trajectory(events=events)
 
 
-class Calculator(Method):
-    roles = ("agent",)
-    stages = (Stage("answer", "agent"),)
-    rollouts = (rollout := "own_method.calculator:TwoTurns",)  # `rollout`: in the evaluation too
+class LeaveOneOut(EstimatorCredit):  # a reward against the mean of the group's others
+    def advantages(self, rows):
+        every = [(rows.trajectory(row).value, rows.group(row).rewards) for row in range(len(rows))]
+        worth = [value - (sum(rewards) - value) / (len(rewards) - 1) for value, rewards in every]
+        return rows.spread(worth).astype("float32")
 
-    def __init__(self, settings, tools):
-        self.prompts, self.n = tools.prompts, settings.algo.group_size
+
+class Calculator(Method):
+    roles = {"agent": Role(answers=True)}
+    Credit = LeaveOneOut
 
     @classmethod
-    def plan(cls, config):
-        return (StagePlan("answer", "agent", 1, True, config.group_size),)
-
-    def first_requests(self, problem, step):
-        asked = (f"{problem.problem_id}/answer/0", problem, "answer", "agent", self.prompts.problem(problem))
-        return [RolloutRequest(*asked, self.n, self.rollout, created_step=step)]
+    def stages(cls, config):
+        return (Stage("answer", "agent", config.group_size, rollout=TwoTurns),)
 
     def late_rewards(self, groups):  # right answers are worth less, the longer they are
         right = [one for group in groups for one in group.comparable if one.value > 0]
         least = min((one.tokens for one in right), default=0)
         return {one.trajectory_id: RewardResult(least / one.tokens, one.scored.info) for one in right}
-
-    def trains(self, groups):
-        return any(len(set(group.rewards)) > 1 for group in groups)
-
-    def select(self, groups, step):
-        return comparable_rows(groups)
-
-    def advantages(self, rows):  # a reward against the mean of the group's others, leaving itself out
-        every = [(rows.trajectory(row).value, rows.group(row).rewards) for row in range(len(rows))]
-        worth = [value - (sum(rewards) - value) / (len(rewards) - 1) for value, rewards in every]
-        return rows.spread(worth).astype("float32")

@@ -51,7 +51,7 @@ def method_class(name: object) -> type[Method]:
     """The class of a method.
 
     Raises:
-        ConfigError: no method has this name, its class can't be imported, is no method, or declares one wrongly.
+        ConfigError: no method has this name, its class can't be imported, or is no sound method.
     """
     target = str(name)
     if ":" not in target:
@@ -93,7 +93,7 @@ def source_of(cls: type) -> str:
         return f"{cls.__module__}:{cls.__qualname__}"
 
 
-_PARTS: dict[str, type] = {
+_PARTS: dict[str, Any] = {
     "Config": MethodConfig,
     "Evaluation": EvaluationConfig,
     "Prompts": Prompts,
@@ -110,15 +110,21 @@ def declaration_faults(cls: type[Method]) -> Iterator[str]:
         if not (inspect.isclass(found) and issubclass(found, base)):
             yield f"{cls.__name__}.{name}: expected a class derived from {base.__name__}, found {found!r}."
         elif inspect.isabstract(found):
-            missing = ", ".join(sorted(found.__abstractmethods__))
+            missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
             yield f"{cls.__name__}.{name} = {found.__name__} does not define {missing}."
+    needed = getattr(cls.Credit, "Config", MethodConfig)
+    if inspect.isclass(cls.Config) and not issubclass(cls.Config, needed):
+        yield (
+            f"{cls.__name__}.Config: expected a class derived from {needed.__module__}:{needed.__name__}, "
+            f"which {cls.Credit.__name__} reads, found {cls.Config.__name__}."
+        )
     yield from _role_faults(cls)
 
 
 def _role_faults(cls: type[Method]) -> Iterator[str]:
     roles: Any = cls.roles
     if not isinstance(roles, Mapping) or not roles:
-        yield f"{cls.__name__}.roles: expected a mapping like {{'solver': Role(answers=True)}}, found {roles!r}."
+        yield f"{cls.__name__}.roles: expected a mapping {{'solver': Role(answers=True)}}, found {roles!r}."
         return
     for name, role in roles.items():
         if not isinstance(role, Role):

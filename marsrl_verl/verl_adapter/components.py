@@ -14,7 +14,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
-from marsrl_verl.core.prompts import NO_PROBLEM, Prompts
+from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, interface
 from marsrl_verl.core.request import Message, Sampling, segment_length
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.evaluation.watch import Watch
@@ -29,7 +29,7 @@ from marsrl_verl.settings.choices import SeededTokens
 
 def build_prompts(settings: MarsRLConfig) -> Prompts:
     """The class that words the roles' prompts."""
-    base: type[Prompts] = method_class(settings.algo.name).Prompts
+    base: type[Prompts] = interface(method_class(settings.algo.name).Prompts)
     return load_class(settings.prompts.target, settings.prompts.kwargs, base)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from marsrl_verl.core.alternation import Alternation, AlternationConfig, alternation_checks
+from marsrl_verl.core.alternation import Alternation, AlternationConfig
 
 ROLES = ("plan", "solve")
 POLICIES = {"plan": "planner", "solve": "solver"}
@@ -59,11 +59,11 @@ def run(policies, frozen=()):
 )
 def test_turns_that_nobody_can_take_are_refused(policies, frozen, settings, key, what):
     config = AlternationConfig(enabled=True, **settings)
-    (issue,) = alternation_checks(run(policies, frozen), config, KEY, ROLES)
+    (issue,) = config.checks(run(policies, frozen), KEY, ROLES)
     assert issue.key == f"{KEY}.{key}"
     assert what in str(issue.what) or key == "first"
 
 
 def test_turns_that_can_be_taken_pass():
-    assert alternation_checks(run(POLICIES), AlternationConfig(enabled=True, first="solve"), KEY, ROLES) == []
-    assert alternation_checks(run({"plan": "a", "solve": "a"}), AlternationConfig(), KEY, ROLES) == []
+    assert list(AlternationConfig(enabled=True, first="solve").checks(run(POLICIES), KEY, ROLES)) == []
+    assert list(AlternationConfig().checks(run({"plan": "a", "solve": "a"}), KEY, ROLES)) == []

@@ -3,12 +3,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheduler_tools import build
 
-from marsrl_verl.algos.base import PromptLimits
+from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.group import Group
+from marsrl_verl.core.method import is_trained
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
@@ -18,9 +20,9 @@ PROBLEM = Problem("p", "1 + 1 = ?", "2")
 LIMITS = {"solver": 10_000, "verifier": 10_000, "corrector": 10_000}
 
 
-def build(seed: int = 1, prompt_tokens=None, limits=LIMITS, **settings) -> MarsRL:
-    longest = PromptLimits(prompt_tokens, limits) if prompt_tokens else None
-    return MarsRL(MathPrompts(), seed=seed, limits=longest, **{"group_size": 4, **settings})
+def marsrl(seed: int = 1, prompt_tokens=None, limits=LIMITS, **settings) -> MarsRL:
+    measured = {"limits": limits, "tokens": prompt_tokens} if prompt_tokens else {}
+    return build(MarsRL, MathPrompts(), seed=seed, **measured, **{"group_size": 4, **settings})
 
 
 def answered(item: RolloutRequest, rewards: list[RewardResult], texts=None, reasons=None) -> Group:
@@ -51,8 +53,8 @@ INVALID = judgement(Verdict.INVALID, 0.0, report="hm")
 
 
 def test_the_chain_of_the_paper():
-    method = build()
-    assert [(stage.name, stage.role) for stage in method.stages] == [
+    method = marsrl()
+    assert [(stage.name, stage.role) for stage in method.stages(method.config)] == [
         ("solver", "solver"),
         ("verifier_1", "verifier"),
         ("corrector_1", "corrector"),
@@ -62,7 +64,7 @@ def test_the_chain_of_the_paper():
 
 
 def test_a_solver_request_asks_the_problem():
-    [item] = build().first_requests(PROBLEM, step=7)
+    [item] = marsrl().first_requests(PROBLEM, step=7)
     assert item == RolloutRequest(
         group_id="p/solver/0",
         problem=PROBLEM,
@@ -75,7 +77,7 @@ def test_a_solver_request_asks_the_problem():
 
 
 def test_verifiers_judge_chosen_solutions_with_their_rewards():
-    method = build()
+    method = marsrl()
     requests = method.next_requests(PROBLEM, "solver", [solutions(method, [1.0, 0.0, 1.0, 0.0])], step=3)
     assert [item.group_id for item in requests] == ["p/verifier_1/0", "p/verifier_1/1"]
     assert {item.parent_id for item in requests} == {"p/solver/0#1", "p/solver/0#3"}
@@ -86,7 +88,7 @@ def test_verifiers_judge_chosen_solutions_with_their_rewards():
 
 
 def test_correctors_get_the_judged_solution_and_the_report():
-    method = build(requests_per_stage=1)
+    method = marsrl(requests_per_stage=1)
     [judged] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0, 1.0, 1.0, 1.0])], 0)
     verdicts = answered(judged, [PASSED, flagged(1.0, "step 2 is false"), INVALID, PASSED])
     [item] = method.next_requests(PROBLEM, "verifier_1", [verdicts], 0)
@@ -101,7 +103,7 @@ def test_correctors_get_the_judged_solution_and_the_report():
 
 
 def test_a_verifier_whose_scorer_says_nothing_of_a_report_is_shown_whole():
-    method = build(requests_per_stage=1)
+    method = marsrl(requests_per_stage=1)
     [judged] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     verdicts = answered(judged, [PASSED, PASSED, PASSED, flagged(1.0, None)], texts=["", "", "", "Wrong!"])
     [item] = method.next_requests(PROBLEM, "verifier_1", [verdicts], 0)
@@ -109,7 +111,7 @@ def test_a_verifier_whose_scorer_says_nothing_of_a_report_is_shown_whole():
 
 
 def test_a_report_that_the_released_rule_lost_stays_lost():
-    method = build(requests_per_stage=1)
+    method = marsrl(requests_per_stage=1)
     [judged] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     verdicts = answered(judged, [PASSED, PASSED, PASSED, flagged(1.0, "")], texts=["", "", "", "Wrong!"])
     [item] = method.next_requests(PROBLEM, "verifier_1", [verdicts], 0)
@@ -117,7 +119,7 @@ def test_a_report_that_the_released_rule_lost_stays_lost():
 
 
 def test_the_second_verifier_judges_the_corrector():
-    method = build(requests_per_stage=1)
+    method = marsrl(requests_per_stage=1)
     [first] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     [second] = method.next_requests(PROBLEM, "verifier_1", [answered(first, [flagged(1.0)] * 4)], 0)
     corrections = answered(second, [RewardResult(1.0)] * 4)
@@ -130,7 +132,7 @@ def test_the_second_verifier_judges_the_corrector():
 
 
 def test_cut_off_and_empty_solutions_are_not_passed_on():
-    method = build()
+    method = marsrl()
     group = solutions(
         method,
         [0.0, 0.0, 1.0, 0.0],
@@ -142,7 +144,7 @@ def test_cut_off_and_empty_solutions_are_not_passed_on():
 
 
 def test_a_solution_that_could_not_be_graded_is_not_judged():
-    method = build()
+    method = marsrl()
     group = solutions(method, [0, 0, 1, 1])
     for one in group.trajectories[:2]:
         one.reward = RewardResult(0.0, error="the grader took longer than 10 s", graded=False)
@@ -151,7 +153,7 @@ def test_a_solution_that_could_not_be_graded_is_not_judged():
 
 
 def test_a_garbled_answer_is_judged_like_any_wrong_one():
-    method = build()
+    method = marsrl()
     group = solutions(method, [0, 1, 1, 1])
     group.trajectories[0].reward = RewardResult(0.0, error="parsing failed")
     requests = method.next_requests(PROBLEM, "solver", [group], 1)
@@ -159,7 +161,7 @@ def test_a_garbled_answer_is_judged_like_any_wrong_one():
 
 
 def test_only_readable_wrong_verdicts_of_finished_answers_lead_to_a_corrector():
-    method = build()
+    method = marsrl()
     [judged, _] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     outcomes = [PASSED, INVALID, flagged(1.0), RewardResult(0.0, error="grader failed")]
     reasons = [FinishReason.STOP, FinishReason.STOP, FinishReason.LENGTH, FinishReason.STOP]
@@ -170,7 +172,7 @@ def test_a_prompt_that_is_too_long_gives_way_to_the_next_candidate():
     def tokens(messages) -> int:
         return 10_001 if "long" in messages[-1]["content"] else 10_000
 
-    method = build(prompt_tokens=tokens, requests_per_stage=2)
+    method = marsrl(prompt_tokens=tokens, requests_per_stage=2)
     group = solutions(method, [0.0, 0.0, 0.0, 1.0], texts=["long a", "long b", "c", "d"])
     requests = method.next_requests(PROBLEM, "solver", [group], 0)
     assert [item.inputs["solution"] for item in requests] == ["c", "d"]
@@ -183,7 +185,7 @@ def test_only_the_prompts_of_chosen_requests_are_measured():
         measured.append(messages)
         return 1
 
-    method = build(prompt_tokens=tokens, requests_per_stage=2, group_size=8)
+    method = marsrl(prompt_tokens=tokens, requests_per_stage=2, group_size=8)
     group = solutions(method, [0.0] * 8)
     measured.clear()
     assert len(method.next_requests(PROBLEM, "solver", [group], 0)) == 2
@@ -191,7 +193,7 @@ def test_only_the_prompts_of_chosen_requests_are_measured():
 
 
 def test_a_problem_that_is_too_long_for_the_solver_has_no_request():
-    method = build(prompt_tokens=lambda messages: 11, limits={**LIMITS, "solver": 10})
+    method = marsrl(prompt_tokens=lambda messages: 11, limits={**LIMITS, "solver": 10})
     assert method.first_requests(PROBLEM, 0) == []
 
 
@@ -199,7 +201,7 @@ def test_a_problem_that_is_too_long_for_the_solver_has_no_request():
 
 
 def verifier_classes(rewards: list[float], **settings) -> list[float]:
-    method = build(**settings)
+    method = marsrl(**settings)
     requests = method.next_requests(PROBLEM, "solver", [solutions(method, rewards)], 0)
     return sorted(item.inputs["solution_reward"] for item in requests)
 
@@ -215,7 +217,7 @@ def test_what_verifiers_are_given():
 
 
 def corrector_classes(rewards: list[float], **settings) -> list[float]:
-    method = build(**settings)
+    method = marsrl(**settings)
     [judged, _] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     verdicts = answered(judged, [flagged(reward) for reward in rewards])
     by_id = {one.trajectory_id: one.value for one in verdicts.trajectories}
@@ -235,7 +237,7 @@ def test_random_corrector_requests_are_uniform_over_both_verifier_groups():
     C(8, 2) / C(9, 2) of the seeds."""
     shares = []
     for seed in range(600):
-        method = build(seed, selection="random", group_size=8)
+        method = marsrl(seed, selection="random", group_size=8)
         first, second = method.next_requests(PROBLEM, "solver", [solutions(method, [1, 0, *[0] * 6])], 1)
         groups = [
             answered(first, [flagged(0.0)] * 8),
@@ -248,7 +250,7 @@ def test_random_corrector_requests_are_uniform_over_both_verifier_groups():
 
 def test_requests_are_counted_per_problem_or_per_group():
     for scope, expected in (("problem", 2), ("group", 4)):
-        method = build(select_scope=scope)
+        method = marsrl(select_scope=scope)
         judged = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
         groups = [answered(item, [flagged(1.0)] * 4) for item in judged]
         requests = method.next_requests(PROBLEM, "verifier_1", groups, 0)
@@ -260,7 +262,7 @@ def test_requests_are_counted_per_problem_or_per_group():
 
 def answers_shown(answers: list[str | None], **settings) -> list[str]:
     """The texts that Verifiers get of incorrect solutions with these answers."""
-    method = build(**settings)
+    method = marsrl(**settings)
     [item] = method.first_requests(PROBLEM, 0)
     group = answered(item, [RewardResult(0.0, {"answer": answer}) for answer in answers])
     return [one.inputs["solution"] for one in method.next_requests(PROBLEM, "solver", [group], 0)]
@@ -284,7 +286,7 @@ def test_a_solution_that_does_not_fit_gives_way_to_another_with_its_answer():
 
 
 def test_distinct_answers_concern_verifiers_only():
-    method = build(distinct_answers=True)
+    method = marsrl(distinct_answers=True)
     requests = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     assert len(requests) == 1  # none of the four has a readable answer
     assert (
@@ -294,7 +296,7 @@ def test_distinct_answers_concern_verifiers_only():
 
 def test_distinct_answers_are_counted_over_the_groups_of_a_stage():
     for scope, expected in (("problem", 1), ("group", 2)):
-        method = build(distinct_answers=True, select_scope=scope)
+        method = marsrl(distinct_answers=True, select_scope=scope)
         judged = method.next_requests(
             PROBLEM,
             "solver",
@@ -316,7 +318,7 @@ def test_distinct_answers_are_counted_over_the_groups_of_a_stage():
 
 def test_choices_differ_between_seeds_and_problems_and_not_between_steps():
     def parents(seed: int, name: str, step: int) -> tuple:
-        method = build(seed=seed, group_size=8)
+        method = marsrl(seed=seed, group_size=8)
         problem = replace(PROBLEM, problem_id=name)
         [item] = method.first_requests(problem, step)
         group = answered(item, [RewardResult(0.0)] * 8)
@@ -336,7 +338,7 @@ rewards_lists = st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=4)
 )
 @settings(deadline=None)
 def test_every_request_has_its_own_parent(rewards, selection, k, seed):
-    method = build(seed=seed, selection=selection, requests_per_stage=k)
+    method = marsrl(seed=seed, selection=selection, requests_per_stage=k)
     requests = method.next_requests(PROBLEM, "solver", [solutions(method, rewards)], 0)
     assert len(requests) == min(k, 4) == len({item.parent_id for item in requests})
     for item in requests:
@@ -347,12 +349,12 @@ def test_every_request_has_its_own_parent(rewards, selection, k, seed):
 
 
 def test_equal_rewards_and_untrained_roles_are_not_trained():
-    method = build()
-    assert method.trains([solutions(method, [1, 0, 0, 0])])
-    assert not method.trains([solutions(method, [1, 1, 1, 1])])
-    assert not method.trains([solutions(method, [0, 0, 0, 0])])
-    followers = build(train_roles=["verifier", "corrector"])
-    assert not followers.trains([solutions(followers, [1, 0, 0, 0])])
+    method = marsrl()
+    assert is_trained(method, [solutions(method, [1, 0, 0, 0])], 1)
+    assert not is_trained(method, [solutions(method, [1, 1, 1, 1])], 1)
+    assert not is_trained(method, [solutions(method, [0, 0, 0, 0])], 1)
+    followers = marsrl(train_roles=["verifier", "corrector"])
+    assert not is_trained(followers, [solutions(followers, [1, 0, 0, 0])], 1)
     assert len(followers.next_requests(PROBLEM, "solver", [solutions(followers, [1, 0, 0, 0])], 0)) == 2
 
 
@@ -361,7 +363,7 @@ def test_equal_rewards_and_untrained_roles_are_not_trained():
     [(["solver"], "solver"), (["verifier"], "verifier_2"), (["solver", "corrector"], "corrector_2")],
 )
 def test_the_chain_ends_at_the_last_trained_role(train_roles, last):
-    assert build(train_roles=train_roles).stages[-1].name == last
+    assert MarsRL.stages(Config(train_roles=train_roles))[-1].name == last
 
 
 # --- settings --------------------------------------------------------------------------------------
@@ -377,5 +379,5 @@ def test_the_chain_ends_at_the_last_trained_role(train_roles, last):
 )
 def test_roles_without_a_stage_are_named(setting, message):
     with pytest.raises(ConfigError) as refused:
-        build(**setting)
+        marsrl(**setting)
     assert message in " ".join(str(refused.value).split())

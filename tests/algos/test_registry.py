@@ -59,8 +59,14 @@ REFUSED = {
     ),
     "half a method": (
         "strange_six:Mine",
-        "from marsrl_verl.core.method import Method\nclass Mine(Method):\n    pass\n",
-        "The class does not define",
+        "from marsrl_verl.core.credit import Credit\nfrom marsrl_verl.core.method import Method\n"
+        "class Half(Credit):\n    pass\nclass Mine(Method):\n    Credit = Half\n",
+        "Mine.Credit = Half does not define advantages, keep.",
+    ),
+    "roles that are no roles": (
+        "strange_seven:Mine",
+        "from marsrl_verl.core.method import Method\nclass Mine(Method):\n    roles = 'alice'\n",
+        "strange_seven.py:2 (docs/new_method.md)",
     ),
 }
 

@@ -13,6 +13,7 @@ from scheduler_tools import marsrl, problems, rewarded_group
 from marsrl_verl.algos.marsrl.role_balance import balance_roles, balance_verdicts, role_factors
 from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
+from marsrl_verl.core.method import is_trained, trained_rows
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.sequence import Sequence
@@ -127,7 +128,9 @@ def judged(name: str, right: bool, says_wrong: list[bool], length: int = 2) -> G
     group = rewarded_group(
         name, "verifier", [float(said is not right) for said in says_wrong], [length] * len(says_wrong)
     )
-    request = replace(group.request, inputs={"solution": "x", "solution_reward": float(right)})
+    request = replace(
+        group.request, stage="verifier_1", inputs={"solution": "x", "solution_reward": float(right)}
+    )
     return Group(request, group.trajectories)
 
 
@@ -157,8 +160,8 @@ def test_the_trainer_keeps_groups_whose_judgements_are_only_counted():
     unknown = judged("u", False, [])
     for balance, expected in (("inputs", False), ("classes", True), ("errors", True)):
         method = marsrl(verdict_balance=balance)
-        assert [method.trains([one]) for one in (alike, part, unknown)] == [expected, False, False]
-        assert method.select([alike], 1) == []
+        assert [is_trained(method, [one], 1) for one in (alike, part, unknown)] == [expected, False, False]
+        assert trained_rows(method, [alike], 1) == []
 
 
 def test_a_judgement_is_counted_in_the_step_that_trains_it():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.marsrl.config import Config, plan_lines
+from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.selection import Candidate, Strategy, choose, quotas
 
 
@@ -80,12 +80,13 @@ def settings_with(min_groups: int, **changes) -> SimpleNamespace:
 )
 def test_the_plan_says_which_outputs_become_inputs(changes, said):
     run = SimpleNamespace(settings=settings_with(1, **changes))
-    (line,) = plan_lines(run)
+    (line,) = run.settings.algo.plan_lines(run)
     assert said in line and line.startswith("  inputs of a stage after the first")
 
 
 def test_the_plan_of_the_solver_alone_speaks_of_no_inputs():
-    assert plan_lines(SimpleNamespace(settings=settings_with(4, train_roles=["solver"]))) == []
+    run = SimpleNamespace(settings=settings_with(4, train_roles=["solver"]))
+    assert run.settings.algo.plan_lines(run) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,8 @@ def test_the_plan_of_the_solver_alone_speaks_of_no_inputs():
     ],
 )
 def test_the_plan_says_that_groups_without_a_gradient_count_for_the_floor(least, changes, noted):
-    lines = plan_lines(SimpleNamespace(settings=settings_with(least, **changes)))
+    run = SimpleNamespace(settings=settings_with(least, **changes))
+    lines = run.settings.algo.plan_lines(run)
     found = [line for line in lines if "marsrl.pipeline.min_groups = 4 counts Verifier groups" in line]
     assert len(found) == noted
 

@@ -6,14 +6,13 @@ import pytest
 
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
-from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.batching import BatchPlan, optimizer_updates, plan_batch
 from marsrl_verl.config.schema import PipelineConfig
-from marsrl_verl.core.method import StagePlan
+from marsrl_verl.core.stage import Stage
 
 
-def stage_plans(**settings) -> tuple[StagePlan, ...]:
-    return MarsRL.plan(Config(**settings))
+def stage_plans(**settings) -> tuple[Stage, ...]:
+    return MarsRL.stages(Config(**settings))
 
 
 def test_published_step_holds_9216_responses():
@@ -34,7 +33,7 @@ def test_published_step_holds_9216_responses():
 
 def test_a_step_that_trains_less_than_its_stages_hold():
     """Of ReMA's published single turn 4 of each problem's 20 responses: 8 updates of 500 samples."""
-    stages = (StagePlan("plan", "a", 1, True, 10), StagePlan("solution", "b", 10, True, 1))
+    stages = (Stage("plan", "a", 10), Stage("solution", "b", 1, 10))
     plan = BatchPlan(stages, 1000, False, 8, 8, 1, None, most_trained=4)
     assert (plan.samples, plan.trained_rows, plan.rows_per_update) == (20_000, 4_000, 504)
     assert BatchPlan(stages, 1000, False, 8, 8, 1, None, most_trained=40).trained_rows == 20_000
@@ -43,18 +42,6 @@ def test_a_step_that_trains_less_than_its_stages_hold():
 def test_groups_multiply_when_inputs_count_per_group():
     plans = stage_plans(select_scope="group")
     assert [stage.groups_per_problem for stage in plans] == [1, 2, 4, 8, 16]
-
-
-@pytest.mark.parametrize("rounds", [0, 1, 2, 3])
-@pytest.mark.parametrize("roles", [["solver"], ["verifier", "corrector"], ["solver", "verifier"]])
-def test_stages_are_those_of_the_method(rounds, roles):
-    if rounds == 0 and roles != ["solver"]:
-        return
-    chosen = Config(correction_rounds=rounds, train_roles=roles)
-    method = MarsRL(MathPrompts(), chosen, seed=0)
-    assert [(plan.name, plan.role) for plan in MarsRL.plan(chosen)] == [
-        (stage.name, stage.role) for stage in method.stages
-    ]
 
 
 def test_untrained_stages_add_no_rows():
@@ -66,7 +53,7 @@ def test_untrained_stages_add_no_rows():
 
 
 def test_padding_fills_ranks_and_updates():
-    plan = BatchPlan((StagePlan("solver", "solver", 1, True, 3),), 5, True, 2, 2, 1, None)
+    plan = BatchPlan((Stage("solver", "solver", 3),), 5, True, 2, 2, 1, None)
     assert (plan.trained_rows, plan.row_multiple, plan.padded_rows) == (15, 4, 16)
     assert (plan.rows_per_update, plan.rows_per_rank) == (8, 4)
 

@@ -16,8 +16,14 @@ from marsrl_verl.settings.issues import ConfigError
 CODE = '''
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.config import Config as Base
-from marsrl_verl.core.method import LossSpec, Method, Stage, StagePlan
-from marsrl_verl.settings.declaration import limits
+from dataclasses import replace
+import numpy as np
+from marsrl_verl.algos.marsrl.credit import MarsCredit
+from marsrl_verl.core.credit import Credit, LossSpec
+from marsrl_verl.core.credit.advantages import comparable_rows
+from marsrl_verl.core.method import Method, Role, Traits
+from marsrl_verl.core.stage import Stage
+from marsrl_verl.settings.declaration import MethodConfig, limits
 from marsrl_verl.settings.issues import ConfigIssue
 
 class Config(Base):
@@ -28,48 +34,55 @@ class Config(Base):
     votes: int = limits(4, ge=2, why="one vote is no majority")
     """Responses that vote."""
 
+    def checks(self, run):
+        if self.votes <= self.group_size:
+            return super().checks(run)
+        return [ConfigIssue("marsrl.algo.votes", "More than there are.", "Lower it.", self.votes)]
+
+    def plan_lines(self, run):
+        return [f"  votes: {self.votes}"]
+
 class Voting(MarsRL):
     Config = Config
 
-    @classmethod
-    def checks(cls, run):
-        config = run.settings.algo
-        if config.votes <= config.group_size:
-            return super().checks(run)
-        return [ConfigIssue("marsrl.algo.votes", "More than there are.", "Lower it.", config.votes)]
-
-    @classmethod
-    def plan_lines(cls, run):
-        return [f"  votes: {run.settings.algo.votes}"]
+def spec(*columns):
+    class Own(MarsCredit):
+        @classmethod
+        def loss(cls, config):
+            return LossSpec("strange_voting.loss:of_turns", columns)
+    return Own
 
 class OwnLoss(Voting):
-    loss = classmethod(lambda cls, config: LossSpec("strange_voting.loss:of_turns"))
+    Credit = spec()
 
 class ReadsTurns(Voting):
-    columns = ("turn", "token_versions")
-    loss = classmethod(lambda cls, config: LossSpec("strange_voting.loss:of_turns", cls.columns))
+    Credit = spec("turn", "token_versions")
 
 class NotesTurns(ReadsTurns):
-    notes_turns = True
+    traits = classmethod(lambda cls, config: Traits(notes_turns=True))
 
-class ReadsNodes(ReadsTurns):
-    columns = ("node",)
+class ReadsNodes(Voting):
+    Credit = spec("node")
 
 class NotesNodes(ReadsNodes):
-    annotations = frozenset({"node"})
+    traits = classmethod(lambda cls, config: Traits(annotations=frozenset({"node"})))
 
-class ReadsReference(ReadsTurns):
-    columns = ("ref_log_probs",)
+class ReadsReference(Voting):
+    Credit = spec("ref_log_probs")
 
-class ReadsWeights(ReadsTurns):
-    columns = ("loss_weights",)
+class ReadsWeights(Voting):
+    Credit = spec("loss_weights")
+
+class Even(Credit):
+    """All tokens are worth the same."""
+    keep = lambda self, groups: comparable_rows(groups)
+    advantages = lambda self, rows: np.ones(rows.tokens, np.float32)
 
 class Bare(Method):
     """As little as a method can be, with a role that no other has."""
-    roles = ("agent",)
-    stages = (Stage("act", "agent"),)
-    plan = classmethod(lambda cls, config: (StagePlan("act", "agent", 1, True, config.group_size),))
-    first_requests = trains = select = advantages = None
+    roles = {"agent": Role()}
+    Config = MethodConfig
+    Credit = Even
 
 class Once:
     async def run(self, request, context):
@@ -78,28 +91,31 @@ class Once:
 class Growing(Once):
     pauses = grows = True
 
-class Typo(Voting):
-    rollouts = ("strange_voting.method:Ones",)
+def programs(*names):
+    def stages(cls, config):
+        one = Stage("solver", "solver", config.group_size)
+        return tuple(replace(one, name=f"solver_{k}", rollout=name) for k, name in enumerate(names))
+    return classmethod(stages)
 
-class TypoInEvaluation(Voting):
-    rollout = "singlecall"
+class Typo(Voting):
+    stages = programs("strange_voting.method:Ones")
+
+class TypoInTheName(Voting):
+    stages = programs("singlecall")
 
 class CannotPause(Voting):
-    rollouts = ("single_call", "strange_voting.method:Once")
-
-class OnlyEvaluatedAtOnce(Voting):
-    rollout = "strange_voting.method:Once"
+    stages = programs("single_call", "strange_voting.method:Once")
 
 class Trees(Voting):
-    rollouts = ("strange_voting.method:Growing",)
+    stages = programs(Growing)
 
 class Backwards(Voting):
     """Asks the problems another role than the first that it lists."""
-    roles = ("verifier", "corrector", "solver")
+    roles = {name: MarsRL.roles[name] for name in ("verifier", "corrector", "solver")}
 
 class Alone(Voting):
-    roles = ("solver",)
-    active_roles = classmethod(lambda cls, config, evaluation: cls.roles)
+    roles = {"solver": MarsRL.roles["solver"]}
+    active_roles = classmethod(lambda cls, config, evaluation: tuple(cls.roles))
 '''
 ACTOR = "actor_rollout_ref.actor"
 NAME = "strange_voting.method:Voting"
@@ -240,7 +256,7 @@ def test_what_it_does_not_have_is_refused_on_the_command_line(package, case):
 SEGMENTS, MIN_GROUP = "marsrl.pipeline.max_segments", "marsrl.pipeline.min_group"
 PROGRAMS = {
     "Typo": ((), "marsrl.algo.name = strange_voting.method:Typo", "no attribute 'Ones'"),
-    "TypoInEvaluation": (
+    "TypoInTheName": (
         (),
         "marsrl.algo.name",
         "there is no rollout program 'singlecall'; known: single_call",
@@ -269,7 +285,6 @@ def test_rollout_programs_that_fit(run, package):
     own = "marsrl.algo.name=strange_voting.method:"
     for words in (
         (f"{own}CannotPause",),
-        (f"{own}OnlyEvaluatedAtOnce", f"{SEGMENTS}=2"),
         (f"{own}Trees", f"{SEGMENTS}=2"),
     ):
         done = run(*words, "cluster=cpu")

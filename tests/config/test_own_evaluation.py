@@ -20,7 +20,8 @@ from marsrl_verl.reporting.example import example_text
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 CODE = '''
-from marsrl_verl.core.method import Method, Stage, StagePlan
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, PromptShape
 from marsrl_verl.evaluation.estimators import MetricInfo, Observations, mean_estimate
 from marsrl_verl.evaluation.runs import Evaluation, ExampleSummary, answer_reward, calls_of, is_usable
@@ -46,6 +47,10 @@ class PlanThenWork(Evaluation):
 
     def __init__(self, prompts, attempts):
         self.prompts, self.attempts = prompts, attempts
+
+    @property
+    def most_calls(self):
+        return {"planner": 1, "worker": self.attempts}
 
     def program(self, run):
         plan = yield run.request("plan", "planner", self.prompts.problem(run.problem))
@@ -77,11 +82,8 @@ class PlanThenWork(Evaluation):
 class Dialogue(Method):
     Evaluation = Settings
     Prompts = PlanPrompts
-    default_prompts = "strange_dialogue:PlanPrompts"
-    roles = ("planner", "worker")
-    stages = (Stage("plan", "planner"),)
-
-    plan = classmethod(lambda cls, config: (StagePlan("plan", "planner", 1, True, config.group_size),))
+    roles = {"planner": Role(), "worker": Role()}
+    stages = classmethod(lambda cls, config: (Stage("plan", "planner", config.group_size),))
 
     @classmethod
     def prompt_shapes(cls, config, prompts):
@@ -93,17 +95,8 @@ class Dialogue(Method):
         return PlanThenWork(prompts, evaluation.attempts)
 
     @classmethod
-    def evaluation_calls(cls, config, evaluation):
-        return {"planner": 1, "worker": evaluation.attempts}
-
-    @classmethod
     def group_metrics(cls, groups):
         return {"steps_of_plan": 3.0}
-
-    def first_requests(self, problem, step): ...
-    def trains(self, groups): ...
-    def select(self, groups, step): ...
-    def advantages(self, rows): ...
 '''
 PRESET = """# @package _global_
 marsrl:

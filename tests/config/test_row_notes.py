@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from messages import assert_checks_refuse
 
 from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.core.method import Role
 
 REWARD = "marsrl.reward.solver.target"
 BY_ABILITY = {REWARD: "marsrl_verl.rewards.by_ability:RewardByAbility"}
@@ -104,12 +106,13 @@ BOXED = r"{} + 1? Output the final answer within \boxed{{}}."
 def test_who_is_not_to_answer_should_not_be_asked_for_a_boxed_answer(checked, files, monkeypatch):
     asking = files(rows(0, *["math"] * 40, question=BOXED))
     assert checked(asking).warnings == [], "the Solver answers"
-    monkeypatch.setattr(MarsRL, "answering_roles", ("corrector",))
+    roles = {name: replace(role, answers=name == "corrector") for name, role in MarsRL.roles.items()}
+    monkeypatch.setattr(MarsRL, "roles", roles)
     (warning,) = checked(asking).warnings
     assert warning.startswith("The role solver is not to answer, and is shown problems that ask for a boxed")
     assert "40 of 40 rows" in warning and "train.jsonl row 0" in warning and "prepare_data" in warning
     assert checked(files(rows(0, *["math"] * 40))).warnings == []
-    monkeypatch.setattr(MarsRL, "answering_roles", ())
+    monkeypatch.setattr(MarsRL, "roles", {name: Role() for name in roles})
     assert checked(asking).warnings == [], "a method that names nobody says nothing of it"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,7 +74,9 @@ class Agent:
 
 
 class Agents(MarsRL):
-    rollouts = (*MarsRL.rollouts, f"{__name__}:Agent")
+    @classmethod
+    def stages(cls, config):
+        return tuple(replace(one, rollout=Agent) for one in super().stages(config))
 
 
 class ForkingAgent(Agent):
@@ -83,7 +86,9 @@ class ForkingAgent(Agent):
 
 
 class ForkingAgents(MarsRL):
-    rollouts = (*MarsRL.rollouts, f"{__name__}:ForkingAgent")
+    @classmethod
+    def stages(cls, config):
+        return tuple(replace(one, rollout=ForkingAgent) for one in super().stages(config))
 
 
 LUCK, METHOD = f"{__name__}:Luck", {"marsrl.algo.name": f"{__name__}:Agents"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from scheduler_tools import TwoStages, answers, frozen, paused, problems, single_call
 
@@ -22,7 +24,9 @@ class Continuing(TwoStages):
 
 
 class Late(TwoStages):
-    late_stages = frozenset({"a"})
+    @classmethod
+    def stages(cls, config):
+        return tuple(replace(one, rewarded_later=one.name == "a") for one in super().stages(config))
 
     def late_rewards(self, groups):
         return {one.trajectory_id: RewardResult(1.0) for group in groups for one in group.trajectories}

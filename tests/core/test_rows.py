@@ -109,7 +109,7 @@ def test_the_order_of_the_rows_changes_no_rows_advantage(order):
 
     def by_ref(chosen: list[RowRef]) -> dict[RowRef, list[float]]:
         rows = Rows.of(groups, chosen)
-        advantages = method.advantages(rows)
+        advantages = method.credit.advantages(rows)
         return {ref: advantages[rows.slice(row)].tolist() for row, ref in enumerate(chosen)}
 
     assert by_ref([refs[at] for at in order]) == by_ref(refs)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from scheduler_tools import TwoStages, answers, drive, frozen, marsrl, paused, problems, saved, single_call
 
-from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RolloutOutput
 
 
@@ -399,12 +401,11 @@ def test_a_state_is_a_copy():
     assert frozen(state) == before
 
 
-def test_a_request_names_a_program_of_its_method():
+def test_a_request_names_the_program_of_its_stage():
     class Undeclared(TwoStages):
-        rollouts = ("other",)
+        def first_requests(self, problem, step):
+            return [replace(one, rollout="other") for one in super().first_requests(problem, step)]
 
     scheduler = Scheduler(Undeclared(), "pipelined")
-    with pytest.raises(
-        ValueError, match=r"p0/a/0: .*'single_call', expected one of Undeclared.rollouts: other"
-    ):
+    with pytest.raises(ValueError, match=r"p0/a/0: .*'other', expected that of its stage: single_call"):
         scheduler.start_step(0, problems(1))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from marsrl_script import SkillModel
 from scheduler_tools import Run, drive, frozen, marsrl, problems
 
-from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.stage import EndReason
 
 few = settings(max_examples=40, deadline=None)
 

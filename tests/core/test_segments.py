@@ -12,9 +12,9 @@ from test_scheduler_properties import few, modes, shuffled_portions, worlds
 
 from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput
 
 segments = st.integers(10, 60)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scheduler_tools import (
@@ -15,8 +17,9 @@ from scheduler_tools import (
     single_call,
 )
 
-from marsrl_verl.core.method import Ended, EndReason, Stage, Unit
+from marsrl_verl.core.schedule import Schedule, Unit
 from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.stage import Ended, EndReason, Stage
 from marsrl_verl.core.trajectory import Fork, RewardResult, RolloutOutput
 from marsrl_verl.reporting.rollout_log import step_lines
 
@@ -37,11 +40,23 @@ def reload(scheduler: Scheduler, method) -> Scheduler:
 # --- late rewards --------------------------------------------------------------------------------
 
 
+class Problems(Schedule):
+    unit = Unit.PROBLEM
+
+
+def rewarded_later(name):
+    """The two stages, one of them with late rewards."""
+    return tuple(replace(one, rewarded_later=one.name == name) for one in TwoStages.stages(None))
+
+
 class PlanAndSolve(TwoStages):
     """A plan (stage a) earns the mean reward of the solutions that follow it."""
 
-    unit = Unit.PROBLEM
-    late_stages = frozenset({"a"})
+    Schedule = Problems
+
+    @classmethod
+    def stages(cls, config):
+        return rewarded_later("a")
 
     def __init__(self, *, pays: bool = True, **settings) -> None:
         super().__init__(**settings)
@@ -84,7 +99,9 @@ def test_a_problem_is_rewarded_when_it_ends_and_then_trained_whole(restarted):
 
 def test_a_unit_that_is_a_group_is_rewarded_when_it_completes():
     class Ranked(TwoStages):
-        late_stages = frozenset({"a"})
+        @classmethod
+        def stages(cls, config):
+            return rewarded_later("a")
 
         def late_rewards(self, groups):
             (group,) = groups
@@ -157,7 +174,9 @@ def test_a_dropped_problem_is_trained_where_its_rewards_are_known(solved):
 
 def test_partial_groups_of_late_rewards_are_refused():
     class Late(TwoStages):
-        late_stages = frozenset({"b"})
+        @classmethod
+        def stages(cls, config):
+            return rewarded_later("b")
 
     with pytest.raises(
         ValueError, match="min_group is 2, but Late rewards complete groups only, at the stages b"
@@ -208,7 +227,9 @@ def test_settings_of_groups_are_refused_where_problems_are_trained(setting):
 class Branching(TwoStages):
     """From a a problem goes to b or c: even ones to c; problems of the second phase begin at c."""
 
-    stages = (Stage("a", "a", next=("b", "c")), Stage("b", "b"), Stage("c", "b", next=("b",)))
+    @classmethod
+    def stages(cls, config):
+        return (Stage("a", "a", 2, next=("b", "c")), Stage("b", "b", 2), Stage("c", "b", 2, next=("b",)))
 
     def __init__(self, begins: str = "a", **settings) -> None:
         super().__init__(**settings)
@@ -272,7 +293,7 @@ def test_requests_of_two_stages_at_once_or_of_one_that_does_not_follow_are_refus
 @pytest.mark.parametrize("first", [0, 1])
 def test_dropped_problems_are_observed_in_the_order_of_their_arrival(first):
     class Observing(TwoStages):
-        unit = Unit.PROBLEM
+        Schedule = Problems
         observed: tuple[str, ...] = ()
 
         def observe_problem(self, groups):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from evaluation_tools import trajectory
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 

@@ -197,9 +197,9 @@ class GoldenTrainer(RayMarsRLTrainer):
     def _note(self, step: int, result: StepResult, trained: Any, record: Any) -> None:
         self.result = result
 
-    def _fit_build_batch(self, result: StepResult, due: Any) -> Any:
+    def _fit_build_batch(self, result: StepResult) -> Any:
         before = set(self.metrics)
-        self.batch, self.workers.sent = super()._fit_build_batch(result, due), None
+        self.batch, self.workers.sent = super()._fit_build_batch(result), None
         self.method_metrics = {
             name: value
             for name, value in self.metrics.items()

@@ -11,11 +11,11 @@ from tensordict import TensorDict
 from trace_files import ENDINGS, digest, spans
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.rows import RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS, Rows
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS
+from marsrl_verl.core.stage import EndReason
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.verl_adapter.engine.batch import StepBatch
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.batching import world_size
+from marsrl_verl.core.method import answering_roles
 from marsrl_verl.verl_adapter.environment import REGISTER_MODULE
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -155,7 +156,7 @@ def rewards(config: DictConfig) -> Settings:
     right, half of its verdicts for Correct, and where answers are compared each solution has one, so that
     there is something to learn."""
     found: Settings = {}
-    answering = method_class(config.marsrl.algo.name).answering_roles
+    answering = answering_roles(method_class(config.marsrl.algo.name))
     for role, spec in config.marsrl.reward.items():
         if role not in answering and spec.target not in VERDICTS:
             continue

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 from marsrl_script import ScriptedEngine, SkillModel
+from scheduler_tools import build
 
-from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import LoopRules
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import SOLVER, MathPrompts
 from marsrl_verl.core.group import Group
+from marsrl_verl.core.method import trained_rows
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
@@ -62,7 +63,7 @@ class FrozenVerifier:
 def method(*, roles: tuple[str, ...] = ("verifier", "corrector"), **settings) -> MarsRL:
     config = Config(group_size=4, train_roles=list(roles), **settings)
     limits = {"solver": None, "verifier": 10_000, "corrector": 10_000}
-    return MarsRL(MathPrompts(), config, seed=1, limits=PromptLimits(count_tokens, limits))
+    return build(MarsRL, MathPrompts(), config, limits=limits, tokens=count_tokens)
 
 
 def count_tokens(messages) -> int:
@@ -113,11 +114,11 @@ def test_verifier_and_corrector_are_trained_and_the_solver_is_not(answers, mode)
     groups = [group for result in results for group in result.trained]
     assert {group.request.role for group in groups} == {"verifier", "corrector"}
     assert not any(one.external for group in groups for one in group.trajectories)
-    assert method().select(groups, 0)
+    assert trained_rows(method(), groups, 0)
     solved = [group for result in results for group in result.completed if group.request.role == SOLVER]
     assert len(solved) == len(PROBLEMS)
     assert all(one.external and one.new_tokens == 0 for group in solved for one in group.trajectories)
-    assert not method().select(solved, 0), "another model's answers never enter a loss"
+    assert not trained_rows(method(), solved, 0), "another model's answers never enter a loss"
 
 
 @pytest.mark.parametrize("mode", [mode.value for mode in Mode])
@@ -128,7 +129,7 @@ def test_a_verifier_may_be_frozen_too(mode):
     assert {group.request.role for group in groups} == set(roles), "its verdicts lead to corrections"
     judged = [group for result in results for group in result.completed if group.request.role == "verifier"]
     assert judged and all(one.external for group in judged for one in group.trajectories)
-    assert not method(roles=roles).select(judged, 0)
+    assert not trained_rows(method(roles=roles), judged, 0)
 
 
 def test_what_the_verifier_judges_is_the_file_s_answer_without_its_thinking_part(answers):
@@ -184,7 +185,7 @@ def test_the_solvers_prompt_is_not_measured(answers):
         measured.append(messages)
         return count_tokens(messages)
 
-    marsrl = MarsRL(MathPrompts(), seed=1, limits=PromptLimits(tokens, limits))
+    marsrl = build(MarsRL, MathPrompts(), limits=limits, tokens=tokens)
     assert len(marsrl.first_requests(Problem("p", "x" * 99_999, "2"), 0)) == 1
     assert measured == []
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paper_methods import Trained, train
+from paper_methods import Trained as Found
+from paper_methods import train
 from rema_like import FINISH, META, REASONING
+from scheduler_tools import build
 from scripted_client import END, CharacterTokenizer, ScriptedClient
 
-from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
-from marsrl_verl.core.method import Method, Stage, StagePlan
+from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.policy import Policy, PolicySet
-from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.schedule import Schedule, Trained
 from marsrl_verl.core.sequence import TURN, equal_sequences
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import step_lines
@@ -28,40 +33,26 @@ GROUP = 5
 EVERY = 3
 
 
-class TakingTurns(Method):
-    """GRPO over the dialogues; the agents' policies are trained `EVERY` steps each."""
+class Turns(Schedule):
+    """The agents' policies are trained `EVERY` steps each."""
 
-    stages = (Stage("dialogue", META),)
-    roles = (META, REASONING)
-    rollouts = ("rema_like:Dialogue",)
+    def trained(self, step):
+        return Trained(policies=frozenset({("meta", "reason")[(step - 1) // EVERY % 2]}))
+
+
+class TakingTurns(Method):
+    """GRPO over the dialogues."""
+
+    Schedule = Turns
+    roles: ClassVar[Mapping[str, Role]] = {META: Role(), REASONING: Role()}
 
     @classmethod
-    def plan(cls, config):
-        return (StagePlan("dialogue", META, 1, True, GROUP),)
+    def stages(cls, config):
+        return (Stage("dialogue", META, GROUP, rollout="rema_like:Dialogue", writers=(META, REASONING)),)
 
-    def first_requests(self, problem, step):
-        messages = ({"role": "user", "content": problem.question},)
-        name = f"{problem.problem_id}/dialogue/0"
-        asked = (name, problem, "dialogue", META, messages, GROUP, "rema_like:Dialogue")
-        return [RolloutRequest(*asked, created_step=step)]
-
-    def trains(self, groups):
-        return any(len(set(group.rewards)) > 1 for group in groups)
-
-    def train_policies(self, step, trained):
-        return frozenset({("meta", "reason")[(step - 1) // EVERY % 2]})
-
-    def select(self, groups, step):
-        due = self.train_policies(step, frozenset())
-        rows = comparable_rows(groups)
-        return [
-            ref
-            for ref in rows
-            if groups[ref.group].trajectories[ref.trajectory].sequences[ref.sequence].policy in due
-        ]
-
-    def advantages(self, rows):
-        return rows.spread(group_relative(rows).astype(np.float32))
+    @classmethod
+    def opening_prompts(cls, config, prompts, problem):
+        return {META: ({"role": "user", "content": problem.question},)}
 
 
 def policies() -> PolicySet:
@@ -103,14 +94,20 @@ def _rest(text: str, prompt: str) -> str:
     return text[len(run) :]
 
 
-def trained(segment: int | None, size: int = 1, **algo) -> list[Trained]:
+def trained(segment: int | None, size: int = 1, **algo) -> list[Found]:
     sampling = dict.fromkeys((META, REASONING), replace(LIMITS, segment_tokens=segment))
     more = SimpleNamespace(algo=SimpleNamespace(turns=3, message_tokens=22, **algo))
-    return train(TakingTurns, lambda weights: TwoPolicies(weights, size), sampling, policies, settings=more)
+    return train(
+        lambda: build(TakingTurns, None),
+        lambda weights: TwoPolicies(weights, size),
+        sampling,
+        policies,
+        settings=more,
+    )
 
 
 @lru_cache
-def without_segments(size: int = 1) -> Trained:
+def without_segments(size: int = 1) -> Found:
     (one,) = trained(None, size)
     return one
 
@@ -217,7 +214,13 @@ def test_an_action_is_one_json_object_and_forced_tokens_are_not_trained():
 
     sampling = dict.fromkeys((META, REASONING), replace(LIMITS, segment_tokens=4))
     more = SimpleNamespace(algo=SimpleNamespace(turns=1, message_tokens=22, structured=True))
-    steps = train(TakingTurns, lambda weights: Actions(weights, 1), sampling, policies, settings=more)
+    steps = train(
+        lambda: build(TakingTurns, None),
+        lambda weights: Actions(weights, 1),
+        sampling,
+        policies,
+        settings=more,
+    )
     for group in (group for step in steps for group in step.groups):
         cut, *others = group.trajectories
         assert (cut.detail, len(cut.sequences)) == ("message_limit", 1), "what was cut is no action"

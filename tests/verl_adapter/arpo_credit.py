@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from credit_cases import Case, Worth, fate, group_worth, new_sequence, worth_of_groups
+from scheduler_tools import build
 
 from marsrl_verl.algos.arpo.config import Config
 from marsrl_verl.algos.arpo.method import ARPO
@@ -93,7 +94,7 @@ def sibling(way: list[frozenset], flat: dict) -> float:
 
 
 def arpo(attribution: str) -> ARPO:
-    return ARPO(AgentPrompts(), Config(group_size=6, attribution=attribution))
+    return build(ARPO, AgentPrompts(), Config(group_size=6, attribution=attribution))
 
 
 CASES = (

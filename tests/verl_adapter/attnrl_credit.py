@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 from credit_cases import Case, Worth, counts, fate, length, new_sequence
-from scheduler_tools import ShortPrompts
+from scheduler_tools import ShortPrompts, build
 
 from marsrl_verl.algos.attnrl.method import INITIAL, AttnRL
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
@@ -20,7 +20,9 @@ CUTTER = StepCutter(TokenTexts(lambda token: "a\n" if token % 2 else "a"))
 
 def trees(**settings) -> AttnRL:
     usual = {"group_size": 3, "filter": "none", "criterion": "earliest", "expansion": "round"}
-    return AttnRL(ShortPrompts(), CUTTER, seed=1, record_log_probs=False, **usual | settings)
+    one = build(AttnRL, ShortPrompts(), **usual | settings)
+    one.responses.cutter, one.record_log_probs = CUTTER, False
+    return one
 
 
 def grow(item: RolloutRequest, rng: np.random.Generator) -> list[Trajectory]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scheduler_tools import ShortPrompts, marsrl, problems
+from scheduler_tools import ShortPrompts, build, marsrl, problems
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, MethodTools
+from marsrl_verl.core.method import Method
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.seeding import derive_generator
@@ -205,8 +205,7 @@ def calculator() -> Method:
         from own_method.calculator import Calculator
     finally:
         sys.path.pop(0)
-    settings = type("Settings", (), {"algo": type("Algo", (), {"group_size": 4})})
-    return Calculator(settings, MethodTools(ShortPrompts(), None, len, 2))
+    return build(Calculator, ShortPrompts(), group_size=4)
 
 
 def against_the_others(result: StepResult) -> Worth:

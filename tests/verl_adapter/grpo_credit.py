@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from credit_cases import Case, Worth, answers, counts, whitened_returns, worth_of_groups
-from scheduler_tools import ShortPrompts
+from scheduler_tools import ShortPrompts, build
 
-from marsrl_verl.algos.grpo.method import GRPO, GRPOConfig
+from marsrl_verl.algos.grpo.method import GRPO
 from marsrl_verl.core.scheduler import StepResult
 
 
@@ -21,10 +21,10 @@ def whitened(result: StepResult) -> Worth:
 
 
 CASES = (
-    Case("grpo", lambda: GRPO(ShortPrompts(), GRPOConfig(group_size=4)), answers, worth_of_groups),
+    Case("grpo", lambda: build(GRPO, ShortPrompts(), group_size=4), answers, worth_of_groups),
     Case(
         "grpo_reinforce_pp",
-        lambda: GRPO(ShortPrompts(), GRPOConfig(group_size=4, estimator="reinforce_pp")),
+        lambda: build(GRPO, ShortPrompts(), group_size=4, estimator="reinforce_pp"),
         answers,
         whitened,
         by_group=False,

@@ -294,8 +294,8 @@ class Bench:
         self.trainer.settings.pipeline.updates_per_step = case.updates
         self.trainer.settings.training.share_prefixes = case.share
         self.module.config._attn_implementation = case.attention
-        config = self.trainer.method.mastered.config.model_copy(update={"enabled": case.masked})
-        self.trainer.method.mastered = MasteredTokens(config)
+        config = self.trainer.method.credit.mastered.config.model_copy(update={"enabled": case.masked})
+        self.trainer.method.credit.mastered = MasteredTokens(config)
         turns = case.mean in TURN_MEANS
         self.trainer.settings.training.loss_mean = case.mean if turns else None
         mode = "token-mean" if turns else case.mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from credit_cases import Case, Worth, counts, fate, group_worth, length, new_sequence, whitened_returns
+from scheduler_tools import build
 
 from marsrl_verl.algos.rema.dialogue.config import Config as DialogueConfig
 from marsrl_verl.algos.rema.dialogue.method import ReMA
@@ -75,7 +76,7 @@ def turn_returns(result: StepResult) -> Worth:
 
 
 def dialogues(**settings) -> ReMA:
-    return ReMA(MathDialogue(), DialogueConfig(group_size=4, **settings))
+    return build(ReMA, MathDialogue(), DialogueConfig(group_size=4, **settings))
 
 
 # --- a single turn ----------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def single_turn(role: str) -> ReMASingleTurn:
     off = FilterConfig(enabled=False)
     more = {"solutions_per_plan": 3, "train_roles": [role], "plans_per_problem": 2}
     config = SingleTurnConfig(group_size=4, estimator="group", filter=off, leak_rule="none", **more)
-    return ReMASingleTurn(MathPlanPrompts(), config)
+    return build(ReMASingleTurn, MathPlanPrompts(), config)
 
 
 CASES = (

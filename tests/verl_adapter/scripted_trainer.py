@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from marsrl_script import ScriptedEngine, SkillModel
 from omegaconf import OmegaConf
+from scheduler_tools import build
 from scripted_engine import Script
 from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -235,7 +236,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         resume_from: as trainer.resume_from_path; None: the newest checkpoint.
         engine_seed: the order in which outputs come back; None: that of the requests.
         policies: whose weights answer for a role; None: one for all.
-        method: made with MarsRL's arguments.
+        method: its class, or what makes it.
         script: of the engine; None: MarsRL's roles.
         roles: who is asked.
         segments: whether responses take several rounds.
@@ -277,8 +278,10 @@ class ScriptedTrainer(RayMarsRLTrainer):
         size = SEGMENT_TOKENS if segments else None
         self.sampling = {role: Sampling(200, 10_000, segment_tokens=size) for role in roles}
         self.policies = policies or PolicySet((Policy(),))
-        self.method = method(MathPrompts(), seed=1, group_size=4)
-        self.settings.algo = getattr(self.method, "config", self.settings.algo)
+        named = {role: self.policies.of(role).name for role in roles}
+        made = isinstance(method, type)
+        self.method = build(method, MathPrompts(), group_size=4, policies=named) if made else method()
+        self.settings.algo = self.method.config
         self.scheduler = build_scheduler(self.settings, self.method)
         generator = torch.Generator().manual_seed(3)
         self.train_dataloader = StatefulDataLoader(

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
 
 from marsrl_verl.algos.marsrl.method import MarsRL
-from marsrl_verl.core.method import Passes
 from marsrl_verl.core.policy import Policy, PolicySet
+from marsrl_verl.core.schedule import Passes, Schedule, Trained
 from marsrl_verl.verl_adapter.trainer.problem_stream import NothingToTrainError
 
 PER_PASS = len(ROWS) // BATCH_SIZE * BATCH_SIZE
 
 
-class Phased(MarsRL):
+class Phases(Schedule):
     """As ReMA with two policies (arXiv 2503.09501, alg. 1): a pass looks which problems are neither too easy
     nor too hard, the next ones train on these, the Solver first, then the others."""
 
     passes = Passes.DRAINED
 
-    def __init__(self, *arguments, **more) -> None:
-        super().__init__(*arguments, **more)
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
         self.phase, self.kept, self.seen, self.ends = 0, [], [], []
 
     @property
@@ -34,13 +34,6 @@ class Phased(MarsRL):
     def admits(self, problem):
         return self.filters or problem.row in self.kept
 
-    def next_requests(self, problem, stage, groups, step):
-        if stage == "solver":
-            self.seen.append(problem.row)
-            if self.filters and len(set(groups[0].rewards)) > 1:
-                self.kept.append(problem.row)
-        return [] if self.filters else super().next_requests(problem, stage, groups, step)
-
     def pass_ended(self, step):
         self.phase += 1
         self.ends.append([step, len(self.seen)])
@@ -48,19 +41,26 @@ class Phased(MarsRL):
         if self.filters:
             self.kept = []
 
-    def train_policies(self, step, trained):
-        return frozenset() if self.filters else frozenset({("solver", "others")[self.phase % 3 - 1]})
-
-    def select(self, groups, step):
-        due = self.train_policies(step, frozenset())
-        rows = super().select(groups, step)
-        return [ref for ref in rows if groups[ref.group].trajectories[ref.trajectory].sequence.policy in due]
+    def trained(self, step):
+        due = frozenset() if self.filters else frozenset({("solver", "others")[self.phase % 3 - 1]})
+        return Trained(policies=due)
 
     def state_dict(self):
         return {name: getattr(self, name) for name in ("phase", "kept", "seen", "ends")}
 
     def load_state_dict(self, state):
         vars(self).update(json.loads(json.dumps(state)))
+
+
+class Phased(MarsRL):
+    Schedule = Phases
+
+    def next_requests(self, problem, stage, groups, step):
+        if stage == "solver":
+            self.schedule.seen.append(problem.row)
+            if self.schedule.filters and len(set(groups[0].rewards)) > 1:
+                self.schedule.kept.append(problem.row)
+        return [] if self.schedule.filters else super().next_requests(problem, stage, groups, step)
 
 
 def policies() -> PolicySet:
@@ -87,9 +87,9 @@ MODES = [
 def test_a_phase_begins_when_all_of_the_last_pass_was_trained(tmp_path, changes):
     trainer = run(tmp_path, **changes)
     method = trainer.method
-    begins = [step for step, _ in method.ends]
+    begins = [step for step, _ in method.schedule.ends]
     assert len(begins) >= 2 and begins == sorted(set(begins))
-    seen = [count for _, count in method.ends]
+    seen = [count for _, count in method.schedule.ends]
     assert seen[0] == PER_PASS and all(0 < count < PER_PASS for count in seen[1:3])
     phase_of = {step: sum(step >= begin for begin in begins) % 3 for step in range(1, 25)}
     assert trainer.described == {step: phase != 0 for step, phase in phase_of.items()}
@@ -116,17 +116,20 @@ def test_a_resumed_run_is_in_the_same_phase_of_the_same_pass(tmp_path_factory, s
     run(folder / "a", steps=stop, save_freq=1, **changes)
     resumed = run(folder / "a", save_freq=1, **changes)
     assert batches(folder / "a") == batches(folder / "whole")
-    assert resumed.method.state_dict() == whole.method.state_dict()
+    assert resumed.method.schedule.state_dict() == whole.method.schedule.state_dict()
     assert resumed.weights.steps_of == whole.weights.steps_of
 
 
 def test_a_method_that_admits_nothing_is_told(tmp_path):
-    class Closed(Phased):
+    class Closed(Phases):
         def admits(self, problem):
             return False
 
+    class Shut(Phased):
+        Schedule = Closed
+
     with pytest.raises(NothingToTrainError, match=r"Closed\.admits let no problem"):
-        run(tmp_path, method=Closed)
+        run(tmp_path, method=Shut)
 
 
 def test_continuous_passes_skip_what_is_not_admitted(tmp_path):

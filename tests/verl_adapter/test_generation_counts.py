@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from marsrl_script import ScriptedEngine
+from scheduler_tools import build
 from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.method import MarsRL
@@ -39,7 +40,7 @@ def test_a_long_answer_is_counted_segment_by_segment():
     # The prompt is `user: 1 + 1`, 11 bytes; the answers have 50 and 30 bytes, a segment 20.
     problem = Problem("p0", "1 + 1", "2", messages=({"role": "user", "content": "1 + 1"},))
     engine = Engine(lambda item, k: Reply("x" * (50 if k == 0 else 30)))
-    method = MarsRL(MathPrompts(), seed=1, group_size=2, train_roles=("solver",))
+    method = build(MarsRL, MathPrompts(), group_size=2, train_roles=["solver"])
     scheduler = Scheduler(method, "pipelined")
     generation = Generation(scheduler, engine, {"solver": Sampling(100, 100, segment_tokens=20)})
     counts = []

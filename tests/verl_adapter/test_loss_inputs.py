@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("verl", reason="correction weights are verl's")
 
-from marsrl_verl.core.credit.mastered_tokens import EntropyScope, MasteredTokens, MasteredTokensConfig
 from marsrl_verl.config.schema import OffPolicyConfig
+from marsrl_verl.core.credit.mastered_tokens import EntropyScope, MasteredTokens, MasteredTokensConfig
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import (

@@ -25,11 +25,11 @@ from marsrl_script import ScriptedEngine, SkillModel
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
-from marsrl_verl.core.credit.turn_ratio import LOSS as TURN_RATIO
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.method import LossSpec
+from marsrl_verl.core.credit import LossSpec
+from marsrl_verl.core.credit.turn_ratio import LOSS as TURN_RATIO
 from marsrl_verl.demo.files import tiny_data
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.engine.policy_loss import SPEC_KEY

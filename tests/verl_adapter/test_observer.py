@@ -15,9 +15,9 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 

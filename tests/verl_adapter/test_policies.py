@@ -11,6 +11,7 @@ from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.policy import Policy, PolicySet
+from marsrl_verl.core.schedule import Schedule, Trained
 
 STEPS = 8
 ROLES = {"solver": "reasoner", "corrector": "reasoner", "verifier": "judge"}
@@ -20,17 +21,16 @@ def two_policies() -> PolicySet:
     return PolicySet((Policy("reasoner"), Policy("judge")), ROLES)
 
 
+class Turns(Schedule):
+    def trained(self, step):
+        due = frozenset() if step % 5 == 0 else frozenset({"reasoner" if step % 2 else "judge"})
+        return Trained(policies=due)
+
+
 class TakingTurns(MarsRL):
     """The reasoner in odd steps, the judge in even ones; every fifth step trains neither."""
 
-    def train_policies(self, step, trained):
-        assert trained == {"reasoner", "judge"}
-        return frozenset() if step % 5 == 0 else frozenset({"reasoner" if step % 2 else "judge"})
-
-    def select(self, groups, step):
-        due = self.train_policies(step, frozenset(ROLES.values()))
-        rows = super().select(groups, step)
-        return [ref for ref in rows if groups[ref.group].trajectories[ref.trajectory].sequence.policy in due]
+    Schedule = Turns
 
 
 class Together(MarsRL):
@@ -95,22 +95,16 @@ def test_both_may_be_trained_in_one_step(tmp_path):
     }  # fmt: skip
 
 
-def test_rows_out_of_turn_are_refused_by_name(tmp_path):
-    class Forgetful(TakingTurns):
-        select = MarsRL.select
-
-    with pytest.raises(
-        ValueError, match=r"Forgetful.select gave trajectory p\S+#\d to the policy '(judge|reas)"
-    ):
-        run(tmp_path, method=Forgetful)
-
-
 def test_unknown_policies_are_refused_by_name(tmp_path):
-    class Confused(TakingTurns):
-        def train_policies(self, step, trained):
-            return frozenset({"critic"})
+    class Astray(Schedule):
+        def trained(self, step):
+            return Trained(policies=frozenset({"critic"}))
 
-    with pytest.raises(ValueError, match=r"Confused.train_policies names \['critic'\], expected some of"):
+    class Confused(TakingTurns):
+        Schedule = Astray
+
+    message = r"Astray.trained names the policies \['critic'\], expected some of"
+    with pytest.raises(ValueError, match=message):
         run(tmp_path, method=Confused)
 
 

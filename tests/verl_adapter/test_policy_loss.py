@@ -5,17 +5,16 @@ That neither depends on how an update is cut: `test_update_invariance.py`, `test
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from scripted_trainer import ScriptedTrainer
 from verl.trainer.ppo import core_algos
 
+from marsrl_verl.algos.marsrl.credit import MarsCredit
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.config.upstream_names import LOSS_MEANS
-from marsrl_verl.core.method import LossSpec
+from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.losses.inputs import LossInputs, giving, mean_loss
 from marsrl_verl.settings.choices import LossMean
@@ -50,24 +49,30 @@ def test_a_losss_mean_is_that_of_verls_losses(mean):
     torch.testing.assert_close(found, expected)
 
 
+SPEC = LossSpec(f"{__name__}:a_policy_loss", ("token_versions",), {"clip": 0.1})
+
+
+class WithSpec(MarsCredit):
+    @classmethod
+    def loss(cls, config):
+        return SPEC
+
+
+def note_turns(trajectories):
+    for one in trajectories:
+        turns = (np.arange(len(one.sequence)) // 8).astype(np.int16)
+        one.sequence.annotations = {**one.sequence.annotations, TURN: turns}
+
+
 class WithLoss(MarsRL):
     """Asks for the versions of tokens beside verl's columns."""
 
-    SPEC = LossSpec(f"{__name__}:a_policy_loss", ("token_versions",), {"clip": 0.1})
+    Credit = WithSpec
 
-    @classmethod
-    def loss(cls, config):
-        return cls.SPEC
-
-    def _with_turns(self, groups):
-        for group in groups:
-            for one in group.trajectories:
-                turns = (np.arange(len(one.sequence)) // 8).astype(np.int16)
-                one.sequence.annotations = {**one.sequence.annotations, TURN: turns}
-
-    def select(self, groups, step):
-        self._with_turns(groups)
-        return super().select(groups, step)
+    def observe_stage(self, stage, problems, step):
+        for groups in problems:
+            for group in groups:
+                note_turns(group.trajectories)
 
 
 def a_policy_loss(**_):
@@ -84,7 +89,7 @@ def run(folder, method=WithLoss, mean=None) -> ScriptedTrainer:
 
 def test_the_update_brings_what_the_loss_reads(tmp_path):
     for one in run(tmp_path).updated:
-        assert (one["spec"], one["mean"]) == (WithLoss.SPEC, None)
+        assert (one["spec"], one["mean"]) == (SPEC, None)
         assert set(one["columns"]) == {"loss/token_versions"}
         assert one["columns"]["loss/token_versions"].dtype == torch.int32
         assert len(one["columns"]["loss/token_versions"].values()) == len(one["advantages"])
@@ -104,14 +109,11 @@ def test_a_mean_over_turns_brings_turns(tmp_path):
 class SomeTurns(WithLoss):
     """Notes turns in the second step alone, of half of a group."""
 
-    def _with_turns(self, groups):
-        pass
-
-    def select(self, groups, step):
+    def observe_stage(self, stage, problems, step):
         if step == 2:
-            some = [SimpleNamespace(trajectories=one.trajectories[::2]) for one in groups]
-            super()._with_turns(some)
-        return super().select(groups, step)
+            for groups in problems:
+                for group in groups:
+                    note_turns(group.trajectories[::2])
 
 
 def test_a_step_may_have_no_response_with_what_the_loss_reads(tmp_path):
@@ -124,8 +126,14 @@ def test_a_step_may_have_no_response_with_what_the_loss_reads(tmp_path):
     assert {-1, 1} < set(second["columns"]["loss/turn"].values().tolist())
 
 
+class ReadsNodes(MarsCredit):
+    @classmethod
+    def loss(cls, config):
+        return LossSpec(f"{__name__}:a_policy_loss", ("tree_node",))
+
+
 class ReadsMore(WithLoss):
-    SPEC = LossSpec(f"{__name__}:a_policy_loss", ("tree_node",))
+    Credit = ReadsNodes
 
 
 def test_other_annotations_are_missing_as_nan(tmp_path):

@@ -17,10 +17,11 @@ from verl.utils import tensordict_utils as tu
 from marsrl_verl.attention.layout import NEVER, OUTSIDE
 from marsrl_verl.attention.measure import MeasuredRows, influence_layout
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Probe, Stage
+from marsrl_verl.core.method import Probe
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.verl_adapter.engine.batch import BatchLayout, PolicyBatch, arrange
@@ -177,7 +178,9 @@ def test_the_pass_is_cut_as_the_update_is_where_no_row_must_be_whole(sharing, wh
 
     one, probe = group(), Probe("p", shares_prefixes=not whole_rows)
     method = SimpleNamespace(
-        stages=(Stage("initial", "solver"),), probes=lambda stage: (probe,) if stage == "initial" else ()
+        config=None,
+        stages=lambda config: (Stage("initial", "solver", 2),),
+        probes=lambda stage: (probe,) if stage == "initial" else (),
     )
     trainer = SimpleNamespace(
         method=method,

@@ -8,8 +8,8 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.data.columns import ground_truth_of
 from marsrl_verl.data.problems import question_of
 from marsrl_verl.verl_adapter.trainer.problem_stream import (

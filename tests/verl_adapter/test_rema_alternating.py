@@ -12,11 +12,13 @@ from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
 
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
 from marsrl_verl.algos.rema.single_turn.config import Config
+from marsrl_verl.algos.rema.single_turn.filtering import PhaseSchedule
 from marsrl_verl.algos.rema.single_turn.method import ReMASingleTurn
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.method import MethodTools
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.verl_adapter.components import build_watch
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
@@ -32,20 +34,28 @@ def policies() -> PolicySet:
     return PolicySet((Policy("meta"), Policy("reason")), AGENTS)
 
 
-class Noted(ReMASingleTurn):
-    """Notes what it was asked to train, by pass."""
-
-    def __init__(self, **changes) -> None:
-        super().__init__(MathPlanPrompts(), Config.model_validate(changes), policies=AGENTS)
-        self.begins, self.passes_of, self.asked = [], {}, {}
+class NotedPhases(PhaseSchedule):
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.begins = []
 
     def pass_ended(self, step):
         super().pass_ended(step)
         self.begins.append((step, self.phases.number))
 
+
+class Noted(ReMASingleTurn):
+    """Notes what it was asked to train, by pass."""
+
+    Schedule = NotedPhases
+
+    def __init__(self, **changes) -> None:
+        super().__init__(Config.model_validate(changes), MethodTools(MathPlanPrompts(), policies=AGENTS))
+        self.passes_of, self.asked = {}, {}
+
     def first_requests(self, problem, step):
-        self.passes_of.setdefault(self.phases.number, set()).add(problem.row)
-        asked = self.asked.setdefault(self.phases.number, {})
+        self.passes_of.setdefault(self.schedule.phases.number, set()).add(problem.row)
+        asked = self.asked.setdefault(self.schedule.phases.number, {})
         asked[step] = asked.get(step, 0) + 1
         return super().first_requests(problem, step)
 
@@ -79,8 +89,8 @@ MODES = [
 def test_each_phase_trains_its_agent_on_what_it_kept(tmp_path, mode):
     trainer = run(tmp_path, steps=45, **mode)
     method = trainer.method
-    assert method.phases.number >= 4, "both phases had their turn"
-    number_of = {0: 0} | dict(method.begins)
+    assert method.schedule.phases.number >= 4, "both phases had their turn"
+    number_of = {0: 0} | dict(method.schedule.begins)
     begins = sorted(number_of)
 
     def pass_at(step: int) -> int:
@@ -121,7 +131,7 @@ def test_it_ends_with_its_iterations(tmp_path):
     trainer = run(tmp_path, steps=200, changes={"iterations": 1})
     assert trainer.global_steps < 200
     assert trainer.method.phases.left == 0 and trainer.scheduler.idle()
-    last = trainer.method.begins[-1][1]
+    last = trainer.method.schedule.begins[-1][1]
     assert last == 5, "two phases of three passes"
 
 

@@ -16,6 +16,7 @@ from verl import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
 
+from marsrl_verl.algos.marsrl.credit import MarsCredit
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.credit.advantages import reinforce_plus_plus
 from marsrl_verl.core.group import Group
@@ -142,13 +143,17 @@ class Reference(Workers):
         )
 
 
-class ByStep(MarsRL):
+class Noting(MarsCredit):
     """Notes what `advantages` was given."""
 
     def advantages(self, rows):
         mask = rows.columns["response_mask"].astype(bool)
         self.costs = set(rows.columns[KL_PENALTIES][mask].tolist())
         return super().advantages(rows)
+
+
+class ByStep(MarsRL):
+    Credit = Noting
 
 
 def trainer(folder, steps: int) -> ScriptedTrainer:
@@ -167,7 +172,7 @@ def test_a_resumed_run_goes_on_with_the_coefficient(tmp_path):
     whole.fit()
     assert whole.metrics["actor/reward_kl_penalty"] == pytest.approx(np.log(2), rel=1e-5)
     assert whole.metrics["actor/reward_kl_penalty_coeff"] > 0.2
-    (cost,) = whole.method.costs
+    (cost,) = whole.method.credit.costs
     assert cost == pytest.approx(np.log(2) * whole.metrics["actor/reward_kl_penalty_coeff"], rel=1e-5)
     (tmp_path / "cut").mkdir()
     trainer(tmp_path / "cut", 4).fit()

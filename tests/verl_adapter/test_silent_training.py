@@ -28,8 +28,9 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine.utils import prepare_micro_batches
 
 from marsrl_verl.algos.registry import installed_methods, method_class
+from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import LossSpec, Method
+from marsrl_verl.core.method import Method, trained_rows
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.sequence import TURN
@@ -64,14 +65,14 @@ def batch_of(
     method: Method, groups: list[Group], ranks: int = 1, updates: int = 1, multiple: int = 1
 ) -> StepBatch:
     """The step's rows with their advantages, as the trainer makes them."""
-    refs = method.select(groups, 1)
+    refs = trained_rows(method, groups, 1)
     layout = BatchLayout(ranks, seed=1, step=1, micro_batch_rows=multiple)
-    columns = (TURN,) if method.notes_turns else ()
+    columns = (TURN,) if method.traits(method.config).notes_turns else ()
     batch = arrange(groups, refs, lambda policy: layout, lambda rows: min(updates, rows), columns)
     rows = batch.rows
     rows.columns |= {name: np.zeros(rows.tokens, dtype=np.float32) for name in (OLD_LOG_PROBS, ENTROPIES)}
     if refs:
-        set_advantages(rows, method)
+        set_advantages(rows, method.credit)
     return batch
 
 
@@ -171,7 +172,7 @@ def test_a_group_is_what_answered_one_request_and_is_trained_once(case, seed, mo
     method, results = steps_of(case, seed, mode, seed)
     seen: set[str] = set()
     for result in results:
-        for ref in method.select(result.trained, 1):
+        for ref in trained_rows(method, result.trained, 1):
             group = result.trained[ref.group]
             names = [one.trajectory_id for one in group.trajectories]
             assert names == [f"{group.group_id}#{k}" for k in range(group.request.n)] and len(names) >= 2

@@ -11,7 +11,7 @@ from test_update_invariance import CUTS, assert_same, rows, update_gradient
 from verl.trainer.ppo import core_algos
 from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 
-from marsrl_verl.core.method import LossSpec
+from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.losses.inputs import LossInputs, giving, log_share
 from marsrl_verl.losses.turn_ratio import turn_ratio

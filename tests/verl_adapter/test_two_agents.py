@@ -21,9 +21,10 @@ from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
 from marsrl_verl.config.schema import OffPolicyConfig
+from marsrl_verl.core import method as core_method
+from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import LossSpec
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ADVANTAGES, ENTROPIES, OLD_LOG_PROBS, token_advantages
 from marsrl_verl.core.sequence import TURN, Sequence
@@ -45,8 +46,6 @@ VERSIONS = {"meta": 3, "reason": 2}
 class Dialogues:
     """Group-relative advantages; of the meta-thinking agent's responses the last token is left out."""
 
-    answering_roles = ("reasoning",)
-
     def advantages(self, rows):
         return rows.spread(group_relative(rows, normalize_std=False).astype(np.float32))
 
@@ -59,8 +58,10 @@ class Dialogues:
     def token_shares(self, rows, advantages):
         return {}
 
-    @staticmethod
-    def group_metrics(groups):
+
+class Method(core_method.Method):
+    @classmethod
+    def group_metrics(cls, groups):
         return {}
 
 
@@ -204,7 +205,7 @@ def test_the_record_has_a_line_and_advantages_for_each_sequence(tmp_path):
             parts = saved[one.trajectory_id]
             assert [part[-1][0] for part in parts] == [len(sequence) for sequence in one.sequences]
             assert parts[0][-1][1] == 0.0, "the token that was left out"
-    found = training_metrics(groups, Dialogues)
+    found = training_metrics(groups, Method)
     assert (found["role/meta_thinking/samples"], found["role/reasoning/samples"]) == (8, 6)
     assert found["role/meta_thinking/reward_mean"] == 0.5
     assert found["role/reasoning/reward_mean"] == pytest.approx(1 / 3)

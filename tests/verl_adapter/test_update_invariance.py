@@ -23,8 +23,8 @@ from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
+from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import LossSpec
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ADVANTAGES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import TURN, Sequence

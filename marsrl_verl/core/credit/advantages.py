@@ -59,6 +59,13 @@ def _reward(one: Trajectory, sequence: int) -> float:
     return one.value if own is None else own
 
 
+def has_contrast(group: Group) -> bool:
+    """Whether a group's rewards, before any KL penalty, are not all equal: of its trajectories, or of their
+    sequences of some number."""
+    most = max((len(one.sequences) for one in group.trajectories), default=0)
+    return any(len(set(_rewards(group, number))) > 1 for number in range(max(most, 1)))
+
+
 def comparable_rows(groups: Sequence[Group], *, differing: bool = True) -> list[RowRef]:
     """The sequences that an advantage can be given to, in the order of the groups.
 

@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from marsrl_verl.core.credit.advantages import comparable_rows, group_relative, reinforce_plus_plus
+from marsrl_verl.core.credit.advantages import (
+    comparable_rows,
+    group_relative,
+    has_contrast,
+    reinforce_plus_plus,
+)
 from marsrl_verl.core.credit.interface import Credit
 from marsrl_verl.core.credit.mastered_tokens import MasteredTokens, MasteredTokensConfig
 from marsrl_verl.core.group import Group
@@ -73,6 +78,8 @@ class EstimatorConfig(MaskedConfig):
 class MaskingCredit(Credit):
     """Credit with UloRL's masking of mastered tokens (`MaskedConfig`)."""
 
+    Config = MaskedConfig
+
     def __init__(self, config: MaskedConfig) -> None:
         super().__init__(config)
         self.mastered = MasteredTokens(config.mastered_tokens)
@@ -94,6 +101,7 @@ class MaskingCredit(Credit):
 class EstimatorCredit(MaskingCredit):
     """Relative to the group or to the step, as the settings choose (`EstimatorConfig`)."""
 
+    Config = EstimatorConfig
     counts_kl = True
     config: EstimatorConfig
 
@@ -101,6 +109,13 @@ class EstimatorCredit(MaskingCredit):
         """The comparable sequences (`advantages.comparable_rows`); relative to the group those of groups
         whose rewards are not all equal."""
         return comparable_rows(groups, differing=self.config.estimator is Estimator.GROUP)
+
+    def trains(self, groups: Sequence[Group]) -> bool:
+        """Whether there is anything to compare: relative to a group, rewards that are not all equal (0 <
+        #correct < G)."""
+        if self.config.estimator is Estimator.GROUP:
+            return any(map(has_contrast, groups))
+        return super().trains(groups)
 
     def factors(self, rows: Rows) -> NDArray[np.float64] | None:
         """(B,) what the rows' advantages are multiplied by; None: 1."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.sequence import Plain
+from marsrl_verl.settings.declaration import MethodConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Credit(ABC):
         config: the method's settings (`Method.Config`).
     """
 
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    """The settings that it reads; its method's are derived from them."""
     is_group_relative: ClassVar[bool] = True
     """Whether advantages are those that verl calls `grpo`."""
     counts_kl: ClassVar[bool] = False

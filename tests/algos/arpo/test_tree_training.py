@@ -11,6 +11,7 @@ from agent_scripts import LIMITS, UNSURE, AgentClient, FakeTools, Tokenizer, cal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_methods import Trained, train
+from scheduler_tools import build
 from tree_groups import config, runner_settings
 
 from marsrl_verl.algos.arpo.method import ARPO
@@ -27,7 +28,7 @@ def trained(segment: int | None, attribution: str = "soft", seed: int | None = N
     one = config(group_size=6, attribution=attribution, branching={"roots": 3})
     limits = {"solver": replace(LIMITS, max_prompt_tokens=200, segment_tokens=segment)}
     return train(
-        lambda: ARPO(ProblemPrompts(), one),
+        lambda: build(ARPO, ProblemPrompts(), one),
         lambda _: AgentClient(tokenizer=Tokenizer(), says=says, seed=seed),
         limits,
         **runner_settings(one, FakeTools(seed=seed or 0)),

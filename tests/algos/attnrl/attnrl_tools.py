@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from marsrl_script import ScriptedEngine
-from scheduler_tools import ShortPrompts, problems, saved
+from scheduler_tools import ShortPrompts, build, problems, saved
 from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
+    BatchController,
     ExpansionRounding,
     FilterRule,
 )
@@ -19,11 +20,12 @@ from marsrl_verl.algos.attnrl.method import (
 from marsrl_verl.algos.attnrl.responses import INFLUENCE
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Ended, EndReason, StepView
+from marsrl_verl.core.method import StepView, trained_rows
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
+from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.steps import TokenTexts
 from marsrl_verl.core.trajectory import Trajectory
 
@@ -40,14 +42,12 @@ def script(item: RolloutRequest, k: int) -> Reply:
     return Reply(f"{lines}\\boxed{{{answer}}}")
 
 
-def method(**settings) -> AttnRL:
-    defaults = {
-        "seed": 1,
-        "group_size": 4,
-        "filter": FilterRule.NONE,
-        "expansion": ExpansionRounding.ALL,
-    }
-    return AttnRL(ShortPrompts(), CUTTER, **{**defaults, **settings})
+def method(controller: BatchController | None = None, record_log_probs: bool = True, **settings) -> AttnRL:
+    defaults = {"group_size": 4, "filter": FilterRule.NONE, "expansion": ExpansionRounding.ALL}
+    one = build(AttnRL, ShortPrompts(), **{**defaults, **settings})
+    one.responses.cutter = CUTTER
+    one.schedule.controller, one.record_log_probs = controller, record_log_probs
+    return one
 
 
 def annotate(method: AttnRL, one: Trajectory, influence) -> None:
@@ -93,13 +93,13 @@ def run(method: AttnRL, mode="pipelined", steps=3, answers=script, count=2, infl
 
 def selected(method: AttnRL, groups: list[Group]) -> Rows:
     """The rows of a step with these groups."""
-    return Rows.of(groups, method.select(groups, 0))
+    return Rows.of(groups, trained_rows(method, groups, 0))
 
 
 def segments(method: AttnRL, groups: list[Group]) -> dict[str, list[tuple[int, float]]]:
     """(end, advantage) of each run of tokens with one advantage, by trajectory."""
     rows = selected(method, groups)
-    advantages = method.advantages(rows)
+    advantages = method.credit.advantages(rows)
     found = {}
     for row in range(len(rows)):
         values = advantages[rows.slice(row)]

@@ -119,13 +119,13 @@ def test_influence_per_later_step_is_what_branching_and_filter_see():
 def test_the_batch_controller_waits_for_the_pipeline_to_fill():
     controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
     attnrl = method(controller=controller)
-    assert attnrl.problems_per_step(2) == 2
+    assert attnrl.schedule.problems_per_step(2) == 2
     run(attnrl, steps=1)
     # Six responses of problems that cannot be branched are trained at once.
     assert "attnrl/next_problems" in step_metrics(attnrl, trained=6) and controller.problems == 2.0
     step_metrics(attnrl, trained=10, finished=2)
     assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 16) * 2), "6 and 10 samples"
-    assert method().problems_per_step(7) == 7
+    assert method().schedule.problems_per_step(7) == 7
 
 
 def test_deferred_trees_are_told_to_the_batch_controller_when_they_train():
@@ -134,9 +134,9 @@ def test_deferred_trees_are_told_to_the_batch_controller_when_they_train():
     attnrl = method(controller=controller)
     step_metrics(attnrl, finished=2, deferred=5)
     assert controller.problems == 2.0, "nothing is known yet"
-    saved = attnrl.state_dict()
+    saved = attnrl.schedule.state_dict()
     attnrl = method(controller=controller)
-    attnrl.load_state_dict(saved)
+    attnrl.schedule.load_state_dict(saved)
     step_metrics(attnrl, trained=80, finished=2)
     assert controller.problems == pytest.approx(2.0), "80 samples of two steps are 40 a step, the target"
     step_metrics(attnrl, trained=20, finished=2)

@@ -22,10 +22,10 @@ from marsrl_verl.algos.attnrl.response_trees import (
     tree_metrics,
     treerl_advantages,
 )
-from marsrl_verl.algos.base import PromptLimits
-from marsrl_verl.core.method import EndReason
+from marsrl_verl.core.method import is_trained
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
+from marsrl_verl.core.stage import EndReason
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.core.tree import Path, build_tree
 
@@ -109,7 +109,7 @@ def test_every_leaf_trains_once_and_covers_its_response():
     rows = selected(attnrl, results[1].trained)
     names = [rows.trajectory(row).trajectory_id for row in range(len(rows))]
     assert names == [one.trajectory_id for group in results[1].trained for one in group.trajectories]
-    assert np.all(attnrl.advantages(rows) != 0) and len(attnrl.advantages(rows)) == rows.tokens
+    assert np.all(attnrl.credit.advantages(rows) != 0) and len(attnrl.credit.advantages(rows)) == rows.tokens
 
 
 def test_unexpanded_responses_are_trained_or_dropped_and_count_in_the_root_either_way():
@@ -250,7 +250,7 @@ def test_failed_trajectories_make_no_difference_worth_training():
     results, _ = run(attnrl, answers=always(True), count=1, steps=1)
     (group,) = results[0].completed
     fail(group.trajectories[0], "request")
-    assert not attnrl.trains([group])
+    assert not is_trained(attnrl, [group], 1)
 
 
 def test_trees_are_drawn_among_responses_that_can_branch():
@@ -290,9 +290,9 @@ def test_settings_out_of_range_are_refused(settings, message):
 
 
 def test_a_prompt_that_is_too_long_is_left_out():
-    attnrl = method(limits=PromptLimits(len, {"solver": 0}))
+    attnrl = method(limits={"solver": 0})
     assert attnrl.first_requests(problems(1)[0], 1) == []
-    fits = method(limits=PromptLimits(len, {"solver": 1}))
+    fits = method(limits={"solver": 1})
     assert len(fits.first_requests(problems(1)[0], 1)) == 1
 
 

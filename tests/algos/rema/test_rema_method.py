@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from rema_dialogue_script import END, ROOM, Stage, Talking, Words
+from scheduler_tools import build
 
-from marsrl_verl.core.alternation import Alternation
 from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.algos.rema.dialogue.evaluation import DialogueEvaluation
 from marsrl_verl.algos.rema.dialogue.method import ReMA
 from marsrl_verl.algos.rema.dialogue.metrics import dialogue_figures
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, MathDialogue, quoted
+from marsrl_verl.core.alternation import Alternation
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import MethodTools
+from marsrl_verl.core.method import MethodTools, is_trained, trained_rows
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import Rows
@@ -41,17 +40,17 @@ def group(**rules) -> Group:
     return Group(stage.request(), stage.hold())
 
 
-def method(alternation: Alternation | None = None, **settings) -> ReMA:
-    return ReMA(Words(), Config(group_size=4, **settings), alternation=alternation)
+def method(**settings) -> ReMA:
+    return build(ReMA, Words(), Config(group_size=4, **settings), policies=LORA)
 
 
 def test_sequences_of_an_agent_are_compared_with_each_other():
     """Rewards 1 1 0 0 in both groups: ±1/2 over their standard deviation, √(1/3)."""
     one, made = group(), method()
     assert [each.value for each in one.trajectories] == [1.0, 1.0, 0.0, 0.0]
-    rows = Rows.of([one], made.select([one], 1))
+    rows = Rows.of([one], trained_rows(made, [one], 1))
     assert [(rows.sequence(row).role) for row in range(len(rows))] == list(ROLES) * 4
-    advantages = made.advantages(rows)
+    advantages = made.credit.advantages(rows)
     expected = 0.5 / (np.sqrt(1 / 3) + 1e-6)
     for row, ref in enumerate(rows.refs):
         sign = 1.0 if ref.trajectory < 2 else -1.0
@@ -61,47 +60,48 @@ def test_sequences_of_an_agent_are_compared_with_each_other():
 def test_an_agent_that_never_spoke_counts_with_the_reward_of_its_dialogue():
     one, made = group(), method()
     one.trajectories[3].sequences.pop()
-    rows = Rows.of([one], made.select([one], 1))
+    rows = Rows.of([one], trained_rows(made, [one], 1))
     assert len(rows) == 7
-    values = {ref.trajectory: made.advantages(rows)[rows.slice(row)][0] for row, ref in enumerate(rows.refs)}
+    values = {
+        ref.trajectory: made.credit.advantages(rows)[rows.slice(row)][0] for row, ref in enumerate(rows.refs)
+    }
     assert values[0] == pytest.approx(0.5 / (np.sqrt(1 / 3) + 1e-6))
 
 
 def test_the_agent_whose_turn_it_is_is_trained_alone():
-    one, made = group(), method(Alternation(("planner", "worker"), 2))
-    trained = frozenset(LORA.values())
+    one, made = group(), method(alternate={"enabled": True, "interval": 2})
     for step, due in ((1, "planner"), (2, "planner"), (3, "worker"), (4, "worker"), (5, "planner")):
-        assert made.train_policies(step, trained) == {due}
-        rows = Rows.of([one], made.select([one], step))
+        assert made.schedule.trained(step).policies == {due}
+        rows = Rows.of([one], trained_rows(made, [one], step))
         assert {rows.sequence(row).policy for row in range(len(rows))} == {due} and len(rows) == 4
-    assert method().train_policies(1, trained) == trained
+    assert method().schedule.trained(1).policies is None
 
 
 def test_equal_rewards_train_nothing_but_returns_do():
     one = group(mask_unfinished=False)
     for each in one.trajectories:
         each.reward = RewardResult(1.0)
-    assert not method().trains([one]) and method().select([one], 1) == []
+    assert not is_trained(method(), [one], 1) and trained_rows(method(), [one], 1) == []
     made = method(estimator="reinforce_pp", gamma_turn=0.5)
-    assert made.trains([one]) and len(made.select([one], 1)) == 8
+    assert is_trained(made, [one], 1) and len(trained_rows(made, [one], 1)) == 8
 
 
 def test_rewards_of_one_agents_own_are_compared_alone():
     one = group(mask_unfinished=False)
     for k, each in enumerate(one.trajectories):
         each.reward, each.sequences[0].reward = RewardResult(1.0), 1.0 - 0.5 * (k == 2)
-    assert method().trains([one])
-    rows = Rows.of([one], method().select([one], 1))
+    assert is_trained(method(), [one], 1)
+    rows = Rows.of([one], trained_rows(method(), [one], 1))
     assert {rows.sequence(row).role for row in range(len(rows))} == {META_THINKING}
-    values = method().advantages(rows)[rows.offsets[:-1]]
+    values = method().credit.advantages(rows)[rows.offsets[:-1]]
     assert values[2] < 0 < values[0] and len(values) == 4
 
 
 def test_returns_of_turns_are_whitened_for_each_policy():
     """γ = 0.5 a turn: the worker's turns are worth 1 | 0.5, 1 | 0, 0 | 0, 0, 0, of three tokens each."""
     one, made = group(), method(estimator="reinforce_pp", gamma_turn=0.5)
-    rows = Rows.of([one], [ref for ref in made.select([one], 1) if ref.sequence == 1])
-    found = made.advantages(rows)[rows.columns["response_mask"].astype(bool)]
+    rows = Rows.of([one], [ref for ref in trained_rows(made, [one], 1) if ref.sequence == 1])
+    found = made.credit.advantages(rows)[rows.columns["response_mask"].astype(bool)]
     values = np.concatenate([[1.0] * 3, [0.5] * 3, [1.0] * 3, [0.0] * (len(found) - 9)])
     expected = (values - values.mean()) / np.sqrt(values.var(ddof=1) + 1e-8)
     assert len(found) == 8 * 3
@@ -109,15 +109,14 @@ def test_returns_of_turns_are_whitened_for_each_policy():
 
 
 def test_a_problem_is_asked_once_within_the_limit_of_its_prompt():
-    settings = SimpleNamespace(
-        algo=Config(group_size=4, alternate={"enabled": True, "interval": 1}), frozen_roles={},
-        prompt_limits=dict.fromkeys(ROLES, 10), policy_of=LORA.__getitem__,
-    )  # fmt: skip
     counted = []
     tools = MethodTools(
-        Words(), None, lambda messages: counted.append(messages) or len(messages[0]["content"]), 1
+        Words(),
+        lambda messages: counted.append(messages) or len(messages[0]["content"]),
+        dict.fromkeys(ROLES, 10),
+        policies=LORA,
     )
-    made = ReMA.from_settings(settings, tools)
+    made = ReMA(Config(group_size=4, alternate={"enabled": True, "interval": 1}), tools)
     (request,) = made.first_requests(Problem("p", "1+1", "2"), 3)
     assert (request.group_id, request.role, request.n, request.created_step) == (
         "p/dialogue/0",
@@ -125,16 +124,17 @@ def test_a_problem_is_asked_once_within_the_limit_of_its_prompt():
         4,
         3,
     )
-    assert request.rollout in ReMA.rollouts and request.stage == ReMA.stages[0].name
+    (stage,) = ReMA.stages(made.config)
+    assert (request.rollout, request.stage) == (stage.program, stage.name)
     assert made.first_requests(Problem("q", "1+1+1+1+1+1", "6"), 3) == []
-    assert made.alternation == Alternation(("planner", "worker"), 1)
+    assert made.schedule.alternation == Alternation(("planner", "worker"), 1)
 
 
 def test_the_loss_reads_turns_and_tells_the_agents_apart():
-    spec = ReMA.loss(Config())
+    spec = ReMA.Credit.loss(Config())
     assert spec.columns == ("turn", "label") and spec.clips
     assert spec.settings == {"ratio": "arithmetic", "log_ratio_clip": 3.0, "labels": list(ROLES)}
-    assert ReMA.loss(Config(loss={"ratio": "token", "log_ratio_clip": None})).columns == ("label",)
+    assert ReMA.Credit.loss(Config(loss={"ratio": "token", "log_ratio_clip": None})).columns == ("label",)
 
 
 def test_figures_of_each_agent_and_of_the_dialogues():

@@ -6,34 +6,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rema_script import TwoAgents
-from scheduler_tools import drive, saved, single_call
+from scheduler_tools import build, drive, saved, single_call
 from scripted_engine import ScriptedEngine, score_by_box
 
-from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.algos.rema.leak import LOOK_FOR_VALUES
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
-from marsrl_verl.algos.rema.single_turn.config import Config, stage_plans
+from marsrl_verl.algos.rema.single_turn.config import Config, stages
 from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
 from marsrl_verl.algos.rema.single_turn.method import GREEDY, ReMASingleTurn
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import EndReason, StepView
+from marsrl_verl.core.method import StepView, is_trained, trained_rows
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Mode, Scheduler
+from marsrl_verl.core.stage import EndReason
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
 PROBLEMS = [Problem(f"p{i}", f"{i} + 1 = ?", str(i + 1), row=f"row{i}") for i in range(6)]
 
 
 def method(**changes) -> ReMASingleTurn:
-    return ReMASingleTurn(MathPlanPrompts(), Config.model_validate(changes))
+    return build(ReMASingleTurn, MathPlanPrompts(), Config.model_validate(changes))
 
 
 def in_pass(number: int, **changes) -> ReMASingleTurn:
     one = method(**changes)
     for _ in range(number):
-        one.pass_ended(1)
+        one.schedule.pass_ended(1)
     return one
 
 
@@ -61,7 +61,7 @@ LOW_FILTER, LOW, HIGH_FILTER, HIGH = 0, 1, 5, 6
 )
 def test_plans_and_solutions_of_each_pass(number, plans, greedy_plan, solutions, greedy_solution):
     one = in_pass(number)
-    one.filter.note("row0#", 5, 10)
+    one.schedule.filter.note("row0#", 5, 10)
     (first,) = one.first_requests(PROBLEMS[0], 3)
     assert (first.stage, first.role, first.n, first.created_step) == ("plan", META_THINKING, plans, 3)
     assert first.sampling == ({META_THINKING: GREEDY} if greedy_plan else {})
@@ -113,8 +113,8 @@ def test_a_prompt_that_is_too_long_is_not_asked():
     def tokens(messages):
         return sum(len(message["content"]) for message in messages)
 
-    limits = PromptLimits(tokens, {META_THINKING: 10_000, REASONING: 2_000})
-    one = ReMASingleTurn(MathPlanPrompts(), Config(), limits=limits)
+    limits = {META_THINKING: 10_000, REASONING: 2_000}
+    one = build(ReMASingleTurn, MathPlanPrompts(), limits=limits, tokens=tokens)
     (first,) = one.first_requests(PROBLEMS[0], 1)
     members = [
         replace_id(scored(one, first, "y" * (3_000 * k + 1)), f"{first.group_id}#{k}") for k in range(2)
@@ -122,8 +122,9 @@ def test_a_prompt_that_is_too_long_is_not_asked():
     (item,) = one.next_requests(PROBLEMS[0], "plan", [Group(first, members)], 1)
     assert item.parent_id == members[0].trajectory_id
     for of_the_one, of_the_other in ((10, 10_000), (10_000, 10)):
-        short = PromptLimits(tokens, {META_THINKING: of_the_one, REASONING: of_the_other})
-        assert ReMASingleTurn(MathPlanPrompts(), Config(), limits=short).first_requests(PROBLEMS[0], 1) == []
+        short = {META_THINKING: of_the_one, REASONING: of_the_other}
+        one = build(ReMASingleTurn, MathPlanPrompts(), limits=short, tokens=tokens)
+        assert one.first_requests(PROBLEMS[0], 1) == []
 
 
 def test_a_pair_without_room_for_a_plan_is_skipped_and_counted():
@@ -133,8 +134,8 @@ def test_a_pair_without_room_for_a_plan_is_skipped_and_counted():
         return sum(len(message["content"]) for message in messages)
 
     prompts = JudgePrompts()
-    limits = PromptLimits(tokens, {META_THINKING: 10_000, REASONING: 2_000})
-    one = ReMASingleTurn(prompts, Config(), limits=limits)
+    limits = {META_THINKING: 10_000, REASONING: 2_000}
+    one = build(ReMASingleTurn, prompts, limits=limits, tokens=tokens)
     fits, too_long = (
         Problem(f"{size}", "Which?", "A", extra_info={"answer_a": "x" * size, "answer_b": "y"})
         for size in (10, 2_000)
@@ -146,25 +147,24 @@ def test_a_pair_without_room_for_a_plan_is_skipped_and_counted():
     (ended,) = scheduler.finish_step().ended
     assert (ended.problem_id, ended.reason) == ("2000", EndReason.SKIPPED)
     for process in ("vrp", "mrp"):
-        alone = ReMASingleTurn(prompts, Config(process=process), limits=limits)
+        alone = build(ReMASingleTurn, prompts, process=process, limits=limits, tokens=tokens)
         assert alone.first_requests(fits, 1) and not alone.first_requests(too_long, 1)
 
 
 @pytest.mark.parametrize(("process", "word"), [("vrp", "Reason step by step"), ("mrp", "write down a plan")])
 def test_one_agent_alone(process, word):
     one = method(process=process, filter={"enabled": False})
-    assert [stage.name for stage in one.stages] == ["solution"]
+    assert [stage.name for stage in stages(one.config)] == ["solution"]
     (item,) = one.first_requests(PROBLEMS[0], 1)
     assert (item.role, item.n, item.stage) == (REASONING, 4, "solution")
     assert word in item.messages[0]["content"]
-    assert not one.phases.filtering and one.admits(PROBLEMS[1])
+    assert not one.schedule.phases.filtering and one.schedule.admits(PROBLEMS[1])
 
 
 def test_fewer_problems_where_each_has_several_prompts():
-    assert [in_pass(number).problems_per_step(30) for number in (LOW_FILTER, LOW, HIGH_FILTER, HIGH)] == [
-        30, 7, 30, 30,
-    ]  # fmt: skip
-    assert method(process="vrp").problems_per_step(30) == 30
+    passes = (LOW_FILTER, LOW, HIGH_FILTER, HIGH)
+    assert [in_pass(number).schedule.problems_per_step(30) for number in passes] == [30, 7, 30, 30]
+    assert method(process="vrp").schedule.problems_per_step(30) == 30
 
 
 # --- passes ---------------------------------------------------------------------------------------
@@ -173,42 +173,56 @@ def test_fewer_problems_where_each_has_several_prompts():
 def test_a_phase_asks_what_its_agent_solves_now_and_then():
     one = method()
     for problem, successes in zip(PROBLEMS, (0, 2, 5, 8, 9), strict=False):
-        assert one.admits(problem)
-        one.filter.note(f"{problem.row}#", successes, 10)
-    one.pass_ended(2)
-    assert [one.admits(problem) for problem in PROBLEMS] == [False, True, True, True, False, False]
+        assert one.schedule.admits(problem)
+        one.schedule.filter.note(f"{problem.row}#", successes, 10)
+    one.schedule.pass_ended(2)
+    assert [one.schedule.admits(problem) for problem in PROBLEMS] == [False, True, True, True, False, False]
     for _ in range(4):
-        one.pass_ended(3)
-    assert one.role == META_THINKING and all(map(one.admits, PROBLEMS)), "counted anew"
-    one.pass_ended(4)
-    assert not any(map(one.admits, PROBLEMS))
+        one.schedule.pass_ended(3)
+    assert one.schedule.phases.role == META_THINKING and all(map(one.schedule.admits, PROBLEMS)), (
+        "counted anew"
+    )
+    one.schedule.pass_ended(4)
+    assert not any(map(one.schedule.admits, PROBLEMS))
 
 
 def test_it_ends_with_its_last_iteration():
     one = method(iterations=1, episodes=1)
-    assert [one.passes_left() for _ in range(4) if one.pass_ended(1) is None] == [2, 1, 0, 0]
-    assert not one.admits(PROBLEMS[0])
-    assert method().passes_left() is None
+    assert [one.schedule.passes_left() for _ in range(4) if one.schedule.pass_ended(1) is None] == [
+        2,
+        1,
+        0,
+        0,
+    ]
+    assert not one.schedule.admits(PROBLEMS[0])
+    assert method().schedule.passes_left() is None
 
 
 def test_the_counts_and_the_pass_are_its_state():
     one = in_pass(HIGH)
-    one.filter.note("row1#", 3, 10)
+    one.schedule.filter.note("row1#", 3, 10)
     other = method()
-    other.load_state_dict(saved(one.state_dict()))
-    assert other.state_dict() == one.state_dict()
-    assert other.role == META_THINKING and other.admits(PROBLEMS[1]) and not other.admits(PROBLEMS[2])
+    other.schedule.load_state_dict(saved(one.schedule.state_dict()))
+    assert other.schedule.state_dict() == one.schedule.state_dict()
+    assert (
+        other.schedule.phases.role == META_THINKING
+        and other.schedule.admits(PROBLEMS[1])
+        and not other.schedule.admits(PROBLEMS[2])
+    )
 
 
 @pytest.mark.parametrize(
     ("number", "due"), [(LOW_FILTER, set()), (LOW, {"r"}), (HIGH_FILTER, set()), (HIGH, {"m"})]
 )
 def test_one_policy_learns_at_a_time(number, due):
-    one = in_pass(number)
-    one.policies = {META_THINKING: "m", REASONING: "r"}
-    assert one.train_policies(1, frozenset({"m", "r"})) == due
-    one.policies = dict.fromkeys((META_THINKING, REASONING), "shared")
-    assert one.train_policies(1, frozenset({"shared"})) == ({"shared"} if due else set())
+    one = build(ReMASingleTurn, MathPlanPrompts(), policies={META_THINKING: "m", REASONING: "r"})
+    shared = dict.fromkeys((META_THINKING, REASONING), "shared")
+    other = build(ReMASingleTurn, MathPlanPrompts(), policies=shared)
+    for each in (one, other):
+        each.schedule.load_state_dict(in_pass(number).schedule.state_dict())
+    assert one.schedule.trained(1).policies == due
+    assert other.schedule.trained(1).policies == ({"shared"} if due else set())
+    assert len(other.schedule.trained(1).roles or ()) == len(due), "its responses alone"
 
 
 # --- rewards --------------------------------------------------------------------------------------
@@ -306,7 +320,7 @@ def test_a_plan_whose_solutions_all_failed_says_nothing():
     groups[1].trajectories[0].finish = FinishReason.ERROR
     rewarded(one, groups)
     assert not groups[0].trajectories[0].comparable
-    assert not one.trains(groups)
+    assert not is_trained(one, groups, 1)
 
 
 @given(st.permutations(range(3)))
@@ -325,13 +339,13 @@ def test_the_first_pass_counts_and_trains_nothing():
     groups = problem_groups(one, ["a"], [[1.0] * 3 + [0.0] * 7])
     rewarded(one, groups)
     one.observe_problem(groups)
-    assert one.filter.counts == {"row0#": [3, 10]}
-    assert not one.trains(groups)
+    assert one.schedule.filter.counts == {"row0#": [3, 10]}
+    assert not is_trained(one, groups, 1)
     high = in_pass(HIGH_FILTER)
     groups = problem_groups(high, ["a", "b", "c", ""], [[1.0], [0.0], [1.0]])
     rewarded(high, groups)
     high.observe_problem(groups)
-    assert high.filter.counts == {"row0#": [2, 4]}, "a plan that nobody can follow fails"
+    assert high.schedule.filter.counts == {"row0#": [2, 4]}, "a plan that nobody can follow fails"
     metrics = high.observe_step(StepView(None, (), 0))
     assert metrics["phase/trains_plans"] == 1.0 and metrics["filter/kept"] == 1.0
 
@@ -343,7 +357,7 @@ def test_what_failed_is_no_sample():
         each.finish = FinishReason.ABORTED
     rewarded(one, groups)
     one.observe_problem(groups)
-    assert one.filter.counts == {"row0#": [1, 6]}
+    assert one.schedule.filter.counts == {"row0#": [1, 6]}
 
 
 def test_a_training_pass_trains_its_agent_alone():
@@ -352,8 +366,8 @@ def test_a_training_pass_trains_its_agent_alone():
         values = [[1.0, 0.0, 0.0, 1.0]] * 2 if number == LOW else [[1.0], [0.0]]
         groups = problem_groups(one, ["a", "b"], values)
         rewarded(one, groups)
-        assert one.trains(groups)
-        refs = one.select(groups, 1)
+        assert is_trained(one, groups, 1)
+        refs = trained_rows(one, groups, 1)
         assert len(refs) == count
         assert {groups[ref.group].request.stage for ref in refs} == {stage}
 
@@ -362,17 +376,17 @@ def test_relative_to_the_group_equal_rewards_are_not_trained():
     one = in_pass(LOW, estimator="group", plans_per_problem=2)
     groups = problem_groups(one, ["a", "b"], [[1.0] * 4, [1.0, 0.0, 0.0, 0.0]])
     rewarded(one, groups)
-    refs = one.select(groups, 1)
+    refs = trained_rows(one, groups, 1)
     assert {ref.group for ref in refs} == {2}
     # Rewards 1, -0.5, -0.5, -0.5: mean -0.125, deviation 0.75.
-    assert one.advantages(Rows.of(groups, refs)) == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
-    assert not one.trains(groups[:2])
+    assert one.credit.advantages(Rows.of(groups, refs)) == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
+    assert not is_trained(one, groups[:2], 1)
 
 
 def most(**changes) -> list[tuple]:
     return [
         (one.name, one.groups_per_problem, one.group_size, one.trained)
-        for one in stage_plans(Config.model_validate(changes))
+        for one in stages(Config.model_validate(changes))
     ]
 
 
@@ -404,11 +418,11 @@ def test_no_pass_holds_more(problems, n, plans, k, samples, number):
         "filter": {"samples": samples},
     }
     one = in_pass(number, **settings)
-    asked = one.problems_per_step(problems)
+    asked = one.schedule.problems_per_step(problems)
     (first,) = one.first_requests(PROBLEMS[0], 1)
     solutions, _ = one._solutions()
     held = {"plan": asked * first.n, "solution": asked * first.n * solutions}
-    for stage in stage_plans(one.config):
+    for stage in stages(one.config):
         assert held[stage.name] <= problems * stage.samples_per_problem
 
 
@@ -424,7 +438,7 @@ def test_the_order_of_completion_changes_nothing(seed, number, order):
     def run(mode, engine_seed, portions):
         one = in_pass(number, filter={"lowest": 0.0, "highest": 1.0})
         for problem in PROBLEMS:
-            one.filter.note(f"{problem.row}#", 5, 10)
+            one.schedule.filter.note(f"{problem.row}#", 5, 10)
         engine = ScriptedEngine(TwoAgents(seed), seed=engine_seed, scorer=score_by_box)
         found = drive(
             one, mode, [PROBLEMS[:3], PROBLEMS[3:]], engine=engine, deliver=portions, checkpoint=True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import Fallback, LoopRules
-from marsrl_verl.algos.marsrl.prompts import SOLVER
+from marsrl_verl.algos.marsrl.prompts import ROLES, SOLVER
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.evaluation import EvaluationConfig, InBetweenConfig
 from marsrl_verl.settings.issues import ConfigIssue
@@ -63,9 +63,13 @@ _ROUNDS = f"{_KEY}.correction_rounds"
 
 
 def checks(run: RunView) -> list[ConfigIssue]:
-    """The loop's numbers against the number of rounds, and the loop against a frozen Solver."""
+    """The loop's numbers against the number of rounds, and the loop against the roles that there are and
+    against a frozen Solver."""
     one: Evaluation = run.settings.evaluation
     rounds = one.rounds(run.settings.algo.correction_rounds)
+    if rounds and (absent := [role for role in ROLES if role not in run.settings.roles]):
+        what = f"The method {run.settings.algo.name} has no {' and no '.join(absent)} for them."
+        return [ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)]
     issues = _with_rounds(one, rounds) if rounds else _without_rounds(one)
     return [*issues, *(_frozen_solver(one, rounds) if SOLVER in run.frozen_roles else [])]
 
