@@ -96,7 +96,7 @@ def measured(config: Any, arguments: argparse.Namespace) -> dict[str, float]:
         torch.cuda.reset_peak_memory_stats()
         trainer.metrics, trainer.timing, trainer.global_steps = {}, {}, turn
         result = SimpleNamespace(trained=[group(arguments.tokens)], ended=[], deferred=0)
-        batch = trainer._fit_build_batch(result, trainer._due_policies())
+        batch = trainer._fit_build_batch(result)
         start = time.perf_counter()
         trainer._fit_compute_log_prob(batch)
         middle = time.perf_counter()

@@ -7,6 +7,7 @@ from messages import assert_checks_refuse
 
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
+from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.evaluation_plan import EvaluationCost, evaluation_at, evaluation_cost
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.rollout.frozen.config import PolicyConfig
@@ -48,18 +49,20 @@ def test_the_solver_alone_has_a_loop_that_the_evaluation_takes():
 def test_costs_by_hand():
     one = settings(system(in_between=InBetween(problems=8, samples_per_problem=2, solver_only=True)))
     # 31 responses of a run: the Solver, ten rounds of two verdicts and a correction; 100 + 10 x 21 tokens.
-    assert evaluation_cost(one, "after", 130) == EvaluationCost(100, 3200, 99_200, 992_000)
-    assert evaluation_cost(one, "step_20", 130) == EvaluationCost(8, 16, 16, 1600)
-    assert evaluation_cost(one, "after", 30).problems == 30
+    assert evaluation_cost(one, "after", 130, MathPrompts()) == EvaluationCost(100, 3200, 99_200, 992_000)
+    assert evaluation_cost(one, "step_20", 130, MathPrompts()) == EvaluationCost(8, 16, 16, 1600)
+    assert evaluation_cost(one, "after", 30, MathPrompts()).problems == 30
     # Greedily once more; a frozen policy's answers are not ours.
     plain = settings(Evaluation(correction_rounds=1))
-    assert evaluation_cost(plain, "before", 10) == EvaluationCost(10, 20, 80, 20 * 121)
+    assert evaluation_cost(plain, "before", 10, MathPrompts()) == EvaluationCost(10, 20, 80, 20 * 121)
     once = settings(Evaluation(correction_rounds=1, samples_per_problem=0))
-    assert evaluation_cost(once, "before", 10) == EvaluationCost(10, 10, 40, 10 * 121), "greedily alone"
+    assert evaluation_cost(once, "before", 10, MathPrompts()) == EvaluationCost(10, 10, 40, 10 * 121), (
+        "greedily alone"
+    )
     frozen = PolicyConfig(kind="endpoint")
     behind = plain.model_copy(update={"policies": {"big": frozen}})
     behind.roles["solver"].policy = "big"
-    assert evaluation_cost(behind, "before", 10) == EvaluationCost(10, 20, 60, 20 * 21)
+    assert evaluation_cost(behind, "before", 10, MathPrompts()) == EvaluationCost(10, 20, 60, 20 * 21)
 
 
 REFUSED = {

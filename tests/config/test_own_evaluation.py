@@ -20,7 +20,7 @@ from marsrl_verl.reporting.example import example_text
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 CODE = '''
-from marsrl_verl.core.method import Method
+from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, PromptShape
 from marsrl_verl.evaluation.estimators import MetricInfo, Observations, mean_estimate

@@ -211,7 +211,7 @@ def test_phases_that_train_one_model_as_both_agents_are_pointed_out(policies, sa
     settings = typed_settings(
         composed("algo=rema_single_turn", "model=qwen2_5_7b_instruct", f"policies={policies}")
     )
-    lines = ReMASingleTurn.plan_lines(SimpleNamespace(settings=settings))
+    lines = settings.algo.plan_lines(SimpleNamespace(settings=settings))
     assert any(line.startswith("! both agents have the same weights") for line in lines) == said
 
 

@@ -4,6 +4,7 @@ the command, its parser of calls, and what its evaluation tells the rewards."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -86,11 +87,13 @@ class SumsEvaluation(SingleRole):
 
 
 class Counting(MarsRL):
-    rollout = f"{__name__}:Adding"
+    @classmethod
+    def stages(cls, config):
+        return tuple(replace(one, rollout=Adding) for one in super().stages(config))
 
     @classmethod
     def evaluation(cls, config, evaluation, prompts):
-        return SumsEvaluation("solver", prompts, cls.rollout)
+        return SumsEvaluation("solver", prompts, cls.stages(config)[0].program)
 
 
 @pytest.fixture(autouse=True)

@@ -61,9 +61,7 @@ class Bench:
         for group in groups:
             for one in group.trajectories:
                 one.sequence.policy = group.request.role
-        batch = trainer._fit_build_batch(
-            SimpleNamespace(trained=groups, ended=[], deferred=0), frozenset(roles)
-        )
+        batch = trainer._fit_build_batch(SimpleNamespace(trained=groups, ended=[], deferred=0))
         trainer._fit_compute_log_prob(batch)
         if reference:
             self._reference_pass(batch)
@@ -88,7 +86,7 @@ class Bench:
                     for one in group.trajectories:
                         one.sequence.policy = role
                 result = SimpleNamespace(trained=groups, ended=[], deferred=0)
-                batch = trainer._fit_build_batch(result, frozenset(roles))
+                batch = trainer._fit_build_batch(result)
                 trainer._fit_compute_log_prob(batch)
                 if not adapter:
                     self._reference_pass(batch)

@@ -69,7 +69,7 @@ class Bench:
             for one in group.trajectories:
                 one.sequence.policy = group.request.role
         result = SimpleNamespace(trained=groups, ended=[], deferred=0)
-        batch = trainer._fit_build_batch(result, frozenset(roles))
+        batch = trainer._fit_build_batch(result)
         trainer._fit_compute_log_prob(batch)
         trainer._fit_compute_ref_log_prob(batch)
         found = {}

@@ -271,7 +271,7 @@ class Bench:
         trainer = self.trainer
         trainer.metrics, trainer.timing, trainer.global_steps = {}, {}, 3
         result = SimpleNamespace(trained=trained_groups(partial=case.partial), ended=[], deferred=0)
-        batch = trainer._fit_build_batch(result, trainer._due_policies())
+        batch = trainer._fit_build_batch(result)
         trainer._fit_compute_log_prob(batch)
         trainer._fit_compute_advantages(batch)
         slots = len(batch.parts[0])

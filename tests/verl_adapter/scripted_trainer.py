@@ -332,7 +332,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.saved: list[int] = []
         self.tokens_by_step: dict[int, int] = {}
 
-    def _fit_build_batch(self, result, due):
+    def _fit_build_batch(self, result):
         """The step's line: trajectories with their tokens and versions, the weights."""
         self.told_last.append(self._is_last_step())
         self.tokens_by_step[self.global_steps] = self.generated_tokens
@@ -354,7 +354,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         ]
         line = {"step": result.step, "updates": self.weights.updates(), "rows": rows}
         _append_batch(self.folder / "batches", line)
-        return super()._fit_build_batch(result, due)
+        return super()._fit_build_batch(result)
 
     def fit(self) -> None:
         """As the trainer's; then the weights that the engine got must be those that it was told of."""

@@ -1,11 +1,11 @@
-"""The two sides of a dialogue: an agent that is trained, whose tokens are kept, and one of which only text is
+"""Agents with a list of messages: one that is trained, whose tokens are kept, and one of which only text is
 known."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from marsrl_verl.core.request import Message
 from marsrl_verl.core.sequence import Plain, TokenIds
@@ -34,18 +34,25 @@ class Spoken:
 class Speaker(Protocol):
     """One agent with its list of messages."""
 
-    async def speak(self, turn: int, most_tokens: int, stop: Sequence[str]) -> Spoken:
-        """Write a message, or go on with one that was paused.
+    async def speak(
+        self,
+        turn: int,
+        most_tokens: int | None,
+        stop: Sequence[str],
+        structured: Mapping[str, Any] | None = None,
+    ) -> Spoken:
+        """Writes a message, or goes on with one that was paused.
 
         Args:
-            turn: of the dialogue.
-            most_tokens: of the message, in all rounds.
+            turn: noted of its tokens.
+            most_tokens: of the message, in all rounds; None: as many as the role's limits leave.
             stop: strings that end it.
+            structured: see `Decoding`.
         """
         ...
 
-    def hear(self, message: str) -> None:
-        """Take the other agent's message as the user's."""
+    def hear(self, messages: Sequence[Message]) -> None:
+        """Takes messages of others before its next one."""
         ...
 
     def fits(self, tokens: int) -> bool:
@@ -67,19 +74,25 @@ class TrainedSpeaker:
     def __init__(self, chat: Conversation) -> None:
         self._chat = chat
 
-    async def speak(self, turn: int, most_tokens: int, stop: Sequence[str]) -> Spoken:
+    async def speak(
+        self,
+        turn: int,
+        most_tokens: int | None,
+        stop: Sequence[str],
+        structured: Mapping[str, Any] | None = None,
+    ) -> Spoken:
         """See `Speaker`. A stop string in the thinking part ends nothing."""
         chat = self._chat
         while True:
-            left = most_tokens - chat.turn_ids().size
-            found = await chat.sample(max_tokens=left, stop=stop, turn=turn)
+            left = None if most_tokens is None else most_tokens - chat.turn_ids().size
+            found = await chat.sample(max_tokens=left, stop=stop, structured=structured, turn=turn)
             text = chat.turn_final_text()
             if found.stop is None or found.stop in text:
                 return Spoken(found.finish, text, chat.turn_ids(), chat.detail, chat.failed_by)
 
-    def hear(self, message: str) -> None:
+    def hear(self, messages: Sequence[Message]) -> None:
         """See `Speaker`."""
-        self._chat.append([{"role": "user", "content": message}])
+        self._chat.append(messages)
 
     def fits(self, tokens: int) -> bool:
         """See `Speaker`."""
@@ -109,7 +122,13 @@ class FrozenSpeaker:
         self._context, self._k, self._role = context, k, role
         self._messages = [dict(message) for message in messages]
 
-    async def speak(self, turn: int, most_tokens: int, stop: Sequence[str]) -> Spoken:
+    async def speak(
+        self,
+        turn: int,
+        most_tokens: int | None,
+        stop: Sequence[str],
+        structured: Mapping[str, Any] | None = None,
+    ) -> Spoken:
         """See `Speaker`. It is cut behind a stop string here, and what follows it says nothing: the message
         ended there, also where the endpoint wrote on until its limit."""
         one = await self._context.chat(self._k, self._role, self._messages, stop)
@@ -123,9 +142,9 @@ class FrozenSpeaker:
         finish = FinishReason.STOP if ends else one.finish
         return Spoken(finish, text, None, one.detail, one.failed_by)
 
-    def hear(self, message: str) -> None:
+    def hear(self, messages: Sequence[Message]) -> None:
         """See `Speaker`."""
-        self._messages.append({"role": "user", "content": message})
+        self._messages += [dict(message) for message in messages]
 
     def fits(self, tokens: int) -> bool:
         """See `Speaker`."""

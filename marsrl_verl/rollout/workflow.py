@@ -1,0 +1,515 @@
+"""Workflows: rollouts of named agents that speak, written as one coroutine.
+
+    class Debate(Workflow):
+        async def play(self, episode):
+            alice, bob = await episode.agents.alice.say(), await episode.agents.bob.say()  # to the problem
+            choice = await episode.agents.judge.say(f"Who is right, alice: {alice}, or bob: {bob}?")
+            …
+            episode.reward(alice=…, bob=…, judge=…)
+
+`play` is a deterministic program: it branches on what `say`, `grade` and `rng` gave it and on nothing else
+(no clock, no random numbers of its own, no state of the class). An episode whose round's tokens are used is
+paused, and played again in the next round: the calls return what is recorded of them until the record ends,
+and go on from there. Nobody writes pause and resume by hand.
+
+Each agent has a list of messages of its own, in which what it hears is the user's; it becomes a sequence with
+that agent's reward. An agent that never spoke has none, nor has one whose policy is frozen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from marsrl_verl.core.request import Message, Problem, RolloutRequest
+from marsrl_verl.core.sequence import LABEL, Plain
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rollout.context import RolloutContext
+from marsrl_verl.rollout.speakers import FrozenSpeaker, Speaker, Spoken, TrainedSpeaker
+
+METRICS, SOLVED = "metrics", "solved"
+"""What `RewardResult.info` has of a workflow's episode: figures by name, and whether its answer is right, where
+it gave one."""
+
+
+class _Paused(BaseException):
+    """The round's tokens are used: `play` is left, and played again later. No error of the program's."""
+
+
+class _Ended(BaseException):
+    """The episode is over before `play` is."""
+
+
+class Said(str):
+    """A message, as others may see it: what follows its thinking part."""
+
+    finish: FinishReason
+    """STOP: the agent ended it. LENGTH: it was cut. Else there is none, and the text is empty."""
+    detail: str | None
+    """Why there is none."""
+    failed_by: str | None
+    """See `Trajectory.failed_by`."""
+    event: Mapping[str, Plain]
+    """What the log has of it (`Workflow.event`)."""
+
+    @property
+    def cut(self) -> bool:
+        """Whether it reached a limit."""
+        return self.finish is FinishReason.LENGTH
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no message."""
+        return self.finish not in (FinishReason.STOP, FinishReason.LENGTH)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], event: Mapping[str, Plain]) -> Said:
+        """A message as it was recorded."""
+        said = cls(record["text"])
+        said.finish, said.event = FinishReason(record["finish"]), event
+        said.detail, said.failed_by = record["detail"], record["failed_by"]
+        return said
+
+
+class Grade(float):
+    """The reward of a text; as a number 1 where it is right."""
+
+    result: RewardResult
+
+    @property
+    def answer(self) -> str | None:
+        """The answer that was found in the text."""
+        found = self.result.info.get("answer")
+        return None if found is None else str(found)
+
+    @classmethod
+    def of(cls, result: RewardResult) -> Grade:
+        """A reward's result as a number."""
+        grade = cls(result.value)
+        grade.result = result
+        return grade
+
+
+class Agent:
+    """One role in one episode, with its list of messages."""
+
+    def __init__(self, episode: Episode, role: str) -> None:
+        self._episode, self.role = episode, role
+        self._speaker: Speaker | None = None
+        self._messages = 0
+        """Messages of this playing."""
+
+    @property
+    def speaker(self) -> Speaker | None:
+        """Its side of the conversation; None before it has heard anything."""
+        return self._speaker
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether its list of messages has room for a message of so many tokens, or one has begun already."""
+        if self._messages < len(self._episode.said(self.role)) or self._speaker is None:
+            return True
+        return self._speaker.fits(tokens)
+
+    async def say(
+        self,
+        heard: str | Sequence[Message] | None = None,
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        structured: Mapping[str, Any] | None = None,
+        turn: int | None = None,
+        ends: bool = True,
+    ) -> Said:
+        """The agent's next message.
+
+        Args:
+            heard: what it is told before: a text, as the user's message, or messages of a chat; None: at
+                first the chat of the request (the problem), later nothing may be None.
+            max_tokens: most tokens of the message; None: what its role's limits leave.
+            stop: strings that end it; they are part of it. One in the thinking part ends nothing.
+            structured: what the engine holds it to, as vLLM's structured outputs; needs a trained policy.
+            turn: noted of its tokens (annotation `turn`); None: the number of the agent's message, from 0.
+            ends: whether a message that is cut, or that there is none of (the prompt is too long, the list of
+                messages is full, a request failed), ends the episode with that finish reason, so that `play`
+                is left here. Else `Said` says so.
+        """
+        said = await self._episode._say(self, heard, max_tokens, tuple(stop), structured, turn)
+        if ends and said.failed:
+            self._episode.end(said.finish, said.detail, said.failed_by)
+        if ends and said.cut:
+            self._episode.end(said.finish, f"a message of the {self.role} was cut")
+        return said
+
+
+class Agents:
+    """The agents of an episode by their roles' names."""
+
+    def __init__(self, episode: Episode, roles: Sequence[str]) -> None:
+        self._by_role = {role: Agent(episode, role) for role in roles}
+
+    def __getattr__(self, role: str) -> Agent:
+        return self[role]
+
+    def __getitem__(self, role: str) -> Agent:
+        found = self.__dict__.get("_by_role", {})
+        if role not in found:
+            raise AttributeError(f"there is no agent {role!r}; the stage's writers are: {', '.join(found)}")
+        return found[role]
+
+    def __iter__(self) -> Any:
+        return iter(self._by_role.values())
+
+
+class Episode:
+    """One trajectory of a workflow while it is played.
+
+    Args:
+        workflow: what is played.
+        k: the trajectory's number.
+        context: of the request.
+        before: the trajectory as an earlier round left it; None: it begins.
+    """
+
+    def __init__(
+        self, workflow: Workflow, k: int, context: RolloutContext, before: Trajectory | None
+    ) -> None:
+        self.k, self.context, self.request = k, context, context.request
+        self.agents = Agents(self, workflow.roles(context.request))
+        state: Any = {} if before is None else before.state
+        self._workflow = workflow
+        self._said: dict[str, list[dict[str, Any]]] = {
+            role: list(found) for role, found in state.get("said", {}).items()
+        }
+        """By role, text, end and number of the event of each message."""
+        self._heard: dict[str, int] = dict(state.get("heard", {}))
+        """By role, messages before which it has heard what there was to hear."""
+        self._grades: list[Any] = list(state.get("grades", []))
+        self._graded = 0
+        """Grades of this playing."""
+        self._events: list[dict[str, Plain]] = [] if before is None else [dict(e) for e in before.events]
+        self._transcript: list[list[str]] = [list(one) for one in state.get("transcript", [])]
+        self._end: tuple[FinishReason, str | None, str | None] | None = None
+        self._answer: tuple[str, float | None, str | None] | None = None
+        self._rewards: dict[str, float] = {}
+        self._reward: float | None = None
+        self._info: dict[str, Plain] = {}
+        self._metrics: dict[str, float] = {}
+        self._notes: list[dict[str, Plain]] = []
+        self._running: set[asyncio.Task[Any]] = set()
+        # Agents that speak at a time share the round's tokens, and which of them is paused must not depend on
+        # which request is answered first.
+        segmented = any(context.sampling(agent.role).segment_tokens is not None for agent in self.agents)
+        self._turn: AbstractAsyncContextManager[Any] = asyncio.Lock() if segmented else nullcontext()
+        if before is not None:
+            sequences = {sequence.role: sequence for sequence in before.sequences}
+            for role, saved in state["speakers"].items():
+                self._open(self.agents[role], saved["messages"], sequences.get(role), saved)
+
+    # --- what a program reads ----------------------------------------------------------------------
+
+    @property
+    def problem(self) -> Problem:
+        """What is asked."""
+        return self.request.problem
+
+    @property
+    def trajectory_id(self) -> str:
+        """Of the trajectory that it becomes."""
+        return f"{self.request.group_id}#{self.k}"
+
+    @property
+    def paused(self) -> bool:
+        """Whether it goes on in a later round."""
+        return self._end is not None and self._end[0] is FinishReason.PAUSED
+
+    @property
+    def finish(self) -> FinishReason:
+        """How it ended; STOP where `play` came to its end."""
+        return FinishReason.STOP if self._end is None else self._end[0]
+
+    def said(self, role: str) -> list[Said]:
+        """The messages of an agent so far, those to come of an episode that is played again among them."""
+        return [self._as_said(one) for one in self._said.get(role, [])]
+
+    @property
+    def transcript(self) -> list[tuple[str, str]]:
+        """Who said what (`Workflow.shown`), in the order in which it was said."""
+        return [(role, text) for role, text in self._transcript]
+
+    def rng(self, *names: str | int) -> np.random.Generator:
+        """A generator of its own for these names; the same in every playing."""
+        return self.context.rng(self.k, *names)
+
+    async def grade(self, role: str, text: str) -> Grade:
+        """The reward that a role's reward class gives a text (`marsrl.reward.<role>`)."""
+        number, self._graded = self._graded, self._graded + 1
+        if number >= len(self._grades):
+            self._grades += [None] * (number + 1 - len(self._grades))
+        if self._grades[number] is None:
+            one = Trajectory(self.trajectory_id, [], FinishReason.STOP, text=text, final_text=text)
+            (result,) = await self.context.score([one], role)
+            self._grades[number] = {
+                "value": result.value,
+                "info": dict(result.info),
+                "error": result.error,
+                "graded": result.graded,
+                "raised": result.raised,
+            }
+        return Grade.of(RewardResult(**self._grades[number]))
+
+    # --- what a program says -----------------------------------------------------------------------
+
+    def reward(self, value: float | None = None, /, **by_role: float) -> None:
+        """Sets the reward: one of all agents, and of single ones by their roles' names. The trajectory's is
+        the common one, else the mean of the agents'."""
+        for role in by_role:
+            self.agents[role]
+        if value is not None:
+            self._reward = float(value)
+        self._rewards |= {role: float(reward) for role, reward in by_role.items()}
+
+    def answer(self, text: str | None, right: float | None = None) -> None:
+        """Sets the answer of the episode as a whole.
+
+        Args:
+            text: what others may see of the trajectory; None: there is none.
+            right: its grade; above 0.5 the problem is solved. A `Grade` also tells the answer that was found.
+        """
+        found = right.answer if isinstance(right, Grade) else None
+        self._answer = (text or "", None if right is None else float(right), found)
+
+    def metric(self, name: str, value: float) -> None:
+        """Sets a figure of the episode: its mean is logged, and reported of evaluations with an interval."""
+        self._metrics[name] = float(value)
+
+    def note(self, **fields: Plain) -> None:
+        """Adds an event to the trajectory's line in the rollout log."""
+        self._notes.append(fields)
+
+    def info(self, **fields: Plain) -> None:
+        """Adds fields to the reward's result (`RewardResult.info`)."""
+        self._info |= fields
+
+    def end(
+        self,
+        finish: FinishReason = FinishReason.LIMIT,
+        detail: str | None = None,
+        failed_by: str | None = None,
+    ) -> NoReturn:
+        """Ends the episode here, with a finish reason and why."""
+        self._end = self._end or (finish, detail, failed_by)
+        raise _Ended
+
+    # --- playing -----------------------------------------------------------------------------------
+
+    async def run(self, workflow: Workflow) -> None:
+        """Plays it until it has ended or is paused."""
+        try:
+            await workflow.play(self)
+        except (_Paused, _Ended):
+            # Messages that were begun beside the one that left `play` are not lost.
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _open(
+        self, agent: Agent, messages: Sequence[Message], prefix: Any = None, state: Plain = None
+    ) -> None:
+        if self.context.policy(agent.role).trained:
+            chat = self.context.conversation(self.k, agent.role, messages, prefix=prefix, state=state)
+            agent._speaker = TrainedSpeaker(chat)
+        else:
+            agent._speaker = FrozenSpeaker(self.context, self.k, agent.role, messages)
+
+    async def _say(
+        self,
+        agent: Agent,
+        heard: str | Sequence[Message] | None,
+        max_tokens: int | None,
+        stop: tuple[str, ...],
+        structured: Mapping[str, Any] | None,
+        turn: int | None,
+    ) -> Said:
+        number, agent._messages = agent._messages, agent._messages + 1
+        record = self._said.setdefault(agent.role, [])
+        if number > len(record):
+            raise RuntimeError(
+                f"{agent.role} was asked for a message while it is writing one; await it first"
+            )
+        if number == len(record):
+            task = asyncio.current_task()
+            if task is not None:
+                self._running.add(task)
+            try:
+                async with self._turn:
+                    await self._speak(agent, number, heard, max_tokens, stop, structured, turn)
+            finally:
+                if task is not None:
+                    self._running.discard(task)
+        return self._as_said(record[number])
+
+    def _as_said(self, record: Mapping[str, Any]) -> Said:
+        return Said.of(record, self._events[record["event"]] if record["event"] >= 0 else {})
+
+    async def _speak(
+        self,
+        agent: Agent,
+        number: int,
+        heard: str | Sequence[Message] | None,
+        max_tokens: int | None,
+        stop: tuple[str, ...],
+        structured: Mapping[str, Any] | None,
+        turn: int | None,
+    ) -> None:
+        """One message, or what is left of one that an earlier round began."""
+        if self._end is not None:  # another agent's message ended the round or the episode meanwhile
+            raise _Paused if self.paused else _Ended
+        self._hear(agent, number, heard)
+        speaker = agent._speaker
+        assert speaker is not None
+        the_turn = number if turn is None else turn
+        spoken = await speaker.speak(the_turn, max_tokens, stop, structured)
+        if spoken.finish is FinishReason.PAUSED:
+            self._end = self._end or (FinishReason.PAUSED, None, None)
+            raise _Paused
+        said = {
+            "text": spoken.text,
+            "finish": spoken.finish.value,
+            "detail": spoken.detail,
+            "failed_by": spoken.failed_by,
+            "event": len(self._events),
+        }
+        if spoken.finish in (FinishReason.STOP, FinishReason.LENGTH):
+            self._transcript.append([agent.role, self._workflow.shown(agent.role, spoken.text)])
+            self._events.append(self._workflow.event(self, agent.role, the_turn, spoken))
+        else:
+            said |= {"text": "", "event": -1}
+        self._said[agent.role].append(said)
+
+    def _hear(self, agent: Agent, number: int, heard: str | Sequence[Message] | None) -> None:
+        """What comes before the message; nothing where an earlier round has begun it."""
+        if self._heard.get(agent.role, 0) > number:
+            return
+        self._heard[agent.role] = number + 1
+        messages = [{"role": "user", "content": heard}] if isinstance(heard, str) else heard
+        if agent._speaker is None:
+            self._open(agent, self.request.messages if messages is None else messages)
+        elif not messages:
+            raise ValueError(f"{agent.role} hears nothing before its next message: give say() a text")
+        else:
+            agent._speaker.hear(messages)
+
+    # --- what it becomes ---------------------------------------------------------------------------
+
+    def trajectory(self) -> Trajectory:
+        """The trajectory as it is now, with its reward where it has ended."""
+        speakers = {agent.role: agent.speaker for agent in self.agents if agent.speaker is not None}
+        found = [speaker.sequence() for speaker in speakers.values()]
+        sequences = [self._labelled(one) for one in found if one is not None]
+        finish, detail, failed_by = self._end or (FinishReason.STOP, None, None)
+        if finish is FinishReason.PAUSED:
+            state = {
+                "said": self._said,
+                "heard": self._heard,
+                "transcript": self._transcript,
+                "grades": self._grades,
+                "speakers": {role: speaker.state() for role, speaker in speakers.items()},
+            }
+            return Trajectory(self.trajectory_id, sequences, finish, events=self._events, state=state)
+        for sequence in sequences:
+            sequence.reward = self._rewards.get(sequence.role, sequence.reward)
+        return Trajectory(
+            self.trajectory_id,
+            sequences,
+            finish,
+            text="\n\n".join(f"[{role}]\n{text}" for role, text in self._transcript),
+            final_text="" if self._answer is None else self._answer[0],
+            detail=detail,
+            failed_by=failed_by,
+            events=[*self._events, *self._notes],
+            reward=self._result(finish),
+        )
+
+    def _labelled(self, sequence: TokenSequence) -> TokenSequence:
+        """With the number of its agent, by which a loss tells its shares apart."""
+        number = [agent.role for agent in self.agents].index(sequence.role)
+        label = np.full(len(sequence), number, dtype=np.int8)
+        return replace(sequence, annotations={**sequence.annotations, LABEL: label})
+
+    def _result(self, finish: FinishReason) -> RewardResult:
+        """The trajectory's reward; 0 where `play` gave none because the episode ended before."""
+        info: dict[str, Plain] = dict(self._info)
+        if self._metrics:
+            info[METRICS] = self._metrics
+        if self._answer is not None:
+            info |= {"answer": self._answer[2], SOLVED: self._answer[1]}
+        failed = [one for one in self._grades if one is not None and not one["graded"]]
+        if failed:
+            return RewardResult(0.0, info, failed[0]["error"], graded=False, raised=failed[0]["raised"])
+        if finish is FinishReason.REFUSED:
+            return RewardResult(0.0, info, "an agent refused to answer", graded=False)
+        value = self._reward
+        if value is None:
+            value = float(np.mean(list(self._rewards.values()))) if self._rewards else 0.0
+        return RewardResult(value, info)
+
+
+class Workflow(ABC):
+    """A rollout program of named agents (`marsrl_verl.rollout.context.Rollout`); they are the writers of its
+    stage.
+
+    Args:
+        settings: the `marsrl` node.
+    """
+
+    pauses = True
+
+    def __init__(self, settings: Any) -> None:
+        self.settings, self.config = settings, settings.algo
+        self.prompts: Any = load_class(settings.prompts.target, settings.prompts.kwargs, object)
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> Workflow:
+        """With the `marsrl` node."""
+        return cls(settings)
+
+    def roles(self, request: RolloutRequest) -> Sequence[str]:
+        """The agents, in the order of their sequences."""
+        return tuple(self.settings.roles)
+
+    @abstractmethod
+    async def play(self, episode: Episode) -> None:
+        """One episode: a deterministic program (see the module)."""
+
+    def shown(self, role: str, text: str) -> str:
+        """A message as the transcript has it."""
+        return text
+
+    def event(self, episode: Episode, role: str, turn: int, spoken: Spoken) -> dict[str, Plain]:
+        """What the log has of a message, the last one of the transcript."""
+        tokens = None if spoken.token_ids is None else int(spoken.token_ids.size)
+        cut = spoken.finish is FinishReason.LENGTH
+        return {"turn": turn, "role": role, "tokens": tokens, "cut": cut, "text": spoken.text}
+
+    async def finalize(self, ended: Sequence[tuple[Episode, Trajectory]], context: RolloutContext) -> None:
+        """Looks at the episodes of a request that ended in this round, and at their trajectories: where they
+        are graded together."""
+
+    async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
+        """See `Rollout`."""
+        paused = [] if request.resume is None else [one for one in request.resume.trajectories if one.paused]
+        if request.resume is None:
+            episodes = [Episode(self, k, context, None) for k in range(request.n)]
+        else:
+            episodes = [Episode(self, one.number, context, one) for one in paused]
+        await asyncio.gather(*[one.run(self) for one in episodes])
+        members = [one.trajectory() for one in episodes]
+        pairs = zip(episodes, members, strict=True)
+        await self.finalize([(one, member) for one, member in pairs if not member.paused], context)
+        return RolloutOutput(request.group_id, members)
