@@ -20,6 +20,7 @@ from marsrl_verl.reporting.example import example_text
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 CODE = '''
+from abc import abstractmethod
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, PromptShape
@@ -29,6 +30,10 @@ from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.evaluation import EvaluationConfig
 
 class PlanPrompts(Prompts):
+    @abstractmethod
+    def work(self, problem, plan): ...
+
+class OwnPrompts(PlanPrompts):
     def problem(self, problem):
         return ({"role": "user", "content": f"Plan: {problem.question}"},)
 
@@ -81,7 +86,7 @@ class PlanThenWork(Evaluation):
 
 class Dialogue(Method):
     Evaluation = Settings
-    Prompts = PlanPrompts
+    Prompts = OwnPrompts
     roles = {"planner": Role(), "worker": Role()}
     stages = classmethod(lambda cls, config: (Stage("plan", "planner", config.group_size),))
 

@@ -68,7 +68,8 @@ def test_time_is_a_range_with_the_evaluations_in_it(run, checked):
 def test_evaluations_before_between_and_after(checked):
     one = {"marsrl.evaluation.before": True, "marsrl.evaluation.after": True, "marsrl.evaluation.every": 5}
     two = {**one, "marsrl.evaluation.every": 0}
-    three, without = (evaluation_tokens(checked(changes).settings, 10, 14) for changes in (one, two))
+    found = [checked(changes) for changes in (one, two)]
+    three, without = (evaluation_tokens(ctx.settings, 10, 14, ctx.prompts()) for ctx in found)
     assert three == 2 * without > 0  # two in between, as large as the others
 
 

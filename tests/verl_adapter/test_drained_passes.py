@@ -133,16 +133,22 @@ def test_a_method_that_admits_nothing_is_told(tmp_path):
 
 
 def test_continuous_passes_skip_what_is_not_admitted(tmp_path):
-    class Picky(MarsRL):
+    class Some(Schedule):
         def admits(self, problem):
             return not problem.question.startswith("1")
+
+    class Picky(MarsRL):
+        Schedule = Some
 
     trainer = run(tmp_path / "picky", steps=6, method=Picky)
     assert trainer.problems.epoch > 0
     with pytest.raises(NothingToTrainError, match="admits no problem"):
 
-        class Closed(MarsRL):
+        class Nobody(Schedule):
             def admits(self, problem):
                 return False
+
+        class Closed(MarsRL):
+            Schedule = Nobody
 
         run(tmp_path / "closed", method=Closed)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rema_script import TwoAgents
+from scheduler_tools import build
 from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
 
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
@@ -130,7 +131,7 @@ def test_what_a_step_trains_is_one_agent_s(tmp_path):
 def test_it_ends_with_its_iterations(tmp_path):
     trainer = run(tmp_path, steps=200, changes={"iterations": 1})
     assert trainer.global_steps < 200
-    assert trainer.method.phases.left == 0 and trainer.scheduler.idle()
+    assert trainer.method.schedule.phases.left == 0 and trainer.scheduler.idle()
     last = trainer.method.schedule.begins[-1][1]
     assert last == 5, "two phases of three passes"
 
@@ -149,7 +150,7 @@ def test_a_resumed_run_is_in_the_same_pass_with_the_same_counts(tmp_path_factory
     run(folder / "a", steps=stop, save_freq=1, **mode)
     resumed = run(folder / "a", steps=20, save_freq=1, **mode)
     assert batches(folder / "a") == batches(folder / "whole")
-    assert resumed.method.state_dict() == whole.method.state_dict()
+    assert resumed.method.schedule.state_dict() == whole.method.schedule.state_dict()
     assert resumed.weights.steps_of == whole.weights.steps_of
 
 
@@ -160,7 +161,7 @@ def test_the_order_of_answers_changes_nothing_that_is_trained(tmp_path_factory, 
     straight = run(folder / "a", steps=14, engine_seed=None)
     shuffled = run(folder / "b", steps=14, engine_seed=seed)
     assert batches(folder / "a") == batches(folder / "b")
-    assert straight.method.state_dict() == shuffled.method.state_dict()
+    assert straight.method.schedule.state_dict() == shuffled.method.schedule.state_dict()
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,8 @@ def test_the_order_of_answers_changes_nothing_that_is_trained(tmp_path_factory, 
 )
 def test_roles_with_a_cut_or_a_grammar_are_not_compared_with_the_engine(changes, expected):
     settings = SimpleNamespace(cut_roles=frozenset({"reasoning"}), algo=ReMASingleTurn.Config(**changes))
-    trainer = SimpleNamespace(settings=settings, method=ReMASingleTurn)
+    method = build(ReMASingleTurn, MathPlanPrompts(), settings.algo)
+    trainer = SimpleNamespace(settings=settings, method=method)
     assert PolicyTrainer.cut_roles.fget(trainer) == expected
 
 
