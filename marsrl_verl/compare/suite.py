@@ -1,4 +1,5 @@
-"""Suites: which methods are compared, and on what budget. One YAML file each, in `suites/` or anywhere.
+"""Suites: which methods are compared, and on what budget. One YAML file each, in
+`studies/suites/` of a clone, or anywhere.
 
 Keys of a suite file:
 
@@ -23,8 +24,8 @@ Keys of a suite file:
     first_seed        seeds are counted from here (default: 1)
     grid              a search: a setting -> its values. Every method runs with each of them, and the report
                       says with which it did best by the mean of the primary outcomes; there are no verdicts
-    like              another suite, a shipped one's name or the path of a file: what this one does not say is
-                      that one's
+    like              another suite, a name there or the path of a file: what this one does not say is that
+                      one's
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from typing import Any
 
 import yaml
 
-_FOLDER = Path(__file__).parent / "suites"
+_FOLDER = Path(__file__).parents[2] / "studies" / "suites"
+"""Those of the studies; an installed package has none."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_]")
 
 
@@ -136,12 +138,12 @@ class Suite:
 
 
 def suite_names() -> list[str]:
-    """The suites that come with the package."""
+    """The suites of the studies; none where the package is installed without them."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def load_suite(name: str) -> Suite:
-    """A shipped suite by its name, or one of yours by the path of its YAML file.
+    """A suite of the studies by its name, or one of yours by the path of its YAML file.
 
     Raises:
         SuiteError: there is no such suite, or its file is wrong.
@@ -160,10 +162,9 @@ def _read(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in readers:
         raise SuiteError(f"{path} is like itself, by {readers[-1]}; take `like` out of one of them")
     if not path.is_file():
-        raise SuiteError(
-            f"there is no suite {name!r}; use one of {', '.join(suite_names())}, or the path of a suite's "
-            ".yaml file"
-        )
+        known = ", ".join(suite_names())
+        use = f"one of {known}, or " if known else "(the studies' suites lie in a clone of the repository) "
+        raise SuiteError(f"there is no suite {name!r}; use {use}the path of a suite's .yaml file")
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
