@@ -38,7 +38,7 @@ from typing import Any
 
 import yaml
 
-_FOLDER = Path(__file__).parents[2] / "studies" / "suites"
+FOLDER = Path(__file__).parents[2] / "studies" / "suites"
 """Those of the studies; an installed package has none."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_]")
 
@@ -139,7 +139,7 @@ class Suite:
 
 def suite_names() -> list[str]:
     """The suites of the studies; none where the package is installed without them."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load_suite(name: str) -> Suite:
@@ -153,12 +153,12 @@ def load_suite(name: str) -> Suite:
 
 
 def _path(name: str, beside: Path = Path()) -> Path:
-    return beside / name if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
+    return beside / name if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
 
 
 def _read(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The keys of a file, and of those that it is like."""
-    name = path.stem if path.parent == _FOLDER else str(path)
+    name = path.stem if path.parent == FOLDER else str(path)
     if path in readers:
         raise SuiteError(f"{path} is like itself, by {readers[-1]}; take `like` out of one of them")
     if not path.is_file():

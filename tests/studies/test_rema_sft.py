@@ -16,7 +16,7 @@ from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, Mat
 from marsrl_verl.demo.assets import model_path
 from studies.rema_data import marked_solutions, sft
 
-SCRIPT = Path(__file__).parents[3] / "examples" / "sft" / "rema.sh"
+SCRIPT = Path(__file__).parents[2] / "examples" / "sft" / "rema.sh"
 
 
 def marked(*parts: str) -> str:

@@ -1,4 +1,4 @@
-"""The words of this world's protocol, each one token (`demo.tokenizer`)."""
+"""The words of this world's protocol, each one token (`studies.tiny.tokenizer`)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from studies.worlds.slips.transcripts import DEFAULT_SLIPS, draw_solution
 
 DIFFICULTY = Difficulty(min_terms=4, max_terms=7)
 SOURCES = tuple(str(module.__file__) for module in (tiny_transcripts, transcripts))
-"""What the rows depend on beside this file and the usual world's (`demo.files`)."""
+"""What the rows depend on beside this file and the usual world's (`marsrl_verl.demo.files`)."""
 
 
 def wrong_solution(chain: Chain, rng: random.Random) -> Solution:
