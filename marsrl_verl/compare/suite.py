@@ -163,8 +163,12 @@ def _read(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise SuiteError(f"{path} is like itself, by {readers[-1]}; take `like` out of one of them")
     if not path.is_file():
         known = ", ".join(suite_names())
-        use = f"one of {known}, or " if known else "(the studies' suites lie in a clone of the repository) "
-        raise SuiteError(f"there is no suite {name!r}; use {use}the path of a suite's .yaml file")
+        raise SuiteError(
+            f"there is no suite {name!r}; use one of {known}, or the path of a suite's .yaml file"
+            if known
+            else f"there is no suite {name!r}; the studies' suites come with a clone of the repository: give "
+            "the command there, or the path of a suite's .yaml file"
+        )
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

@@ -28,8 +28,8 @@ def missing_studies(tree: Mapping[str, Any], choices: Mapping[str, str]) -> list
         return []
     presets = [f"{group}={option}" for group, option in choices.items() if _is_of_studies(group, option)]
     what = (
-        f"It needs {', '.join(modules)} (in {', '.join(named)}). The folder `studies` comes with a clone "
-        "of the repository, not with the installed package."
+        "It needs the folder `studies`, which comes with a clone of the repository, not with the installed "
+        f"package: {', '.join(modules)} in {', '.join(named)}."
     )
     fix = (
         "Give the command in the folder of a clone, or put that folder on PYTHONPATH. The installed package "

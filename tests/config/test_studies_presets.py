@@ -48,18 +48,17 @@ def test_worlds_are_known_by_their_presets():
 @pytest.mark.parametrize("preset", OF_STUDIES)
 def test_without_studies_a_preset_says_where_its_files_are(installed_alone, preset, caplog):
     text = message(preset)
-    assert f" {preset} It needs studies." in text
-    assert (
-        "The folder `studies` comes with a clone of the repository, not with the installed package." in text
-    )
+    assert f" {preset} It needs the folder `studies`, which comes with a clone of the repository" in text
+    assert "not with the installed package: studies." in text
     assert "Give the command in the folder of a clone" in text and "model=tiny data=tiny" in text
     assert caplog.records == [], "and nobody else says anything"
 
 
 def test_all_presets_are_in_one_message(installed_alone):
     text = message("model=tiny_slips", "data=slips")
-    assert "data=slips model=tiny_slips It needs studies.assets, studies.worlds.slips" in text
-    assert "(in actor_rollout_ref.model.path, data.train_files" in text
+    assert "data=slips model=tiny_slips It needs the folder" in text
+    assert "studies.assets, studies.worlds.slips" in text
+    assert "in actor_rollout_ref.model.path, data.train_files" in text
 
 
 def test_a_class_of_studies_is_named_by_its_key(run, installed_alone):
@@ -80,7 +79,7 @@ def test_a_package_of_the_users_may_have_that_name(run, installed_alone, tmp_pat
         "from marsrl_verl.demo.prompts import TinyPrompts\nclass Own(TinyPrompts): pass\n"
     )
     assert run("marsrl.prompts.target=studies.own:Own", "cluster=cpu", "dry_run=true").status == 0
-    assert " model=tiny_slips It needs studies.assets" in message("model=tiny_slips")
+    assert " model=tiny_slips It needs the folder `studies`" in message("model=tiny_slips")
 
 
 def test_a_clone_has_them(quiet_machine):
