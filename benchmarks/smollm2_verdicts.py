@@ -2,7 +2,7 @@
 
     python -m benchmarks.smollm2_verdicts ~/.cache/marsrl-verl/SmolLM2-135M-roles
 
-For folders of models as `marsrl_verl.demo.smollm2.supervised` makes them. A verdict follows its report where
+For folders of models as `studies.smollm2.supervised` makes them. A verdict follows its report where
 it says Correct for two equal numbers and Wrong for two different ones, whether they are right or not.
 """
 
@@ -21,8 +21,9 @@ from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.core.prompts import Chat
 from marsrl_verl.core.request import Problem
 from marsrl_verl.demo.problems import Split
-from marsrl_verl.demo.smollm2 import problems, supervised
+from marsrl_verl.demo.smollm2 import problems
 from marsrl_verl.demo.smollm2.prompts import WordProblemPrompts
+from studies.smollm2 import supervised
 
 _COMPARED = re.compile(r"= (-?\d+)\nThe solution says (-?\d+)\.")
 _BATCH, _TOKENS = 32, 40

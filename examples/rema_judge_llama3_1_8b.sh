@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ReMA as a judge of two answers (arXiv 2503.09501, appendix D.1.2) for Llama-3.1-8B-Instruct on one node with eight 80 GB GPUs. The
 # baselines: ALGO=vrp_judge and ALGO=mrp_judge. TRAIN_FILES and VAL_FILES are made by
-# python -m marsrl_verl.algos.rema.judge_data. JudgeBench of a trained checkpoint: VAL_FILES made with --one-order,
+# python -m studies.rema_data.judge_data. JudgeBench of a trained checkpoint: VAL_FILES made with --one-order,
 # trainer.val_only=true marsrl.evaluation.both_orders=true trainer.resume_mode=resume_path trainer.resume_from_path=….
 set -euo pipefail
 : "${TRAIN_FILES:?set TRAIN_FILES to a parquet file of pairs of answers}"

@@ -3,7 +3,7 @@
     python tests/method_removal.py METHOD [words for pytest]
 
 Gone are the method's folder, its presets, every file and folder with its name or that of a preset of it, what
-imports it among the studies of `benchmarks/` and the worlds of `demo/`, and the lines of documentation that
+imports it among the studies of `benchmarks/` and `studies/`, and the lines of documentation that
 name any of these.
 """
 
@@ -24,12 +24,13 @@ import yaml
 
 TREE = Path(__file__).parents[1]
 PARTS = (
-    *("marsrl_verl", "recipe", "configs", "examples", "docs", "tests", "benchmarks", "requirements", ".ci"),
+    *("marsrl_verl", "recipe", "configs", "examples", "docs", "tests", "benchmarks", "studies"),
+    *("requirements", ".ci"),
     *("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
 )
-PACKAGES = ("marsrl_verl", "recipe", "benchmarks")
-IMPORTERS = ("benchmarks", "marsrl_verl/demo")
-"""Studies and worlds, which may be about a method."""
+PACKAGES = ("marsrl_verl", "recipe", "benchmarks", "studies")
+IMPORTERS = ("benchmarks", "studies")
+"""Packages that may be about a method."""
 
 
 def default_method() -> str:
@@ -107,7 +108,7 @@ def copy_without(method: str, root: Path) -> None:
 
 
 def remove_importers(root: Path, gone: set[str]) -> set[str]:
-    """Take away the modules of `benchmarks/`, of `demo/` and of their tests that import what is gone, and
+    """Take away the modules of `benchmarks/`, of `studies/` and of their tests that import what is gone, and
     those that import these; the names of all that is gone then."""
     packages = (path for part in IMPORTERS for path in (root / part).rglob("*.py"))
     modules = {

@@ -74,7 +74,7 @@ def test_relative_links_lead_somewhere(page):
 
 @page
 def test_named_files_and_folders_are_there(page):
-    folders = "benchmarks|configs|docs|examples|marsrl_verl|recipe|requirements|tests"
+    folders = "benchmarks|configs|docs|examples|marsrl_verl|recipe|requirements|studies|tests"
     text = page.read_text()
     named = re.findall(rf"(?<![\w./-])((?:{folders})/[\w./*<>-]*\w/?)", "\n".join(code(text)))
     missing = [name for name in named if not ({"<", "*"} & set(name) or (ROOT / name).exists())]
@@ -85,11 +85,12 @@ def test_named_files_and_folders_are_there(page):
 def test_named_modules_and_classes_are_there(page):
     missing = []
     for span in code(page.read_text()):
-        for module in re.findall(r"python -m ((?:marsrl_verl|recipe|benchmarks)[\w.]*)", span):
+        for module in re.findall(r"python -m ((?:marsrl_verl|recipe|benchmarks|studies)[\w.]*)", span):
             path = ROOT / module.replace(".", "/")
             if not path.with_suffix(".py").exists() and not (path / "__main__.py").exists():
                 missing.append(module)
-        for module, name in re.findall(r"\b(marsrl_verl(?:\.[a-z]\w*)+)[.:]?([A-Z]\w*|(?<=:)\w+)?", span):
+        dotted = r"\b((?:marsrl_verl|studies)(?:\.[a-z]\w*)+)[.:]?([A-Z]\w*|(?<=:)\w+)?"
+        for module, name in re.findall(dotted, span):
             *package, last = module.split(".")
             path = ROOT.joinpath(*package, last)
             files = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()]

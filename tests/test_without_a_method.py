@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from method_removal import (
+    IMPORTERS,
     copy_without,
     default_method,
     is_named_after,
@@ -84,5 +85,5 @@ def test_the_default_method_stays():
 
 def test_no_study_is_left_that_imports_it(copy):
     method, root = copy
-    files = list((root / "benchmarks").rglob("*.py"))
+    files = [path for part in IMPORTERS for path in (root / part).rglob("*.py")]
     assert files and not [path for path in files if f"algos.{method}" in path.read_text()]

@@ -30,7 +30,7 @@ MODULES = {
     "compare": "marsrl_verl.compare",
     "doctor": "recipe.marsrl.doctor",
     "attnrl.show": "marsrl_verl.algos.attnrl.show",
-    "rema.judge_data": "marsrl_verl.algos.rema.judge_data",
+    "rema.judge_data": "studies.rema_data.judge_data",
 }
 """The commands by the short names of the page."""
 METHODS = ("grpo", "attnrl", "arpo", "rema")

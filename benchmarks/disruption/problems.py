@@ -15,12 +15,12 @@ from marsrl_verl.data.columns import Columns
 from marsrl_verl.data.problems import Collected, collect
 from marsrl_verl.data.rows import read_rows
 from marsrl_verl.demo.problems import Split, generate
-from marsrl_verl.demo.transcripts import as_problem
 from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from studies.tiny.transcripts import as_problem
 
 REWARDS = {
     "exact": "marsrl_verl.rewards.exact:ExactAnswerReward",

@@ -41,7 +41,7 @@ def random_model(folder: Path, shape: Mapping[str, float] = QWEN3_06B, *, tied: 
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from marsrl_verl.demo.tokenizer import build_tokenizer
+    from studies.tiny.tokenizer import build_tokenizer
 
     tokenizer = build_tokenizer()
     config = Qwen3Config(

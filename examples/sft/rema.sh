@@ -8,7 +8,7 @@ set -euo pipefail
 OUTPUT_ROOT="${OUTPUT_ROOT:-$PWD/outputs}"
 DATA="$OUTPUT_ROOT/rema-sft-data"
 
-python -m marsrl_verl.algos.rema.sft "$SOLUTIONS" --output "$DATA" --model "$MODEL_PATH" --max-tokens 4096
+python -m studies.rema_data.sft "$SOLUTIONS" --output "$DATA" --model "$MODEL_PATH" --max-tokens 4096
 # Where nothing was held out verl's trainer has to be told not to validate.
 VALIDATION=(data.val_files="$DATA/val.parquet")
 [[ -f "$DATA/val.parquet" ]] || VALIDATION=(data.val_files=null trainer.test_freq=-1)

@@ -14,7 +14,7 @@ import marsrl_verl
 from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.record import Known, RecordError, finished_of, read_record, run_json, shared_json
 from marsrl_verl.compare.results import Finished, ResultError, read_finished
-from marsrl_verl.compare.suite import Suite
+from marsrl_verl.compare.suite import FOLDER, Suite
 from marsrl_verl.reporting.files import write_json_atomic
 
 _ENDING = ".done.json"
@@ -143,17 +143,16 @@ def _beside(root: Path) -> Iterator[tuple[str, Path]]:
 
 @cache
 def source_fingerprint() -> str:
-    """Of the files that a training run may read, the package's and its configuration, as they were when this
-    was first asked. What compares runs makes none."""
+    """Of the files that a training run may read, the package's, its configuration and the studies', as they
+    were when this was first asked. What compares runs makes none."""
     package = Path(marsrl_verl.__file__).parent
     found = hashlib.sha256()
-    for folder in (package, package.parent / "configs"):
+    for folder in (package, package.parent / "configs", package.parent / "studies"):
         for path in sorted(_sources(folder)):
             found.update(f"{path.relative_to(package.parent)}\0".encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
 
 def _sources(folder: Path) -> Sequence[Path]:
-    own = Path(__file__).parent
-    files = (path for path in folder.rglob("*") if path.is_file() and own not in path.parents)
-    return [path for path in files if path.suffix != ".pyc"]
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return [path for path in files if not {Path(__file__).parent, FOLDER} & {*path.parents}]

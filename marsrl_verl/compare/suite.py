@@ -1,4 +1,5 @@
-"""Suites: which methods are compared, and on what budget. One YAML file each, in `suites/` or anywhere.
+"""Suites: which methods are compared, and on what budget. One YAML file each, in
+`studies/suites/` of a clone, or anywhere.
 
 Keys of a suite file:
 
@@ -23,8 +24,8 @@ Keys of a suite file:
     first_seed        seeds are counted from here (default: 1)
     grid              a search: a setting -> its values. Every method runs with each of them, and the report
                       says with which it did best by the mean of the primary outcomes; there are no verdicts
-    like              another suite, a shipped one's name or the path of a file: what this one does not say is
-                      that one's
+    like              another suite, a name there or the path of a file: what this one does not say is that
+                      one's
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from typing import Any
 
 import yaml
 
-_FOLDER = Path(__file__).parent / "suites"
+FOLDER = Path(__file__).parents[2] / "studies" / "suites"
+"""Those of the studies; an installed package has none."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_]")
 
 
@@ -136,12 +138,12 @@ class Suite:
 
 
 def suite_names() -> list[str]:
-    """The suites that come with the package."""
-    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+    """The suites of the studies; none where the package is installed without them."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def load_suite(name: str) -> Suite:
-    """A shipped suite by its name, or one of yours by the path of its YAML file.
+    """A suite of the studies by its name, or one of yours by the path of its YAML file.
 
     Raises:
         SuiteError: there is no such suite, or its file is wrong.
@@ -151,18 +153,21 @@ def load_suite(name: str) -> Suite:
 
 
 def _path(name: str, beside: Path = Path()) -> Path:
-    return beside / name if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
+    return beside / name if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
 
 
 def _read(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The keys of a file, and of those that it is like."""
-    name = path.stem if path.parent == _FOLDER else str(path)
+    name = path.stem if path.parent == FOLDER else str(path)
     if path in readers:
         raise SuiteError(f"{path} is like itself, by {readers[-1]}; take `like` out of one of them")
     if not path.is_file():
+        known = ", ".join(suite_names())
         raise SuiteError(
-            f"there is no suite {name!r}; use one of {', '.join(suite_names())}, or the path of a suite's "
-            ".yaml file"
+            f"there is no suite {name!r}; use one of {known}, or the path of a suite's .yaml file"
+            if known
+            else f"there is no suite {name!r}; the studies' suites come with a clone of the repository: give "
+            "the command there, or the path of a suite's .yaml file"
         )
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -37,6 +37,7 @@ from marsrl_verl.config.ray_cluster import cluster_in_sight
 from marsrl_verl.config.reference import unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import MarsRLConfig, RootSettings
+from marsrl_verl.config.studies import missing_studies
 from marsrl_verl.config.verl_keys import translate
 from marsrl_verl.machine import gpus
 from marsrl_verl.reporting.record import setting_of
@@ -134,6 +135,8 @@ def compose_config(arguments: Arguments) -> Composed:
         # Before resolving: our functions in interpolations compute with these values.
         own = _own_files(arguments, raw, choices)
         tree = checked_tree(raw, overrides, own.issues)
+        if problems := missing_studies(tree, choices):
+            raise ConfigError(problems)
         config = resolve(OmegaConf.create(tree))
         function_notes = adopt_reward_function(config)
         if problems := _missing(config):

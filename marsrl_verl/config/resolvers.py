@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -24,6 +23,7 @@ from marsrl_verl.config.schema import first_sampled_role, sampled_roles
 from marsrl_verl.core.method import Method
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.settings.declaration import UNCUT
+from marsrl_verl.settings.imports import import_target
 from marsrl_verl.settings.lengths import longest_sequence
 
 _SURE = 0.9
@@ -119,7 +119,8 @@ def _state_exceeds_gpu(*, _root_: DictConfig) -> bool:
 
 def _file(function: str, *arguments: Any) -> str:
     """A path that `package.module:function` tells, such as of a file that it makes on first use."""
-    return str(get_method(function.replace(":", "."))(*arguments))
+    module, name = import_target(function)
+    return str(getattr(module, name)(*arguments))
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

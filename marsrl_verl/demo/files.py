@@ -1,4 +1,4 @@
-"""Files of the tiny worlds, made on first use: the warm-started models and the problems.
+"""Files of the demos: the warm-started tiny model, and the problems, made on first use.
 
 They lie in a per-user cache, named by what they are made of, so that a later version makes its own.
 """
@@ -31,14 +31,15 @@ def cache_folder() -> Path:
 
 
 TINY = "tiny"
-"""The usual world; others are sub-packages of `demo`, named like it."""
+"""The usual world."""
+_PACKAGES = {TINY: "marsrl_verl.demo", "smollm2": "marsrl_verl.demo.smollm2"}
 
 
-def tiny_model(name: str = TINY) -> str:
-    """The folder of a world's warm-started model and tokenizer (`assets.model_path`)."""
+def tiny_model() -> str:
+    """The folder of the tiny world's warm-started model and tokenizer."""
     from marsrl_verl.demo import assets
 
-    return str(assets.model_path(name))
+    return assets.model_path()
 
 
 def tiny_data(split: str, count: int, world: str = TINY, *levels: int) -> str:
@@ -47,11 +48,13 @@ def tiny_data(split: str, count: int, world: str = TINY, *levels: int) -> str:
 
     The same arguments give the same file; its name holds a fingerprint of the generator's source, of the
     usual world's, whose parts others use, and of the further files that it names (`SOURCES`).
+
+    Args:
+        world: `tiny`, `smollm2`, or the dotted name of a package that has a module `problems`.
     """
     from marsrl_verl.demo import problems
 
-    package = "marsrl_verl.demo" if world == TINY else f"marsrl_verl.demo.{world}"
-    generator = importlib.import_module(f"{package}.problems")
+    generator = importlib.import_module(f"{_PACKAGES.get(world, world)}.problems")
 
     def write(path: Path) -> None:
         write_rows(
@@ -61,7 +64,7 @@ def tiny_data(split: str, count: int, world: str = TINY, *levels: int) -> str:
     sources = dict.fromkeys(
         (str(generator.__file__), str(problems.__file__), *getattr(generator, "SOURCES", ()))
     )
-    name = "-".join(map(str, (world, split, count, DATA_SEED, *levels)))
+    name = "-".join(map(str, (world.rpartition(".")[2], split, count, DATA_SEED, *levels)))
     return made_once(name, ".parquet", tuple(sources), write)
 
 

@@ -170,3 +170,10 @@ def test_what_it_is_like_is_there(tmp_path, like, said):
     (tmp_path / "mine.yaml").write_text(f"like: {like}\n")
     with pytest.raises(SuiteError, match=said):
         load_suite(str(tmp_path / "mine.yaml"))
+
+
+def test_without_studies_a_suite_says_where_they_are(monkeypatch, tmp_path):
+    monkeypatch.setattr("marsrl_verl.compare.suite.FOLDER", tmp_path / "studies" / "suites")
+    assert suite_names() == []
+    with pytest.raises(SuiteError, match=r"no suite 'marsrl'; .* come with a clone of the repository"):
+        load_suite("marsrl")

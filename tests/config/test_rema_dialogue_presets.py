@@ -15,7 +15,7 @@ from marsrl_verl.core.request import Sampling
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 SMALL = (
     "cluster=cpu",
-    "marsrl.prompts.target=marsrl_verl.demo.rema_world.prompts:TinyPlanPrompts",
+    "marsrl.prompts.target=studies.worlds.rema_world.prompts:TinyPlanPrompts",
     "marsrl.algo.message_tokens=16",
     "marsrl.roles.meta_thinking.max_prompt_tokens=60",
     "marsrl.roles.reasoning.max_prompt_tokens=90",

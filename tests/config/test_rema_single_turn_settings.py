@@ -274,7 +274,7 @@ def test_rows_that_are_no_pairs_are_refused_before_the_judge_starts(run, pairs, 
     assert (
         "Rows are no pairs: ground truth A or B, extra_info with answer_a and answer_b: 8 of 8 rows" in text
     )
-    assert "marsrl.reward.reasoning.target" in text and "marsrl_verl.algos.rema.judge_data" in text
+    assert "marsrl.reward.reasoning.target" in text and "studies.rema_data.judge_data" in text
 
 
 def limits(planner: int, judge: int) -> tuple[str, ...]:

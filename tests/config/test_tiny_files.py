@@ -30,14 +30,14 @@ def test_problems_are_written_once_and_always_the_same(cache):
 
 
 def test_a_change_in_a_file_that_the_rows_depend_on_makes_new_ones(cache, tmp_path, monkeypatch):
-    from marsrl_verl.demo.slips import problems, transcripts
+    from studies.worlds.slips import problems, transcripts
 
     assert str(transcripts.__file__) in problems.SOURCES
-    first = tiny_data("held_out", 2, "slips")
+    first = tiny_data("held_out", 2, "studies.worlds.slips")
     changed = tmp_path / "transcripts.py"
     changed.write_text(Path(transcripts.__file__).read_text() + "\n# changed")
     monkeypatch.setattr(problems, "SOURCES", (str(changed),))
-    assert tiny_data("held_out", 2, "slips") != first
+    assert tiny_data("held_out", 2, "studies.worlds.slips") != first
 
 
 def test_splits_are_different_files(cache):

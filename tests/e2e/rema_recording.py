@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
+from studies.worlds.rema_world.prompts import TinyPlanPrompts
 
 
 class RecordingPrompts(TinyPlanPrompts):

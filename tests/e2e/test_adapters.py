@@ -11,7 +11,7 @@ import torch
 from training_runs import REPOSITORY, TrainingRun, train, train_and_kill
 
 from marsrl_verl.demo.assets import model_path
-from marsrl_verl.demo.tokenizer import ROLE_MARKERS, build_tokenizer
+from studies.tiny.tokenizer import ROLE_MARKERS, build_tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -99,7 +99,7 @@ def inserted(row: dict, tokenizer) -> list[str]:
 
 
 def tokenizer():
-    from marsrl_verl.demo.tool_world.tokenizer import build_tokenizer
+    from studies.worlds.tool_world.tokenizer import build_tokenizer
 
     return build_tokenizer()
 

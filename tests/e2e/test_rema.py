@@ -14,7 +14,7 @@ from training_runs import TrainingRun, checkpoint_weights, train, train_and_kill
 from transformers import AutoTokenizer
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES
-from marsrl_verl.demo.files import tiny_model
+from studies.assets import model_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -50,7 +50,7 @@ its thinking is missing, too."""
 
 def rewriting_model(folder: Path) -> Path:
     """The world's model with that template."""
-    shutil.copytree(tiny_model("rema_world"), folder)
+    shutil.copytree(model_path("rema_world"), folder)
     (folder / "chat_template.jinja").write_text(REWRITES)
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": REWRITES}))
@@ -206,7 +206,7 @@ def test_each_agents_model_is_trained_in_its_turn_also_after_a_kill(tmp_path):
 
 def test_no_end_token_stands_behind_finish_that_nobody_sampled(adapters):
     """The last token that is trained is the one that spells it."""
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model("rema_world"))
+    tokenizer = AutoTokenizer.from_pretrained(model_path("rema_world"))
     (finish,) = tokenizer.encode(FINISH, add_special_tokens=False)
     said = [
         row

@@ -27,7 +27,7 @@ def pairs(tmp_path_factory) -> Path:
     ]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["pairs.jsonl", "--train", "train.parquet", "--test", "test.parquet", "--test-rows", str(PAIRS)]
-    command = [sys.executable, "-m", "marsrl_verl.algos.rema.judge_data", *words]
+    command = [sys.executable, "-m", "studies.rema_data.judge_data", *words]
     subprocess.run(command, cwd=folder, check=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     return folder
 
@@ -38,8 +38,8 @@ def model(tmp_path_factory) -> Path:
     probability one half, so that greedy ones end as well, and few are empty."""
     import torch
 
-    from marsrl_verl.demo.model import build_model
-    from marsrl_verl.demo.tokenizer import END, ROLE_MARKERS, build_tokenizer, vocabulary
+    from studies.tiny.model import build_model
+    from studies.tiny.tokenizer import END, ROLE_MARKERS, build_tokenizer, vocabulary
 
     network, ids = build_model(1, hidden=32, layers=2), vocabulary()
     letters = torch.tensor([ids[letter] for letter in string.ascii_letters])

@@ -30,8 +30,8 @@ exec {python} -m torch.distributed.run --standalone --nproc-per-node 1 {program}
 
 
 def test_the_example_trains_a_step(tmp_path):
-    from marsrl_verl.demo.model import build_model
-    from marsrl_verl.demo.tokenizer import build_tokenizer
+    from studies.tiny.model import build_model
+    from studies.tiny.tokenizer import build_tokenizer
 
     network = build_model(1, hidden=32, layers=2)
     network.config.max_position_embeddings = 4096

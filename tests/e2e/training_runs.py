@@ -70,7 +70,7 @@ def checkpoint_log_probs(folder: Path, step: int, rows: list[dict], policy: str 
     from transformers import AutoModelForCausalLM
 
     from marsrl_verl.demo.assets import model_path
-    from marsrl_verl.demo.tokenizer import ROLE_MARKERS, build_tokenizer
+    from studies.tiny.tokenizer import ROLE_MARKERS, build_tokenizer
 
     model = AutoModelForCausalLM.from_pretrained(model_path())
     model.load_state_dict(checkpoint_weights(folder, step, policy))

@@ -157,9 +157,9 @@ def run_rank(config: Any, folder: Path, rank: int, world: int, port: int) -> Non
 def main(folder: Path) -> None:
     from marsrl_verl.config.command_line import parse_arguments
     from marsrl_verl.config.compose import compose_config
-    from marsrl_verl.demo.model import build_model
-    from marsrl_verl.demo.tokenizer import build_tokenizer
     from marsrl_verl.verl_adapter.environment import prepare_environment
+    from studies.tiny.model import build_model
+    from studies.tiny.tokenizer import build_tokenizer
 
     model = folder / "model"
     build_model(seed=5, layers=2).save_pretrained(model)

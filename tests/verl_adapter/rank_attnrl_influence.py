@@ -80,7 +80,7 @@ class Response:
 def responses() -> list[Response]:
     """Rows of uneven length, steps of uneven length: long ones, one without a second step, one that closes
     its thinking part, one of a single token."""
-    from marsrl_verl.demo.tokenizer import build_tokenizer
+    from studies.tiny.tokenizer import build_tokenizer
 
     tokenizer = build_tokenizer()
     (line_break,) = tokenizer.encode("\n", add_special_tokens=False)
@@ -195,7 +195,7 @@ def save_model(folder: Path) -> None:
     """A Qwen2 network whose attention is far from uniform."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from marsrl_verl.demo.tokenizer import build_tokenizer
+    from studies.tiny.tokenizer import build_tokenizer
 
     tokenizer = build_tokenizer()
     torch.manual_seed(5)

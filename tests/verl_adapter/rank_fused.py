@@ -27,7 +27,7 @@ def build(name: str) -> Any:
     """A random network with the tiny world's vocabulary."""
     from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-    from marsrl_verl.demo.tokenizer import vocabulary
+    from studies.tiny.tokenizer import vocabulary
 
     shape: dict[str, Any] = {
         "vocab_size": len(vocabulary()), "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -62,8 +62,8 @@ def run_rank(configs: dict[str, Any], folder: Path, rank: int, world: int, port:
 def main(folder: Path) -> None:
     from marsrl_verl.config.command_line import parse_arguments
     from marsrl_verl.config.compose import compose_config
-    from marsrl_verl.demo.tokenizer import build_tokenizer
     from marsrl_verl.verl_adapter.environment import prepare_environment
+    from studies.tiny.tokenizer import build_tokenizer
 
     configs = {}
     for name in NETWORKS:

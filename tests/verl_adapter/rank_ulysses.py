@@ -68,8 +68,8 @@ def main(folder: Path) -> None:
     sys.path[:0] = [str(TESTS), str(TESTS / "rehearsal")]
     from marsrl_verl.config.command_line import parse_arguments
     from marsrl_verl.config.compose import compose_config
-    from marsrl_verl.demo.tokenizer import build_tokenizer
     from marsrl_verl.verl_adapter.environment import prepare_environment
+    from studies.tiny.tokenizer import build_tokenizer
 
     build("qwen3_moe_untied").save_pretrained(folder / "model")
     build_tokenizer().save_pretrained(folder / "model")

@@ -358,8 +358,8 @@ def composed(folder: Path, *overrides: str, cuda: bool = False, untied: bool = F
 
     from marsrl_verl.config.command_line import parse_arguments
     from marsrl_verl.config.compose import compose_config
-    from marsrl_verl.demo.model import build_model
-    from marsrl_verl.demo.tokenizer import build_tokenizer
+    from studies.tiny.model import build_model
+    from studies.tiny.tokenizer import build_tokenizer
 
     model = folder / "model"
     network = build_model(seed=5, layers=2)

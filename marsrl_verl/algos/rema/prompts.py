@@ -76,7 +76,7 @@ class MathDialogue(DialoguePrompts):
 
     Args:
         meta_thinking_system, reasoning_system: the system prompts; those of supervised data must be the same
-            (`marsrl_verl.algos.rema.sft`).
+            (`studies.rema_data.sft`).
         examples: by role, worked examples of the first message, shown as earlier turns: `question` and
             `answer`, those of the reasoning agent with `instruction`.
     """

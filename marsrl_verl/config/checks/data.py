@@ -24,7 +24,7 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 SPLITS = ("train", "val")
 _FORMAT = "verl's format: columns `prompt` (chat messages), `data_source`, `reward_model` with `ground_truth`"
 _MAKE = "`python -m recipe.marsrl.prepare_data` makes it of other columns (docs/data.md)"
-_OF_WORLDS = "marsrl_verl.demo."
+_OF_WORLDS = ("marsrl_verl.demo.", "studies.")
 """Prompts of the tiny worlds, in few words and for few tokens."""
 _FILTER = "data.filter_overlong_prompts"
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from marsrl_verl.algos.attnrl.step_cutter import StepEnds, split_after_tokens, step_cutter
 from marsrl_verl.core.steps import TokenTexts, split_steps
-from marsrl_verl.demo.tokenizer import build_tokenizer
+from studies.tiny.tokenizer import build_tokenizer
 
 TEXT = "7+5=12\n\nso 12-3=9</think>9\n\n\\boxed{9}"
 

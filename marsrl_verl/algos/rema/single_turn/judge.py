@@ -17,7 +17,7 @@ from marsrl_verl.rewards.base import RoleReward, ScoreRequest, UngradableError
 
 ANSWER_A, ANSWER_B = "answer_a", "answer_b"
 """Names of the two answers in `extra_info`."""
-_MAKE = "python -m marsrl_verl.algos.rema.judge_data"
+_MAKE = "python -m studies.rema_data.judge_data, in a clone"
 _OTHER = {"A": "B", "B": "A"}
 _VERDICT = re.compile(r"\[\[[ \t]*(A|B|C|[Tt]ie)[ \t]*\]\]")
 """`C` and `tie` are what judges are used to write where neither is better; other double brackets, as of

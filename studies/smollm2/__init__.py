@@ -1,0 +1,1 @@
+"""A start of SmolLM2 for the roles of MarsRL."""

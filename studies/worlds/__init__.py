@@ -1,0 +1,1 @@
+"""Worlds beside the tiny one, each in a package of its name."""
