@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from fake_services import FakeService
 
-from marsrl_verl.tools import json_client
+from marsrl_verl.endpoints import client
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search.backend import BackendFailedError, Hit, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.config import Provider, RecordedConfig, RetrieverConfig, WebConfig
@@ -146,7 +146,7 @@ def test_a_query_that_is_not_accepted_is_the_querys_fault(status):
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
-    monkeypatch.setattr(json_client, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(client, "MOST_BYTES", 1 << 20)
 
     async def endless(received):
         response = web.StreamResponse()
@@ -323,8 +323,10 @@ def test_recorded_lines(tmp_path):
     ]
     found = replay(recorded(tmp_path, "\n".join(json.dumps(one) for one in lines)), "a", "b")
     assert found == [SearchResult((), "A"), SearchResult((Hit("", "B"),))]
-    (single,) = replay(recorded(tmp_path, json.dumps(lines[0])), "a")
-    assert single.text == "A"
+    single, _ = replay(
+        recorded(tmp_path, '{"query": "a\\ud800", "result": "A\\udc00"}'), "a\ud800", "A\ufffd"
+    )
+    assert single.text == "A\ufffd"
 
 
 def test_a_query_that_was_not_recorded_says_so(tmp_path):

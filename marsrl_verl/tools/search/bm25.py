@@ -53,8 +53,8 @@ class Bm25Backend(Backend):
             raise ToolUnavailableError(f"{self._node}.corpus = {corpus}: {error}") from error
         except (OSError, ValueError, sqlite3.Error) as error:
             raise ToolUnavailableError(
-                f"the index of {corpus} can't be made or read in {self._folder}: {error}. The folder has to be "
-                "writable; delete what is damaged in it"
+                f"the index of {corpus} can't be made or read in {self._folder}: {error}. The folder has to "
+                "be writable; delete what is damaged in it"
             ) from error
         # 2: how documents are scored; results that were kept are of one way.
         weights = f"{self._settings.title_weight:g} {self._settings.named_weight:g}"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from marsrl_verl.core.inert_text import one_line, valid_unicode
 from marsrl_verl.tools.base import ToolUnavailableError
@@ -72,15 +72,22 @@ def _alike(query: str) -> str:
     return normalised(query.replace('"', ""))
 
 
+def _valid(value: Any) -> Any:
+    return valid_unicode(value) if isinstance(value, str) else value
+
+
+_Text = Annotated[str, BeforeValidator(_valid)]
+
+
 class _Hit(BaseModel, extra="forbid", strict=True):
-    text: str
-    title: str = ""
-    source: str = ""
+    text: _Text
+    title: _Text = ""
+    source: _Text = ""
 
 
 class _Entry(BaseModel, extra="forbid", strict=True):
-    query: str = Field(pattern=r"\S")
-    result: str | list[_Hit]
+    query: _Text = Field(pattern=r"\S")
+    result: _Text | list[_Hit]
 
 
 def read_recorded(path: Path) -> dict[str, SearchResult]:
@@ -101,7 +108,7 @@ def read_recorded(path: Path) -> dict[str, SearchResult]:
             result = SearchResult((), one.result)
         else:
             result = SearchResult(tuple(Hit(hit.title, hit.text, hit.source) for hit in one.result))
-        found.setdefault(valid_unicode(one.query), result)
+        found.setdefault(one.query, result)
     if not found:
         raise RecordedError("it has no result")
     return found

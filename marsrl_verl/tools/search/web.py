@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from marsrl_verl.endpoints.client import JsonClient, RequestError
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.json_client import JsonClient, ServiceError
 from marsrl_verl.tools.search.backend import Backend, Hit, SearchResult
 from marsrl_verl.tools.search.config import Provider
 from marsrl_verl.tools.search.http import PROBE, as_search_error
@@ -138,14 +138,14 @@ class WebBackend(Backend):
         if self._settings.check:
             try:
                 await self._ask(PROBE, 1)
-            except ServiceError as error:
+            except RequestError as error:
                 raise ToolUnavailableError(f"{self._node}: {error}") from error
 
     async def search(self, query: str, k: int) -> SearchResult:
         """See `Backend`."""
         try:
             return await self._ask(query, k)
-        except ServiceError as error:
+        except RequestError as error:
             raise as_search_error(error) from error
 
     async def _ask(self, query: str, k: int) -> SearchResult:
@@ -167,15 +167,15 @@ def read_hits(api: Api, body: Any, url: str) -> tuple[Hit, ...]:
     text says nothing and is left out.
 
     Raises:
-        ServiceError: it is no JSON object, or its list is none.
+        RequestError: it is no JSON object, or its list is none.
     """
     if not isinstance(body, dict):
-        raise ServiceError(f"{url} answered no JSON object: {str(body)[:200]}")
+        raise RequestError(f"{url} answered no JSON object: {str(body)[:200]}")
     rows: Any = body
     for name in api.hits:
         rows = rows.get(name, {}) if isinstance(rows, dict) else {}
     if rows and not isinstance(rows, list):
-        raise ServiceError(f"{url} answered no list as {'.'.join(api.hits)}: {str(rows)[:200]}")
+        raise RequestError(f"{url} answered no list as {'.'.join(api.hits)}: {str(rows)[:200]}")
     found = [[_plain(row.get(name)) for name in api.fields] for row in rows if isinstance(row, dict)]
     return tuple(Hit(title, text, source) for title, text, source in found if text)
 
