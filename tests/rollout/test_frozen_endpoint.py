@@ -338,7 +338,8 @@ def test_a_refused_request_is_not_repeated(status, reason):
         {"text": '{"choices": []}'},
         {"text": '{"choices": [{"message": {"content": ["2"]}, "finish_reason": "stop"}]}'},
         {"text": f'{{"choices": [{{"message": {{"content": ["{KEY}"]}}}}]}}'},
-        {"text": "x" * 490 + KEY, "status": 404},
+        {"text": "[" * 100_000},
+        *({"text": "x" * n + KEY, "status": 404} for n in range(420, 500, 13)),
     ],
 )
 def test_something_else_than_a_completion_is_an_error(response):

@@ -7,12 +7,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
-from pydantic import ValidationError
 
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult, ToolUnavailableError
 from marsrl_verl.tools.python import remote
@@ -112,22 +111,8 @@ def test_a_program_over_its_time_is_a_timeout():
     assert (result.text, result.outcome) == ("begun\n[the program was ended after 2 s]", ToolOutcome.TIMEOUT)
 
 
-async def in_pieces(*pieces: bytes) -> AsyncIterator[bytes]:
-    for one in pieces:
-        yield one
-        await asyncio.sleep(0.05)
-
-
 async def silent(_: Any) -> Any:
     await asyncio.sleep(1.5)
-
-
-def test_an_answer_that_comes_in_pieces_is_one():
-    data = json.dumps(finished("a" * 3000 + "b" * 3000)).encode()
-    pieces = (b"", data[:10], data[10:4000], data[4000:])
-    slow = lambda _: web.Response(body=in_pieces(*pieces))  # noqa: E731
-    result, _ = one_call("x", slow)
-    assert (result.text, result.attempts) == ("a" * 3000 + "b" * 3000, 1)
 
 
 def test_an_answer_of_some_megabytes_is_read_and_a_longer_one_is_none(monkeypatch):
@@ -252,12 +237,3 @@ def test_a_server_that_is_not_there_stops_the_start(urls, told):
     made = PythonTool.from_settings("python", config, seed=1, secrets={})
     with pytest.raises(ToolUnavailableError, match=told):
         asyncio.run(made.start())
-
-
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [("host:8080", "Expected a URL with http"), ("http://me:secret@host:8080", "The URL holds a password")],
-)
-def test_what_is_no_url_of_a_server_is_refused(url, told):
-    with pytest.raises(ValidationError, match=told):
-        PythonConfig(target="python", backend="remote", remote={"urls": [url]})

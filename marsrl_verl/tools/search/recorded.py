@@ -8,22 +8,17 @@ which is shown as it is, or a list of hits `{"title": …, "text": …, "source"
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
-
-from marsrl_verl.core.inert_text import one_line, valid_unicode
+from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search.backend import Backend, Hit, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.query import normalised
 
 if TYPE_CHECKING:
     from marsrl_verl.tools.search.config import RecordedConfig
-
-
-_EXPECTED = '{"query": …, "result": …}, the result a text or a list of {"title": …, "text": …, "source": …}'
 
 
 class RecordedError(ValueError):
@@ -72,24 +67,6 @@ def _alike(query: str) -> str:
     return normalised(query.replace('"', ""))
 
 
-def _valid(value: Any) -> Any:
-    return valid_unicode(value) if isinstance(value, str) else value
-
-
-_Text = Annotated[str, BeforeValidator(_valid)]
-
-
-class _Hit(BaseModel, extra="forbid", strict=True):
-    text: _Text
-    title: _Text = ""
-    source: _Text = ""
-
-
-class _Entry(BaseModel, extra="forbid", strict=True):
-    query: _Text = Field(pattern=r"\S")
-    result: _Text | list[_Hit]
-
-
 def read_recorded(path: Path) -> dict[str, SearchResult]:
     """The results of a file by query.
 
@@ -98,35 +75,51 @@ def read_recorded(path: Path) -> dict[str, SearchResult]:
         RecordedError: it is not as it should be.
     """
     found: dict[str, SearchResult] = {}
-    for place, row in _rows(path.read_bytes()):
-        try:
-            one = _Entry.model_validate(row)
-        except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-            raise RecordedError(f"{place}: {one_line(wrong)[:300]}. Expected {_EXPECTED}") from error
-        if isinstance(one.result, str):
-            result = SearchResult((), one.result)
-        else:
-            result = SearchResult(tuple(Hit(hit.title, hit.text, hit.source) for hit in one.result))
-        found.setdefault(one.query, result)
+    for place, query, result in _entries(path.read_bytes()):
+        if not isinstance(query, str) or not query.strip():
+            raise RecordedError(f"{place}: the query is {query!r}, expected a text")
+        found.setdefault(valid_unicode(query), _result(result, place))
     if not found:
         raise RecordedError("it has no result")
     return found
 
 
-def _rows(content: bytes) -> Iterable[tuple[str, Any]]:
-    """Every entry with its place."""
+def _entries(content: bytes) -> Iterable[tuple[str, Any, Any]]:
+    """Place, query and result of every entry."""
     try:
-        whole: Any = json.loads(content)
+        document: Any = json.loads(content)
     except (ValueError, RecursionError):
-        whole = None
-    if isinstance(whole, dict) and set(whole) != {"query", "result"}:
-        for query, result in whole.items():
-            yield f"query {query[:60]!r}", {"query": query, "result": result}
+        document = None
+    if isinstance(document, dict) and set(document) != {"query", "result"}:
+        for query, result in document.items():
+            yield f"query {query[:60]!r}", query, result
         return
     for number, line in enumerate(content.splitlines(), 1):
-        if line.strip():
-            try:
-                yield f"line {number}", json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise RecordedError(f"line {number} is not JSON ({error}), nor is the whole file") from error
+        if not line.strip():
+            continue
+        try:
+            row: Any = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise RecordedError(f"line {number} is not JSON ({error}), nor is the whole file") from error
+        if not isinstance(row, Mapping) or set(row) != {"query", "result"}:
+            raise RecordedError(f'line {number}: expected {{"query": …, "result": …}}')
+        yield f"line {number}", row["query"], row["result"]
+
+
+def _result(result: Any, place: str) -> SearchResult:
+    if isinstance(result, str):
+        return SearchResult((), result)
+    if not isinstance(result, list):
+        raise RecordedError(f"{place}: the result is {type(result).__name__}, expected a text or a list")
+    return SearchResult(tuple(_hit(one, place) for one in result))
+
+
+def _hit(row: Any, place: str) -> Hit:
+    known = ("title", "text", "source")
+    if not isinstance(row, Mapping) or "text" not in row or not set(row) <= set(known):
+        raise RecordedError(
+            f'{place}: expected hits {{"title": …, "text": …, "source": …}}, found {row!r:.80}'
+        )
+    if not all(isinstance(value, str) for value in row.values()):
+        raise RecordedError(f"{place}: a hit has a value that is no text")
+    return Hit(row.get("title", ""), row["text"], row.get("source", ""))

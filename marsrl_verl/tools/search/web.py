@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -29,73 +29,64 @@ class Api:
 
     url: str | None
     key_header: str
-    method: str
-    parameters: Callable[[WebConfig, str, int], Mapping[str, Any]]
-    """Of a query for k hits: JSON of a POST, or parameters of a GET. None stands for one that is left out."""
+    names: tuple[str | None, str, str]
+    """Of the parameters for number of hits, country and language; the query's is `q`."""
     hits: tuple[str, ...]
     """Where in the answer the list of hits is."""
     fields: tuple[str, str, str]
     """Names of title, text and address in a hit."""
+    method: str = "POST"
+    """With POST the parameters are JSON."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """Further parameters."""
+    most: int = 100
+    """Most hits that may be asked for."""
     key_prefix: str = ""
 
-
-def _serper(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
-    return {"q": query, "num": k, "gl": settings.country, "hl": settings.language}
-
-
-def _bing(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
-    return {
-        "q": query,
-        "count": str(k),
-        "cc": settings.country,
-        "setLang": settings.language,
-        "textFormat": "Raw",
-    }
-
-
-def _brave(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
-    return {
-        "q": query,
-        "count": str(min(k, 20)),
-        "country": settings.country,
-        "search_lang": settings.language,
-        "text_decorations": "false",
-    }
-
-
-def _brightdata(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
-    parameters = {"q": query, "cc": settings.country, "setLang": settings.language, "brd_json": "1"}
-    url = f"{_BING_SEARCH}?{urlencode(_named(parameters))}"
-    return {"zone": settings.zone, "url": url, "format": "raw"}
+    def parameters(self, settings: WebConfig, query: str, k: int) -> dict[str, Any]:
+        """Of a query for k hits. What is not set is left out."""
+        values = zip(self.names, (min(k, self.most), settings.country, settings.language), strict=True)
+        set_ones = {name: value for name, value in values if name is not None and value is not None}
+        made = {"q": query, **set_ones, **self.fixed}
+        if settings.provider is not Provider.BRIGHTDATA:
+            return made
+        return {"zone": settings.zone, "url": f"{_BING_SEARCH}?{urlencode(made)}", "format": "raw"}
 
 
 APIS: Mapping[Provider, Api] = {
     Provider.SERPER: Api(
         "https://google.serper.dev/search",
         "X-API-KEY",
-        "POST",
-        _serper,
+        ("num", "gl", "hl"),
         ("organic",),
         ("title", "snippet", "link"),
     ),
     Provider.BING: Api(
-        None, "Ocp-Apim-Subscription-Key", "GET", _bing, ("webPages", "value"), ("name", "snippet", "url")
+        None,
+        "Ocp-Apim-Subscription-Key",
+        ("count", "cc", "setLang"),
+        ("webPages", "value"),
+        ("name", "snippet", "url"),
+        method="GET",
+        fixed={"textFormat": "Raw"},
     ),
     Provider.BRAVE: Api(
         "https://api.search.brave.com/res/v1/web/search",
         "X-Subscription-Token",
-        "GET",
-        _brave,
+        ("count", "country", "search_lang"),
         ("web", "results"),
         ("title", "description", "url"),
+        method="GET",
+        fixed={"text_decorations": "false"},
+        most=20,
     ),
     Provider.BRIGHTDATA: Api(
         "https://api.brightdata.com/request",
         "Authorization",
-        "POST",
-        _brightdata,
+        (None, "cc", "setLang"),
         ("organic",),
         ("title", "description", "link"),
+        fixed={"brd_json": "1"},
         key_prefix="Bearer ",
     ),
 }
@@ -149,13 +140,10 @@ class WebBackend(Backend):
             raise as_search_error(error) from error
 
     async def _ask(self, query: str, k: int) -> SearchResult:
-        parameters = _named(self._api.parameters(self._settings, query, k))
-        url = str(self._url)
-        if self._api.method == "GET":
-            body = await self._client.ask("GET", url, query=parameters)
-        else:
-            body = await self._client.ask("POST", url, body=parameters)
-        return SearchResult(read_hits(self._api, body, url)[:k])
+        api, url = self._api, str(self._url)
+        given = {"query" if api.method == "GET" else "body": api.parameters(self._settings, query, k)}
+        body = await self._client.ask(api.method, url, **given)
+        return SearchResult(read_hits(api, body, url)[:k])
 
     async def close(self) -> None:
         """See `Backend`."""
@@ -183,7 +171,3 @@ def read_hits(api: Api, body: Any, url: str) -> tuple[Hit, ...]:
 def _plain(value: Any) -> str:
     """A text without marks of the query's words."""
     return html.unescape(_TAG.sub("", value)) if isinstance(value, str) else ""
-
-
-def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
