@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from pydantic import ValidationError
 
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult, ToolUnavailableError
 from marsrl_verl.tools.python import remote
@@ -237,3 +238,8 @@ def test_a_server_that_is_not_there_stops_the_start(urls, told):
     made = PythonTool.from_settings("python", config, seed=1, secrets={})
     with pytest.raises(ToolUnavailableError, match=told):
         asyncio.run(made.start())
+
+
+def test_a_url_with_a_password_is_refused():
+    with pytest.raises(ValidationError, match="The URL holds a password"):
+        PythonConfig(target="python", backend="remote", remote={"urls": ["http://me:secret@host:8080"]})

@@ -62,7 +62,6 @@ def test_words(text, expected):
 
 @given(TEXT)
 def test_words_hold_letters_and_digits_alone(text):
-    """Nothing that FTS5 takes for syntax."""
     for word in words(text):
         word.encode()
         assert word
