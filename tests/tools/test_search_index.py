@@ -6,6 +6,9 @@ import asyncio
 import json
 import math
 import multiprocessing
+import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -248,3 +251,23 @@ def test_what_keeps_a_corpus_from_being_searched_is_said(corpus, tmp_path):
     with pytest.raises(ToolUnavailableError, match="delete what is damaged"):
         next((tmp_path / "cache").glob("*/text/*.json")).write_text("no JSON")
         start(Bm25Config(corpus=str(corpus)), tmp_path / "cache")
+
+
+def test_the_librarys_import_leaves_gpus_and_logs_alone(corpus, tmp_path):
+    """Where JAX is installed, bm25s would have it take most of a GPU's memory."""
+    (tmp_path / "jax.py").write_text("raise SystemExit('JAX was imported')")
+    code = """if True:
+        import logging, pathlib, sys
+        logging.basicConfig(level=logging.INFO)
+        from marsrl_verl.tools.search.index import prepare_index, Index
+        Index(prepare_index(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))[0])
+        assert "bm25s" in sys.modules and "jax" not in sys.modules
+    """
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code, corpus, tmp_path / "cache"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import sqlite3
+import sys
 import threading
 from array import array
 from collections.abc import Iterable, Sequence
@@ -108,8 +109,14 @@ class _Field:
 
 def _bm25() -> Any:
     """The library's class: it is slow to import, and tells every step to whoever has a log."""
-    from bm25s import BM25
-
+    hidden = "jax" not in sys.modules
+    if hidden:
+        sys.modules["jax"] = None  # type: ignore[assignment]  # the import would have JAX take a GPU's memory
+    try:
+        from bm25s import BM25
+    finally:
+        if hidden:
+            del sys.modules["jax"]
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     return BM25
 
