@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sqlite3
 import statistics
 import tempfile
 import time
@@ -190,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--missed", action="store_true", help="list the questions whose answer was not found")
     parsed = parser.parse_args(arguments)
     questions = read_questions(parsed.questions)
-    print(f"{machine(('aiohttp',))}, SQLite {sqlite3.sqlite_version}\n", flush=True)
+    print(f"{machine(('aiohttp', 'bm25s'))}\n", flush=True)
     rows = []
     for weight in parsed.named_weights:
         with tempfile.TemporaryDirectory(prefix=f"search-{os.getpid()}-") as folder:

@@ -4,49 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
+from tenacity import retry_if_exception
 
-from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Message
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.answer import FINISH_REASONS, ChatAnswer, failed
-from marsrl_verl.machine.http import LongAnswerError, proxy_for, read_content, retry_after_seconds
+from marsrl_verl.endpoints.client import JsonClient, RequestError
+from marsrl_verl.machine.retry import repeated
 
 if TYPE_CHECKING:
     from marsrl_verl.endpoints.config import EndpointConfig
 
 LONGEST_PAUSE_S = 60.0
 """Most seconds between two attempts, whatever the endpoint asks for."""
-CONNECT_S = 30.0
-"""Most seconds until a connection is there."""
-
 MOST_BYTES = 64 << 20
 """Most bytes of an answer: many times what a model can write."""
-_BUSY = frozenset({408, 429})
-"""Statuses below 500 after which the same request may succeed."""
-_ABOUT_THE_REQUEST = frozenset({400, 413, 422})
-"""Statuses that speak of this request (too long, not accepted), not of the endpoint."""
 _FILTERED = "content_filter"
 _ENDED_BY = ("stop_reason", "matched_stop")
 """Where servers name the stop string that ended an answer."""
-_NOTE = 500
-"""Most characters of a note."""
-
-
-@dataclass(frozen=True, slots=True)
-class _TryAgain:
-    """An attempt that failed in a way that may pass."""
-
-    note: str
-    wait_s: float = 0.0
-    """How long the endpoint asks to wait."""
 
 
 class ChatEndpoint:
@@ -84,65 +65,35 @@ class ChatEndpoint:
             stop: strings at which the endpoint ends its answer; the one that did is part of it. An endpoint
                 that does not say which one did has not answered.
         """
-        body = request_body(self._settings, messages, stop)
-        limit = self._settings.timeout_s
-        async with (
-            self._slots,
-            aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=limit, sock_connect=min(CONNECT_S, limit)),
-                headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else None,
-            ) as session,
-        ):
-            first = next(self._numbers)
-            outcome = await self._attempt(session, body, first, stop)
-            for repeat in range(self._settings.retries):
-                if isinstance(outcome, ChatAnswer):
-                    break
-                await asyncio.sleep(self._pause(name, repeat, outcome.wait_s))
-                outcome = await self._attempt(session, body, first + repeat + 1, stop)
-        if isinstance(outcome, _TryAgain):
-            outcome = failed(f"{outcome.note} (attempt {self._settings.retries + 1}, the last)")
-        return self._without_key(outcome)
+        one = self._settings
+        body = request_body(one, messages, stop)
+        first = next(self._numbers)
+        attempts = repeated(
+            one.retries,
+            one.backoff_s,
+            longest_s=LONGEST_PAUSE_S,
+            share=lambda number: derive_generator(self._seed, "pause", name, number).random(),
+            again=retry_if_exception(lambda error: isinstance(error, RequestError) and error.busy),
+        )
+        client = JsonClient(key=self._api_key, most_bytes=MOST_BYTES, timeout_s=one.timeout_s)
+        async with self._slots, client:
 
-    async def _attempt(
-        self, session: aiohttp.ClientSession, body: dict[str, Any], number: int, stop: Sequence[str]
-    ) -> ChatAnswer | _TryAgain:
-        base = self._settings.base_urls[number % len(self._settings.base_urls)]
-        url = f"{base.rstrip('/')}/chat/completions"
-        try:
-            async with session.post(url, json=body, proxy=proxy_for(url), allow_redirects=False) as response:
-                content = await read_content(response, MOST_BYTES)
-                if response.status == 200:
-                    return read_completion(json.loads(content), url, stop)
-                note = f"{url} answered HTTP {response.status}: {content.decode('utf-8', 'replace')}"
-                if response.status in _BUSY or response.status >= 500:
-                    return _TryAgain(note, retry_after_seconds(response.headers))
-                return failed(
-                    note,
-                    FinishReason.REFUSED if response.status in _ABOUT_THE_REQUEST else FinishReason.ERROR,
-                )
-        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-            return _TryAgain(f"{url}: {type(error).__name__}: {error}")
-        except asyncio.TimeoutError:
-            limit = f"{self._node}.timeout_s = {self._settings.timeout_s:g}"
-            return failed(f"{url}: no answer in time ({limit})")
-        except LongAnswerError as error:
-            return failed(str(error))
-        except (aiohttp.ClientError, ValueError, RecursionError) as error:
-            return failed(f"{url}: {type(error).__name__}: {error}")
+            async def attempt() -> ChatAnswer:
+                number = first + attempts.statistics["attempt_number"] - 1
+                url = f"{one.base_urls[number % len(one.base_urls)].rstrip('/')}/chat/completions"
+                return read_completion(await client.ask("POST", url, body=body), url, stop)
 
-    def _without_key(self, answer: ChatAnswer) -> ChatAnswer:
-        """Its note is for logs: printable, without the key, which a server may have quoted, not too long."""
-        if answer.detail is None:
-            return answer
-        note = answer.detail.replace(self._api_key, "[api key]") if self._api_key else answer.detail
-        note = printable(note[: 2 * _NOTE])
-        return replace(answer, detail=note if len(note) <= _NOTE else f"{note[:_NOTE]}…")
-
-    def _pause(self, name: str, repeat: int, wait_s: float) -> float:
-        """Doubled from attempt to attempt, by half at random, so that not all come back at once."""
-        share = 0.5 + 0.5 * derive_generator(self._seed, "pause", name, repeat).random()
-        return min(LONGEST_PAUSE_S, max(wait_s, self._settings.backoff_s * 2.0**repeat * share))
+            try:
+                answer: ChatAnswer = await attempts(attempt)
+            except RequestError as error:
+                note = str(error)
+                if error.late:
+                    note = f"{note} no answer in time ({self._node}.timeout_s = {one.timeout_s:g})"
+                if error.busy:
+                    note = f"{note} (attempt {one.retries + 1}, the last)"
+                return failed(note, FinishReason.REFUSED if error.about_request else FinishReason.ERROR)
+            # A server may have quoted the key.
+            return answer if answer.detail is None else replace(answer, detail=client.note(answer.detail))
 
 
 def request_body(

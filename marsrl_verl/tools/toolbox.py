@@ -9,9 +9,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tenacity import retry_if_result
+
 from marsrl_verl.core.inert_text import one_line, valid_unicode
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import Plain, check_plain
+from marsrl_verl.machine.retry import repeated
 from marsrl_verl.tools.base import (
     Tool,
     ToolCall,
@@ -132,15 +135,24 @@ class Toolbox:
         """As many as it takes; the place is kept during pauses, so that a back end that is too busy is asked
         less."""
         config, seconds, waited = place.config, 0.0, 0.0
-        for number in range(1, config.retries + 2):
+
+        async def attempt() -> ToolResult:
+            nonlocal seconds, waited
             began = time.monotonic()
             result = await place.attempt(call)
             seconds += time.monotonic() - began - result.waited
             waited += result.waited
-            if result.outcome is not ToolOutcome.FAILED or number > config.retries:
-                break
-            share = 0.5 + 0.5 * derive_generator(self._seed, "tool pause", call.call_id, number).random()
-            await asyncio.sleep(min(LONGEST_PAUSE_S, config.backoff_s * 2.0 ** (number - 1) * share))
+            return result
+
+        attempts = repeated(
+            config.retries,
+            config.backoff_s,
+            longest_s=LONGEST_PAUSE_S,
+            share=lambda number: derive_generator(self._seed, "tool pause", call.call_id, number).random(),
+            again=retry_if_result(lambda result: result.outcome is ToolOutcome.FAILED),
+        )
+        result: ToolResult = await attempts(attempt)
+        number = attempts.statistics["attempt_number"]
         return replace(result, seconds=seconds, waited=waited, attempts=number)
 
 

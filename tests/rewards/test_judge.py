@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from aiohttp import web
+from fake_services import FakeService
 from hypothesis import given
 from hypothesis import strategies as st
 from reward_tools import request
@@ -24,42 +25,30 @@ THERE = {"base_urls": ["http://h/v1"], "model": "m"}
 JUDGE = "marsrl_verl.rewards.judge:JudgeReward"
 
 
-class Server:
+class Server(FakeService):
     """Answers chat completions by a function of the told object, in a thread of its own."""
 
     def __init__(self, reply) -> None:
-        self.reply, self.told, self.headers = reply, [], []
-        self.loop = asyncio.new_event_loop()
-        self.ready = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
-        self.ready.wait()
+        super().__init__(self._reply)
+        self.reply, self.told, self.url = reply, [], Future()
+        self.loop, self.over = asyncio.new_event_loop(), asyncio.Event()
+        threading.Thread(target=self.loop.run_until_complete, args=(self._serve(),), daemon=True).start()
 
-    def _run(self) -> None:
-        async def answer(request: web.Request) -> web.Response:
-            body = await request.json()
-            self.told.append(json.loads(body["messages"][1]["content"]))
-            self.headers.append(dict(request.headers))
-            said = self.reply(self.told[-1], len(self.told))
-            if isinstance(said, int):
-                return web.Response(status=said, text="busy")
-            choice = {"message": {"content": said}, "finish_reason": "stop"}
-            return web.json_response({"choices": [choice]})
+    def _reply(self, received) -> web.Response:
+        self.told.append(json.loads(received.body["messages"][1]["content"]))
+        said = self.reply(self.told[-1], len(self.told))
+        if isinstance(said, int):
+            return web.Response(status=said, text="busy")
+        choice = {"message": {"content": said}, "finish_reason": "stop"}
+        return web.json_response({"choices": [choice]})
 
-        async def start() -> None:
-            app = web.Application()
-            app.router.add_post("/v1/chat/completions", answer)
-            runner = web.AppRunner(app)
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
-            self.ready.set()
-
-        self.loop.run_until_complete(start())
-        self.loop.run_forever()
+    async def _serve(self) -> None:
+        async with self.running() as url:
+            self.url.set_result(f"{url}/v1")
+            await self.over.wait()
 
     def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.loop.call_soon_threadsafe(self.over.set)
 
 
 @pytest.fixture
@@ -69,7 +58,7 @@ def judge():
 
     def build(reply, **settings) -> tuple[JudgeReward, Server]:
         server = Server(reply)
-        endpoint = {"base_urls": [server.url], "model": "judge", "backoff_s": 0.0, "timeout_s": 5}
+        endpoint = {"base_urls": [server.url.result(30)], "model": "judge", "backoff_s": 0.0, "timeout_s": 5}
         reward = JudgeReward(endpoint={**endpoint, **settings.pop("endpoint", {})}, **settings)
         made.extend([reward, server])
         return reward, server
@@ -137,7 +126,7 @@ def test_the_key_comes_from_the_environment_and_is_nowhere_else(judge, monkeypat
     reward, server = judge(lambda told, number: 401, endpoint={"api_key_env": "JUDGE_KEY"})
     with pytest.raises(RuntimeError) as error:
         reward.score(request("UN", "UK"))
-    assert server.headers[0]["Authorization"] == "Bearer sk-secret"
+    assert server.requests[0].request.headers["Authorization"] == "Bearer sk-secret"
     assert "sk-secret" not in str(error.value) + repr(reward.config)
 
 

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from fake_services import FakeService
 from fake_tokenizers import AddedTokens
 
 from marsrl_verl.algos.marsrl.method import MarsRL
@@ -64,43 +64,19 @@ def completion(content: str | None = "It is 2.", reason: str | None = "stop", **
     return web.json_response(body)
 
 
-Answer = Callable[[int, dict[str, Any]], "web.Response | Awaitable[web.Response] | None"]
-"""The response to a server's request number … (from 0) with that body; None: the connection breaks off."""
+class Server(FakeService):
+    """An endpoint: what it answers to request number … (from 0) with that body; None breaks off."""
 
+    def __init__(self, answer: Callable[[int, dict[str, Any]], Any] = lambda number, body: completion()):
+        super().__init__(lambda one: answer(one.number, one.body))
 
-@dataclass
-class Server:
-    """What an endpoint was asked."""
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [one.body for one in self.requests]
 
-    answer: Answer = lambda number, body: completion()
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-    urls: list[str] = field(default_factory=list)
-    at_once: int = 0
-    most_at_once: int = 0
-
-    async def handle(self, request: web.Request) -> web.Response:
-        self.bodies.append(await request.json())
-        self.headers.append(dict(request.headers))
-        self.urls.append(str(request.url))
-        self.at_once += 1
-        self.most_at_once = max(self.at_once, self.most_at_once)
-        try:
-            made = self.answer(len(self.bodies) - 1, self.bodies[-1])
-            if made is None:
-                assert request.transport is not None
-                request.transport.abort()
-                return web.Response()
-            return await made if isinstance(made, Awaitable) else made
-        finally:
-            self.at_once -= 1
-
-    @contextlib.asynccontextmanager
-    async def running(self):
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self.handle)
-        async with TestServer(app) as server:
-            yield str(server.make_url("/v1"))
+    @property
+    def headers(self) -> list[Any]:
+        return [one.request.headers for one in self.requests]
 
 
 def closed_url() -> str:
@@ -122,7 +98,7 @@ def solve(
 
     async def run() -> list[Trajectory]:
         async with contextlib.AsyncExitStack() as stack:
-            urls = [await stack.enter_async_context(server.running()) for server in servers]
+            urls = [f"{await stack.enter_async_context(server.running())}/v1" for server in servers]
             config = PolicyEndpoint(
                 base_urls=[*more_urls, *urls], **{"model": "big", "backoff_s": 0.01, "retries": 2, **settings}
             )
@@ -150,6 +126,7 @@ def test_every_answer_is_a_request_with_the_problems_chat():
         ]
         * 2
     )
+    assert {one.request.path for one in server.requests} == {"/v1/chat/completions"}
     assert [headers["Authorization"] for headers in server.headers] == [f"Bearer {KEY}"] * 2
 
 
@@ -234,7 +211,7 @@ def asked_with_stop(choice: dict[str, Any], **settings: Any) -> tuple[ChatAnswer
 
     async def run() -> ChatAnswer:
         async with server.running() as url:
-            config = PolicyEndpoint(base_urls=[url], model="big", retries=0, **settings)
+            config = PolicyEndpoint(base_urls=[f"{url}/v1"], model="big", retries=0, **settings)
             source = EndpointSource(config, "big", api_key=None, concurrency=1, seed=1)
             return await source.answer(make_request(), 0, make_request().messages, (FINISH,))
 
@@ -338,7 +315,8 @@ def test_a_refused_request_is_not_repeated(status, reason):
         {"text": '{"choices": []}'},
         {"text": '{"choices": [{"message": {"content": ["2"]}, "finish_reason": "stop"}]}'},
         {"text": f'{{"choices": [{{"message": {{"content": ["{KEY}"]}}}}]}}'},
-        {"text": "x" * 490 + KEY, "status": 404},
+        {"text": "[" * 100_000},
+        *({"text": "x" * n + KEY, "status": 404} for n in range(420, 500, 13)),
     ],
 )
 def test_something_else_than_a_completion_is_an_error(response):

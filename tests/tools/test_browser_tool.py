@@ -155,19 +155,6 @@ def test_a_page_is_summed_up_by_an_endpoint():
     assert "Looked for: mills" in sent[1]["content"]
 
 
-def test_a_busy_endpoint_is_asked_again_within_the_calls_time():
-    def answer(received):
-        return web.Response(status=503) if received.number == 1 else completion("There are 40 mills.")
-
-    (result,), model = browse(
-        lambda received: html(),
-        {"url": "{url}/"},
-        endpoint=answer,
-        endpoint_settings={"retries": 1, "backoff_s": 0.01},
-    )
-    assert (result.outcome, result.text, len(model.requests)) == (ToolOutcome.OK, "There are 40 mills.", 3)
-
-
 def test_an_endpoint_without_a_summary_is_the_tools_failure():
     answers = [
         lambda received: web.Response(status=503, text="busy key-secret"),

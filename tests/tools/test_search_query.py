@@ -60,16 +60,6 @@ def test_words(text, expected):
     assert words(text) == expected
 
 
-@given(TEXT)
-def test_words_hold_letters_and_digits_alone(text):
-    """Nothing that FTS5 takes for syntax."""
-    for word in words(text):
-        word.encode()
-        assert word
-        assert not set(word) & set("\"'*^():-+{}_ \t\n\x00")
-        assert all(one.isalnum() for one in word)
-
-
 @given(st.text(st.characters(max_codepoint=0x24F), max_size=60))
 def test_words_are_their_own_words(text):
     """So a query for a document's words finds it. (Pairs of unspaced characters would be paired again.)"""

@@ -162,11 +162,6 @@ def test_a_busy_back_end_is_not_asked_before_it_says(tmp_path):
     assert result.seconds >= 0.3
 
 
-def test_a_slow_back_end_ends_with_the_tools_time_limit(tmp_path):
-    _, (result,) = retriever(tmp_path, lambda received: asyncio.sleep(60), "a", timeout_s=0.2, retries=0)
-    assert result.outcome is ToolOutcome.TIMEOUT
-
-
 class Own(Backend):
     """A back end of a user's."""
 

@@ -8,9 +8,9 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from marsrl_verl.endpoints.config import EndpointConfig
+from marsrl_verl.endpoints.urls import check_urls
 from marsrl_verl.settings.declaration import OWN_MESSAGE, Switched, limits
 from marsrl_verl.tools.base import ToolConfig
-from marsrl_verl.tools.json_client import check_urls
 
 
 class SummaryEndpoint(EndpointConfig):

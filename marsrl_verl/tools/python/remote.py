@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from marsrl_verl.core.sequence import Plain
+from marsrl_verl.endpoints.client import JsonClient, RequestError
 from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.tools.base import ToolOutcome, ToolResult, ToolUnavailableError
-from marsrl_verl.tools.json_client import JsonClient, ServiceError
 from marsrl_verl.tools.python.config import PythonConfig
 
 BESIDE_S = 10.0
@@ -40,8 +40,7 @@ class RemoteRunner:
 
     def __init__(self, settings: PythonConfig, key: str | None) -> None:
         self._settings = settings
-        headers = {"Authorization": f"Bearer {key}"} if key else None
-        self._client = JsonClient(headers, key, most_bytes=_MOST_BYTES)
+        self._client = JsonClient(key=key, most_bytes=_MOST_BYTES)
         self._numbers = itertools.count()
         self._failed: dict[str, tuple[int, int]] = {}
         """Of calls that will be repeated: the server that failed last, and how often one has."""
@@ -95,7 +94,7 @@ class RemoteRunner:
             answer = await asyncio.wait_for(self._client.ask("POST", url, body=body), limit_s)
         except asyncio.TimeoutError:
             return self._no_run(f"{url} gave no answer within {limit_s:g} s")
-        except ServiceError as error:
+        except RequestError as error:
             return self._no_run(str(error))
         return self._read(url, answer)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Hit, SearchResult
 from marsrl_verl.tools.search.corpus import CorpusError
-from marsrl_verl.tools.search.index import open_index, prepare_index
+from marsrl_verl.tools.search.index import Index, prepare_index
 from marsrl_verl.tools.search.query import search_words
 from marsrl_verl.tools.search.ranking import best
 
@@ -38,8 +38,7 @@ class Bm25Backend(Backend):
         self._folder = folder
         self._node = node
         self._threads = ThreadPoolExecutor(settings.threads, "bm25")
-        self._free: asyncio.Queue[sqlite3.Connection] = asyncio.Queue()
-        self._open: list[sqlite3.Connection] = []
+        self._index: Index | None = None
         self.identity = "bm25"
 
     async def start(self) -> None:
@@ -48,43 +47,32 @@ class Bm25Backend(Backend):
             raise ToolUnavailableError(f"{self._node}.corpus is not set; name the file with the documents")
         corpus = Path(self._settings.corpus).expanduser()
         try:
-            file, name = await asyncio.to_thread(prepare_index, corpus, self._folder)
-            self._open = [open_index(file) for _ in range(self._settings.threads)]
-            for database in self._open:
-                self._search(database, "probe", 1)
+            made, name = await asyncio.to_thread(prepare_index, corpus, self._folder)
+            self._index = await asyncio.to_thread(Index, made)
         except CorpusError as error:
             raise ToolUnavailableError(f"{self._node}.corpus = {corpus}: {error}") from error
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, ValueError, sqlite3.Error) as error:
             raise ToolUnavailableError(
-                f"the index of {corpus} can't be made or read in {self._folder}: {error}. SQLite needs its "
-                "extension FTS5, and the folder has to be writable"
+                f"the index of {corpus} can't be made or read in {self._folder}: {error}. The folder has to "
+                "be writable; delete what is damaged in it"
             ) from error
-        for database in self._open:
-            self._free.put_nowait(database)
+        # 2: how documents are scored; results that were kept are of one way.
         weights = f"{self._settings.title_weight:g} {self._settings.named_weight:g}"
-        self.identity = f"bm25 {name} {weights}"
+        self.identity = f"bm25 2 {name} {weights}"
 
     async def search(self, query: str, k: int) -> SearchResult:
-        """See `Backend`. A search whose call was cancelled is interrupted."""
-        database = await self._free.get()
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._search, database, query, k)
-        work.add_done_callback(lambda done: self._release(database, done))
+        """See `Backend`. One whose call was cancelled goes on in its thread for the milliseconds it takes."""
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._search, query, k)
         try:
-            return SearchResult(await asyncio.shield(work))
-        except asyncio.CancelledError:
-            database.interrupt()
-            raise
+            return SearchResult(await work)
         except sqlite3.Error as error:
             raise BackendFailedError(f"the index of {self._settings.corpus}: {error}") from error
 
-    def _release(self, database: sqlite3.Connection, done: asyncio.Future[tuple[Hit, ...]]) -> None:
-        if not done.cancelled():
-            done.exception()  # of an interrupted search nobody asks for it any more
-        self._free.put_nowait(database)
-
-    def _search(self, database: sqlite3.Connection, query: str, k: int) -> tuple[Hit, ...]:
+    def _search(self, query: str, k: int) -> tuple[Hit, ...]:
+        if self._index is None:
+            raise RuntimeError("start() was not called")
         return best(
-            database,
+            self._index,
             search_words(query, MOST_WORDS),
             k,
             title_weight=self._settings.title_weight,
@@ -94,6 +82,5 @@ class Bm25Backend(Backend):
     async def close(self) -> None:
         """See `Backend`."""
         await asyncio.to_thread(self._threads.shutdown, True, cancel_futures=True)
-        for database in self._open:
-            database.close()
-        self._open = []
+        if self._index is not None:
+            self._index.close()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
+from marsrl_verl.endpoints.urls import check_urls
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import ClassSpec, Needs, Settings, limits, only_with
 from marsrl_verl.tools.base import ToolConfig
-from marsrl_verl.tools.json_client import check_urls
 
 
 class BackendKind(Choice):
@@ -53,8 +53,8 @@ class Bm25Config(Settings):
 
     corpus: str | None = None
     """A JSONL file, `{"id": …, "title": …, "text": …}` on each line; every node can read it."""
-    title_weight: float = limits(1.0, ge=0.0, le=100.0, why="a word in the text counts 1")
-    """What a word in a title counts for one in a text."""
+    title_weight: float = limits(1.0, ge=0.0, le=100.0, why="a text counts 1")
+    """What a match in a title counts for one in a text: each has a bm25 of its own, and they are added."""
     named_weight: float = limits(0.5, ge=0.0, le=10.0, why="0: bm25 alone")
     """Share of a hit's score that a document gets whose title the hit names, so that the second step of a
     question is found as well; 0: none."""

@@ -10,8 +10,8 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from marsrl_verl.endpoints.client import JsonClient, RequestError
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.json_client import JsonClient, ServiceError
 from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Hit, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.corpus import document_of
 
@@ -34,7 +34,7 @@ class RetrieverBackend(Backend):
     def __init__(self, settings: RetrieverConfig, key: str | None, node: str) -> None:
         self._settings = settings
         self._node = node
-        self._client = JsonClient({"Authorization": f"Bearer {key}"} if key else None, key)
+        self._client = JsonClient(key=key)
         self._numbers = itertools.count()
         # Replicas have the same documents: which one answers is no difference.
         self.identity = f"http {' '.join(sorted(settings.urls))}"
@@ -48,7 +48,7 @@ class RetrieverBackend(Backend):
             return
         probes = [self._ask(url, PROBE, 1) for url in self._settings.urls]
         for answer in await asyncio.gather(*probes, return_exceptions=True):
-            if isinstance(answer, ServiceError):
+            if isinstance(answer, RequestError):
                 raise ToolUnavailableError(f"{self._node}: {answer}") from answer
             if isinstance(answer, BaseException):
                 raise answer
@@ -58,7 +58,7 @@ class RetrieverBackend(Backend):
         urls = self._settings.urls
         try:
             return await self._ask(urls[next(self._numbers) % len(urls)], query, k)
-        except ServiceError as error:
+        except RequestError as error:
             raise as_search_error(error) from error
 
     async def _ask(self, url: str, query: str, k: int) -> SearchResult:
@@ -74,13 +74,13 @@ def read_result(body: Any, url: str) -> tuple[Hit, ...]:
     """The hits in a retriever's answer to one query, with scores or without.
 
     Raises:
-        ServiceError: it is no such answer.
+        RequestError: it is no such answer.
     """
     try:
         (rows,) = body["result"]
         return tuple(_hit(row) for row in rows)
     except (KeyError, TypeError, ValueError) as error:
-        raise ServiceError(f"{url} answered no result of one query: {str(body)[:200]}") from error
+        raise RequestError(f"{url} answered no result of one query: {str(body)[:200]}") from error
 
 
 def _hit(row: Any) -> Hit:
@@ -92,7 +92,7 @@ def _hit(row: Any) -> Hit:
     return Hit(document.title, document.text, document.source, None if score is None else float(score))
 
 
-def as_search_error(error: ServiceError) -> QueryRefusedError | BackendFailedError:
+def as_search_error(error: RequestError) -> QueryRefusedError | BackendFailedError:
     """What became of a query that a service did not answer."""
     if error.about_request:
         return QueryRefusedError("The search engine does not accept this query.")

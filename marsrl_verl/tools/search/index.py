@@ -1,31 +1,39 @@
-"""The index of a corpus: an SQLite file with full-text search (FTS5), built once and found by what is in the
-corpus."""
+"""The index of a corpus: bm25s's arrays, which all processes map into memory, and an SQLite file with the
+documents. It is built once and found by what is in the corpus."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
+import logging
 import os
 import re
+import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import threading
+from array import array
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from marsrl_verl.tools.search.corpus import CorpusError, Document, digest, read_documents
+import numpy as np
+from filelock import FileLock
+
+from marsrl_verl.tools.search.backend import Hit
+from marsrl_verl.tools.search.corpus import CorpusError, digest, read_documents
 from marsrl_verl.tools.search.query import words
 
-VERSION = 1
-"""Of what an index holds and of how texts become words: another one is another file."""
-_BATCH = 1000
+VERSION = 2
+"""Of what an index holds and of how texts become words: another one is another folder."""
 _APART = re.compile(r"\s*\([^()]*\)\s*$")
-_TABLES = """
-    CREATE TABLE documents (number INTEGER PRIMARY KEY, source TEXT, title TEXT, text TEXT);
-    CREATE TABLE titles (name TEXT, number INTEGER, PRIMARY KEY (name, number)) WITHOUT ROWID;
-    CREATE VIRTUAL TABLE terms USING fts5(title, text, content='', tokenize='porter unicode61');
+_DOCUMENTS = "documents.sqlite3"
+_TABLE = """
+    PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;
+    CREATE TABLE documents (number INTEGER PRIMARY KEY, source TEXT, title TEXT, text TEXT, name TEXT);
+    CREATE INDEX names ON documents (name, number);
 """
-"""The index proper holds no text (`content=''`): what is indexed are the words of `query.words`."""
+_AMONG = "IN (SELECT value FROM json_each(?))"
 
 
 def prepare_index(corpus: Path, folder: Path) -> tuple[Path, str]:
@@ -36,57 +44,88 @@ def prepare_index(corpus: Path, folder: Path) -> tuple[Path, str]:
         folder: where indices are kept; made if it is missing.
 
     Returns:
-        The file, and the digest of the corpus.
+        Its folder, and the digest of the corpus.
 
     Raises:
         CorpusError: the corpus can't be used.
         OSError: the folder can't be written.
-        sqlite3.Error: SQLite can't make the index.
+        sqlite3.Error: SQLite can't keep the documents.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    name = _digest_of(corpus, folder)
-    file = folder / f"bm25-{VERSION}-{name[:32]}.sqlite3"
-    if not file.exists():
-        with _locked(file.with_suffix(".lock")):
-            if not file.exists():
-                _build(corpus, file)
-    return file, name
+    name = digest(corpus)
+    made = folder / f"bm25-{VERSION}-{name[:32]}"
+    if not made.exists():
+        with FileLock(f"{made}.lock"):
+            if not made.exists():
+                _build(corpus, made, name)
+    return made, name
 
 
-def _build(corpus: Path, file: Path) -> None:
-    unfinished = file.with_suffix(".unfinished")
-    unfinished.unlink(missing_ok=True)  # of a process that was killed: the lock is ours
-    before = _stamp(corpus)
-    database = sqlite3.connect(unfinished, isolation_level=None)
-    try:
-        database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN;" + _TABLES)
-        count = 0
-        for batch in _batches(read_documents(corpus)):
-            numbered = list(enumerate(batch, count + 1))
-            count += len(batch)
-            database.executemany(
-                "INSERT INTO documents VALUES (?, ?, ?, ?)",
-                [(number, one.source, one.title, one.text) for number, one in numbered],
-            )
-            database.executemany(
-                "INSERT INTO titles VALUES (?, ?)",
-                [(name, number) for number, one in numbered if (name := name_of(one.title))],
-            )
-            database.executemany(
-                "INSERT INTO terms (rowid, title, text) VALUES (?, ?, ?)",
-                [(number, " ".join(words(one.title)), " ".join(words(one.text))) for number, one in numbered],
-            )
-        if not count:
-            raise CorpusError("it has no line with a document")
-        database.execute("INSERT INTO terms (terms) VALUES ('optimize')")
-        database.execute("COMMIT")
-    finally:
-        database.close()
-    if _stamp(corpus) != before:
+def _build(corpus: Path, made: Path, name: str) -> None:
+    unfinished = made.with_suffix(".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed: the lock is ours
+    unfinished.mkdir()
+    fields = _Field("title"), _Field("text")
+    with closing(sqlite3.connect(unfinished / _DOCUMENTS)) as database, database:
+        database.executescript(_TABLE)
+        for number, one in enumerate(read_documents(corpus)):
+            row = (number, one.source, one.title, one.text, name_of(one.title))
+            database.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", row)
+            for field, text in zip(fields, (one.title, one.text), strict=True):
+                field.add(text)
+    if not fields[0].documents:
+        raise CorpusError("it has no line with a document")
+    if digest(corpus) != name:
         raise CorpusError("it was changed while it was read")
-    with unfinished.open("rb") as written:
-        os.fsync(written.fileno())
-    unfinished.replace(file)
+    for field in fields:
+        field.save(unfinished)
+    for file in unfinished.rglob("*.*"):
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+    unfinished.rename(made)
+
+
+class _Field:
+    """The stems of all documents' titles or texts."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._vocabulary = {"": 0}
+        self._stemmer = _stemmer()
+        self.documents: list[array[int]] = []
+
+    def add(self, text: str) -> None:
+        known = self._vocabulary
+        stems = self._stemmer.stemWords(words(text))
+        self.documents.append(array("i", [known.setdefault(stem, len(known)) for stem in stems]))
+
+    def save(self, folder: Path) -> None:
+        index = _bm25()(k1=1.2, b=0.75, method="lucene")
+        if len(self._vocabulary) == 1:  # no document has a title
+            self.documents[0].append(0)
+        index.index((self.documents, self._vocabulary), show_progress=False)
+        index.save(folder / self._name, show_progress=False)
+
+
+def _bm25() -> Any:
+    """The library's class: it is slow to import, and tells every step to whoever has a log."""
+    hidden = "jax" not in sys.modules
+    if hidden:
+        sys.modules["jax"] = None  # type: ignore[assignment]  # the import would have JAX take a GPU's memory
+    try:
+        from bm25s import BM25
+    finally:
+        if hidden:
+            del sys.modules["jax"]
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
+    return BM25
+
+
+def _stemmer() -> Any:
+    """A stemmer, for one thread."""
+    from Stemmer import Stemmer
+
+    return Stemmer("porter")
 
 
 def name_of(title: str) -> str:
@@ -94,66 +133,52 @@ def name_of(title: str) -> str:
     return " ".join(words(_APART.sub("", title)))
 
 
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    for one in documents:
-        batch.append(one)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+class Index:
+    """An index that was built, for all threads of a process.
 
-
-def open_index(file: Path) -> sqlite3.Connection:
-    """A connection that reads, for one thread at a time. The file never changes: it is only ever replaced."""
-    return sqlite3.connect(
-        f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
-    )
-
-
-def _digest_of(corpus: Path, folder: Path) -> str:
-    """The digest of a corpus, read from a note where the file is the one that was read before."""
-    stamp = _stamp(corpus)
-    path = hashlib.sha256(os.fsencode(corpus.resolve())).hexdigest()[:32]
-    note = folder / f"{path}.digest.json"
-    if (noted := _noted(note)) is not None and noted[0] == stamp:
-        return noted[1]
-    made = digest(corpus)
-    own = note.with_suffix(f".{os.getpid()}")
-    own.write_text(json.dumps({"stamp": stamp, "digest": made}), encoding="ascii")
-    own.replace(note)
-    return made
-
-
-def _noted(note: Path) -> tuple[list[int], str] | None:
-    """Stamp and digest in a note; None where there is none that can be read."""
-    try:
-        noted = json.loads(note.read_bytes())
-        return noted["stamp"], str(noted["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _stamp(path: Path) -> list[int]:
-    """What changes when a file is written or replaced.
+    Args:
+        folder: as `prepare_index` names it. It never changes.
 
     Raises:
-        CorpusError: it is not there.
+        OSError, ValueError, sqlite3.Error: it can't be read.
     """
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise CorpusError(f"{path} can't be read ({error.strerror or error})") from error
-    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
+    def __init__(self, folder: Path) -> None:
+        bm25 = _bm25()
+        self._title, self._text = (bm25.load(folder / name, mmap=True) for name in ("title", "text"))
+        place = (folder / _DOCUMENTS).resolve().as_uri()
+        self._database = sqlite3.connect(f"{place}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        self._one_thread = threading.Lock()
+        self._rows("SELECT number FROM documents WHERE number = ?", 0)
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file; the kernel gives it back when the process ends, however that happens."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    def scores(self, terms: Iterable[str], title_weight: float) -> np.ndarray:
+        """The bm25 of every document: of its text and, with that weight, of its title."""
+        stems = _stemmer().stemWords(list(terms))
+        made = np.zeros(self._text.scores["num_docs"])
+        for field, weight in ((self._title, title_weight), (self._text, 1.0)):
+            if ids := field.get_tokens_ids(stems):
+                made += weight * field.get_scores_from_ids(ids)
+        return made
+
+    def documents(self, numbers: Sequence[int]) -> list[Hit]:
+        """The documents with these numbers, in this order."""
+        rows = self._rows(f"SELECT number, title, text, source FROM documents WHERE number {_AMONG}", numbers)
+        found = {number: Hit(*row) for number, *row in rows}
+        return [found[number] for number in numbers]
+
+    def names(self, numbers: Sequence[int]) -> dict[int, str]:
+        """The titles of documents by their numbers, as `name_of` writes them."""
+        return dict(self._rows(f"SELECT number, name FROM documents WHERE number {_AMONG}", numbers))
+
+    def first_of(self, names: Iterable[str]) -> dict[int, str]:
+        """Of the documents with each of these titles, such as the passages of a page, the first."""
+        sql = f"SELECT MIN(number), name FROM documents WHERE name {_AMONG} GROUP BY name"
+        return dict(self._rows(sql, list(names)))
+
+    def _rows(self, sql: str, value: Any) -> list[tuple[Any, ...]]:
+        with self._one_thread:
+            return self._database.execute(sql, (json.dumps(value),)).fetchall()
+
+    def close(self) -> None:
+        """Close the file of the documents."""
+        self._database.close()

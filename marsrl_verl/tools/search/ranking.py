@@ -7,17 +7,18 @@ alone; the second is the one whose title the first one names.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from marsrl_verl.tools.search.backend import Hit
-from marsrl_verl.tools.search.index import name_of
+from marsrl_verl.tools.search.index import Index, name_of
 from marsrl_verl.tools.search.query import words
 
 _CANDIDATES = 100
-"""Documents with the best bm25 among which those that are named move up."""
+"""Documents with the best bm25 among which all that are named move up."""
 _READ = 3
 """Of the best documents so many are read for names of others."""
 _READ_WORDS = 400
@@ -25,81 +26,51 @@ _READ_WORDS = 400
 _NAME_WORDS = 8
 """Most words of a name."""
 _WORD = re.compile(r"[^\W_]+")
-_BY_WORDS = """
-    SELECT documents.number, documents.source, documents.title, documents.text, -bm25(terms, ?, 1.0) AS score
-    FROM terms JOIN documents ON documents.number = terms.rowid
-    WHERE terms MATCH ? ORDER BY score DESC, terms.rowid LIMIT ?
-"""
-_BY_NAME = """
-    SELECT titles.name, documents.number, documents.source, documents.title, documents.text
-    FROM (SELECT name, MIN(number) AS number FROM titles WHERE name IN ({}) GROUP BY name) AS titles
-    JOIN documents ON documents.number = titles.number
-"""
-"""Of several documents with one title, such as the passages of a page, the first."""
-_AT_ONCE = 500
-"""Names in one statement."""
-
-
-@dataclass(slots=True)
-class _Scored:
-    number: int
-    hit: Hit
-    score: float
 
 
 def best(
-    database: sqlite3.Connection, terms: Sequence[str], k: int, *, title_weight: float, named_weight: float
+    index: Index, terms: Sequence[str], k: int, *, title_weight: float, named_weight: float
 ) -> tuple[Hit, ...]:
     """The k best documents.
 
-    A document's score is its bm25 for any of the words (Robertson and Zaragoza 2009, with the constants of
-    SQLite's FTS5: k1 = 1.2, b = 0.75). One whose title is named in one of the three best gets a share of that
-    one's bm25 in addition.
+    A document's score is the bm25 of its text and that of its title, for any of the words (Robertson and
+    Zaragoza 2009, as Lucene has it; k1 = 1.2, b = 0.75). One whose title is named in one of the three best
+    gets a share of that one's score in addition.
 
     Args:
-        terms: words as `query.search_words` gives them: letters and digits, nothing that FTS5 would take for
-            syntax.
-        title_weight: what a word in the title counts for one in the text.
+        terms: words as `query.search_words` gives them.
+        title_weight: what the title's bm25 counts for the text's.
         named_weight: that share; 0: bm25 alone.
     """
-    if not terms:
-        return ()
-    expression = " OR ".join(f'"{term}"' for term in terms)
-    most = max(k, _CANDIDATES) if named_weight else k
-    rows = database.execute(_BY_WORDS, (title_weight, expression, most))
-    found = {
-        number: _Scored(number, Hit(title, text, source), score)
-        for number, source, title, text, score in rows
-    }
+    scores = index.scores(terms, title_weight)
     if named_weight:
-        _add_named(database, found, named_weight)
-    order = sorted(found.values(), key=lambda one: (-one.score, one.number))
-    return tuple(Hit(one.hit.title, one.hit.text, one.hit.source, one.score) for one in order[:k])
+        _raise_named(index, scores, named_weight)
+    order = _highest(scores, k)
+    return tuple(
+        replace(hit, score=float(scores[number]))
+        for number, hit in zip(order, index.documents(order), strict=True)
+    )
 
 
-def _add_named(database: sqlite3.Connection, scored: dict[int, _Scored], share: float) -> None:
-    """Raise the scores of documents that the best ones name, and add those that were not found."""
+def _raise_named(index: Index, scores: np.ndarray, share: float) -> None:
+    """Raise the scores of documents that the best ones name: of those with a title the first, and every other
+    one that is among the candidates."""
+    candidates = _highest(scores, _CANDIDATES)
+    readers = candidates[:_READ]
     extra: dict[str, float] = {}
-    for reader in list(scored.values())[:_READ]:
-        own = name_of(reader.hit.title)
-        for name in names_in(reader.hit.text) - {own}:
-            extra[name] = max(extra.get(name, 0.0), share * reader.score)
-    missing = _named(database, sorted(extra))
-    for one in scored.values():
-        one.score += extra.get(name_of(one.hit.title), 0.0)
-    for name, number, hit in missing:
-        if number not in scored:
-            scored[number] = _Scored(number, hit, extra[name])
+    for number, reader in zip(readers, index.documents(readers), strict=True):
+        for name in names_in(reader.text) - {name_of(reader.title)}:
+            extra[name] = max(extra.get(name, 0.0), share * scores[number])
+    for number, name in {**index.names(candidates), **index.first_of(extra)}.items():
+        scores[number] += extra.get(name, 0.0)
 
 
-def _named(database: sqlite3.Connection, names: Sequence[str]) -> list[tuple[str, int, Hit]]:
-    """The documents with these titles."""
-    made = []
-    for first in range(0, len(names), _AT_ONCE):
-        some = names[first : first + _AT_ONCE]
-        rows = database.execute(_BY_NAME.format(",".join("?" * len(some))), some)
-        made += [(name, number, Hit(title, text, source)) for name, number, source, title, text in rows]
-    return made
+def _highest(scores: np.ndarray, k: int) -> list[int]:
+    """The numbers of the k highest scores above 0; of equal ones the first."""
+    found = np.flatnonzero(scores > 0)
+    if len(found) > k:
+        found = found[scores[found] >= np.partition(scores[found], -k)[-k]]
+    return found[np.argsort(-scores[found], kind="stable")][:k].tolist()
 
 
 @lru_cache(256)  # the responses of a group find the same documents

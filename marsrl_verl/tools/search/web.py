@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from marsrl_verl.endpoints.client import JsonClient, RequestError
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.json_client import JsonClient, ServiceError
 from marsrl_verl.tools.search.backend import Backend, Hit, SearchResult
 from marsrl_verl.tools.search.config import Provider
 from marsrl_verl.tools.search.http import PROBE, as_search_error
@@ -29,73 +29,64 @@ class Api:
 
     url: str | None
     key_header: str
-    method: str
-    parameters: Callable[[WebConfig, str, int], Mapping[str, Any]]
-    """Of a query for k hits: JSON of a POST, or parameters of a GET. None stands for one that is left out."""
+    names: tuple[str | None, str, str]
+    """Of the parameters for number of hits, country and language; the query's is `q`."""
     hits: tuple[str, ...]
     """Where in the answer the list of hits is."""
     fields: tuple[str, str, str]
     """Names of title, text and address in a hit."""
+    method: str = "POST"
+    """With POST the parameters are JSON."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """Further parameters."""
+    most: int = 100
+    """Most hits that may be asked for."""
     key_prefix: str = ""
 
-
-def _serper(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
-    return {"q": query, "num": k, "gl": settings.country, "hl": settings.language}
-
-
-def _bing(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
-    return {
-        "q": query,
-        "count": str(k),
-        "cc": settings.country,
-        "setLang": settings.language,
-        "textFormat": "Raw",
-    }
-
-
-def _brave(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
-    return {
-        "q": query,
-        "count": str(min(k, 20)),
-        "country": settings.country,
-        "search_lang": settings.language,
-        "text_decorations": "false",
-    }
-
-
-def _brightdata(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
-    parameters = {"q": query, "cc": settings.country, "setLang": settings.language, "brd_json": "1"}
-    url = f"{_BING_SEARCH}?{urlencode(_named(parameters))}"
-    return {"zone": settings.zone, "url": url, "format": "raw"}
+    def parameters(self, settings: WebConfig, query: str, k: int) -> dict[str, Any]:
+        """Of a query for k hits. What is not set is left out."""
+        values = zip(self.names, (min(k, self.most), settings.country, settings.language), strict=True)
+        set_ones = {name: value for name, value in values if name is not None and value is not None}
+        made = {"q": query, **set_ones, **self.fixed}
+        if settings.provider is not Provider.BRIGHTDATA:
+            return made
+        return {"zone": settings.zone, "url": f"{_BING_SEARCH}?{urlencode(made)}", "format": "raw"}
 
 
 APIS: Mapping[Provider, Api] = {
     Provider.SERPER: Api(
         "https://google.serper.dev/search",
         "X-API-KEY",
-        "POST",
-        _serper,
+        ("num", "gl", "hl"),
         ("organic",),
         ("title", "snippet", "link"),
     ),
     Provider.BING: Api(
-        None, "Ocp-Apim-Subscription-Key", "GET", _bing, ("webPages", "value"), ("name", "snippet", "url")
+        None,
+        "Ocp-Apim-Subscription-Key",
+        ("count", "cc", "setLang"),
+        ("webPages", "value"),
+        ("name", "snippet", "url"),
+        method="GET",
+        fixed={"textFormat": "Raw"},
     ),
     Provider.BRAVE: Api(
         "https://api.search.brave.com/res/v1/web/search",
         "X-Subscription-Token",
-        "GET",
-        _brave,
+        ("count", "country", "search_lang"),
         ("web", "results"),
         ("title", "description", "url"),
+        method="GET",
+        fixed={"text_decorations": "false"},
+        most=20,
     ),
     Provider.BRIGHTDATA: Api(
         "https://api.brightdata.com/request",
         "Authorization",
-        "POST",
-        _brightdata,
+        (None, "cc", "setLang"),
         ("organic",),
         ("title", "description", "link"),
+        fixed={"brd_json": "1"},
         key_prefix="Bearer ",
     ),
 }
@@ -138,24 +129,21 @@ class WebBackend(Backend):
         if self._settings.check:
             try:
                 await self._ask(PROBE, 1)
-            except ServiceError as error:
+            except RequestError as error:
                 raise ToolUnavailableError(f"{self._node}: {error}") from error
 
     async def search(self, query: str, k: int) -> SearchResult:
         """See `Backend`."""
         try:
             return await self._ask(query, k)
-        except ServiceError as error:
+        except RequestError as error:
             raise as_search_error(error) from error
 
     async def _ask(self, query: str, k: int) -> SearchResult:
-        parameters = _named(self._api.parameters(self._settings, query, k))
-        url = str(self._url)
-        if self._api.method == "GET":
-            body = await self._client.ask("GET", url, query=parameters)
-        else:
-            body = await self._client.ask("POST", url, body=parameters)
-        return SearchResult(read_hits(self._api, body, url)[:k])
+        api, url = self._api, str(self._url)
+        given = {"query" if api.method == "GET" else "body": api.parameters(self._settings, query, k)}
+        body = await self._client.ask(api.method, url, **given)
+        return SearchResult(read_hits(api, body, url)[:k])
 
     async def close(self) -> None:
         """See `Backend`."""
@@ -167,15 +155,15 @@ def read_hits(api: Api, body: Any, url: str) -> tuple[Hit, ...]:
     text says nothing and is left out.
 
     Raises:
-        ServiceError: it is no JSON object, or its list is none.
+        RequestError: it is no JSON object, or its list is none.
     """
     if not isinstance(body, dict):
-        raise ServiceError(f"{url} answered no JSON object: {str(body)[:200]}")
+        raise RequestError(f"{url} answered no JSON object: {str(body)[:200]}")
     rows: Any = body
     for name in api.hits:
         rows = rows.get(name, {}) if isinstance(rows, dict) else {}
     if rows and not isinstance(rows, list):
-        raise ServiceError(f"{url} answered no list as {'.'.join(api.hits)}: {str(rows)[:200]}")
+        raise RequestError(f"{url} answered no list as {'.'.join(api.hits)}: {str(rows)[:200]}")
     found = [[_plain(row.get(name)) for name in api.fields] for row in rows if isinstance(row, dict)]
     return tuple(Hit(title, text, source) for title, text, source in found if text)
 
@@ -183,7 +171,3 @@ def read_hits(api: Api, body: Any, url: str) -> tuple[Hit, ...]:
 def _plain(value: Any) -> str:
     """A text without marks of the query's words."""
     return html.unescape(_TAG.sub("", value)) if isinstance(value, str) else ""
-
-
-def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

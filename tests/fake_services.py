@@ -33,6 +33,8 @@ class FakeService:
     answer: Answer
     requests: list[ReceivedRequest] = field(default_factory=list)
     connections: set[Any] = field(default_factory=set)
+    at_once: int = 0
+    most_at_once: int = 0
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         content = await request.read()
@@ -40,11 +42,16 @@ class FakeService:
         self.requests.append(one)
         assert request.transport is not None
         self.connections.add(request.transport.get_extra_info("peername"))
-        made = self.answer(one)
-        if made is None:
-            request.transport.abort()
-            return web.Response()
-        return await made if isinstance(made, Awaitable) else made
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        try:
+            made = self.answer(one)
+            if made is None:
+                request.transport.abort()
+                return web.Response()
+            return await made if isinstance(made, Awaitable) else made
+        finally:
+            self.at_once -= 1
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
