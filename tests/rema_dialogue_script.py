@@ -13,7 +13,7 @@ from scripted_client import CharacterBuilder, CharacterTokenizer, ScriptedClient
 
 from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM, Dialogue
-from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, DialoguePrompts
+from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, DialoguePrompts
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
@@ -107,7 +107,7 @@ class Stage:
             self.client, ChatTokenizer(tokenizer, self.template), score, policies=self.policies,
             sources=self.sources, template_builder=lambda: CharacterBuilder(tokenizer),
         )  # fmt: skip
-        made._running[PROGRAM] = Dialogue(Words(), Config(**{"message_tokens": 60, **self.rules}))
+        made._running[PROGRAM] = Dialogue(Config(**{"message_tokens": 60, **self.rules}), Words(), ROLES)
         return made
 
     def sampling(self) -> dict[str, Sampling]:

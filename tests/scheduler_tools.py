@@ -13,7 +13,8 @@ from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.core.credit import EstimatorConfig
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, MethodTools, Role
+from marsrl_verl.core.method import Method, Role
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import Sequence

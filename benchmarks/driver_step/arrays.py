@@ -28,7 +28,7 @@ from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPr
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.config.node import read_settings
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.method import MethodTools
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages

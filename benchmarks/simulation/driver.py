@@ -12,7 +12,8 @@ from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, MethodTools
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.scheduler import Mode, Scheduler
 

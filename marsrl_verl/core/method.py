@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from marsrl_verl.core import prompts as prompts_module
 from marsrl_verl.core.credit import Credit, EstimatorConfig, EstimatorCredit
 from marsrl_verl.core.group import Group
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
@@ -94,36 +95,6 @@ class StepView:
     ended: Sequence[Ended]
     deferred_groups: int
     """Groups that are kept for a later step's update."""
-
-
-@dataclass(frozen=True, slots=True)
-class MethodTools:
-    """What a method is built with, beside its settings."""
-
-    prompts: Any
-    """The object of `marsrl.prompts`."""
-    prompt_tokens: Callable[[tuple[Message, ...]], int] | None = None
-    """Tokens of a chat under the model's template, generation prompt included; None: prompts are not
-    measured."""
-    max_prompt_tokens: Mapping[str, int | None] = field(default_factory=dict)
-    """Longest prompt of each role; None: no limit (a role that another model plays)."""
-    tokenizer: Any = None
-    """The model's."""
-    seed: int = 0
-    """All random choices derive from it and from ids."""
-    problems: int = 1
-    """Problems per step as configured (`data.train_batch_size`)."""
-    policies: Mapping[str, str] = field(default_factory=dict)
-    """By role, the name of its policy; of a role that is not named nobody knows it."""
-    frozen_roles: frozenset[str] = frozenset()
-    """Roles whose policy is not trained here."""
-    settings: Any = None
-    """The whole `marsrl` node."""
-
-    def fits(self, role: str, messages: tuple[Message, ...]) -> bool:
-        """Whether a chat is within its role's limit."""
-        limit = self.max_prompt_tokens.get(role)
-        return limit is None or self.prompt_tokens is None or self.prompt_tokens(messages) <= limit
 
 
 class Method:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.request import Problem
 from marsrl_verl.settings.choices import Choice
-
-if TYPE_CHECKING:
-    from marsrl_verl.core.method import MethodTools
 
 
 class Unit(Choice):

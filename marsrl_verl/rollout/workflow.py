@@ -22,11 +22,12 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
 
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.sequence import LABEL, Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
@@ -35,9 +36,10 @@ from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.speakers import FrozenSpeaker, Speaker, Spoken, TrainedSpeaker
 
+LIST_FULL = "list_full"
+"""`detail` where an agent's list of messages has no room for another one."""
 METRICS, SOLVED = "metrics", "solved"
-"""What `RewardResult.info` has of a workflow's episode: figures by name, and whether its answer is right, where
-it gave one."""
+"""What `RewardResult.info` has of an episode: figures by name, and the grade of its answer."""
 
 
 class _Paused(BaseException):
@@ -98,6 +100,17 @@ class Grade(float):
         return grade
 
 
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What is asked of a message, as `Agent.say` has it."""
+
+    max_tokens: int | None
+    whole: bool
+    stop: tuple[str, ...]
+    structured: Mapping[str, Any] | None
+    turn: int | None
+
+
 class Agent:
     """One role in one episode, with its list of messages."""
 
@@ -112,17 +125,12 @@ class Agent:
         """Its side of the conversation; None before it has heard anything."""
         return self._speaker
 
-    def has_room(self, tokens: int) -> bool:
-        """Whether its list of messages has room for a message of so many tokens, or one has begun already."""
-        if self._messages < len(self._episode.said(self.role)) or self._speaker is None:
-            return True
-        return self._speaker.fits(tokens)
-
     async def say(
         self,
         heard: str | Sequence[Message] | None = None,
         *,
         max_tokens: int | None = None,
+        whole: bool = False,
         stop: Sequence[str] = (),
         structured: Mapping[str, Any] | None = None,
         turn: int | None = None,
@@ -134,6 +142,8 @@ class Agent:
             heard: what it is told before: a text, as the user's message, or messages of a chat; None: at
                 first the chat of the request (the problem), later nothing may be None.
             max_tokens: most tokens of the message; None: what its role's limits leave.
+            whole: whether the message is begun only where the agent's list of messages has room for
+                `max_tokens`. Else there is none: finish reason `limit`, detail `list_full`.
             stop: strings that end it; they are part of it. One in the thinking part ends nothing.
             structured: what the engine holds it to, as vLLM's structured outputs; needs a trained policy.
             turn: noted of its tokens (annotation `turn`); None: the number of the agent's message, from 0.
@@ -141,7 +151,8 @@ class Agent:
                 messages is full, a request failed), ends the episode with that finish reason, so that `play`
                 is left here. Else `Said` says so.
         """
-        said = await self._episode._say(self, heard, max_tokens, tuple(stop), structured, turn)
+        message = _Message(max_tokens, whole, tuple(stop), structured, turn)
+        said = await self._episode._say(self, heard, message)
         if ends and said.failed:
             self._episode.end(said.finish, said.detail, said.failed_by)
         if ends and said.cut:
@@ -182,7 +193,7 @@ class Episode:
         self, workflow: Workflow, k: int, context: RolloutContext, before: Trajectory | None
     ) -> None:
         self.k, self.context, self.request = k, context, context.request
-        self.agents = Agents(self, workflow.roles(context.request))
+        self.agents = Agents(self, workflow.roles)
         state: Any = {} if before is None else before.state
         self._workflow = workflow
         self._said: dict[str, list[dict[str, Any]]] = {
@@ -331,10 +342,7 @@ class Episode:
         self,
         agent: Agent,
         heard: str | Sequence[Message] | None,
-        max_tokens: int | None,
-        stop: tuple[str, ...],
-        structured: Mapping[str, Any] | None,
-        turn: int | None,
+        message: _Message,
     ) -> Said:
         number, agent._messages = agent._messages, agent._messages + 1
         record = self._said.setdefault(agent.role, [])
@@ -348,7 +356,7 @@ class Episode:
                 self._running.add(task)
             try:
                 async with self._turn:
-                    await self._speak(agent, number, heard, max_tokens, stop, structured, turn)
+                    await self._speak(agent, number, heard, message)
             finally:
                 if task is not None:
                     self._running.discard(task)
@@ -362,10 +370,7 @@ class Episode:
         agent: Agent,
         number: int,
         heard: str | Sequence[Message] | None,
-        max_tokens: int | None,
-        stop: tuple[str, ...],
-        structured: Mapping[str, Any] | None,
-        turn: int | None,
+        message: _Message,
     ) -> None:
         """One message, or what is left of one that an earlier round began."""
         if self._end is not None:  # another agent's message ended the round or the episode meanwhile
@@ -373,8 +378,11 @@ class Episode:
         self._hear(agent, number, heard)
         speaker = agent._speaker
         assert speaker is not None
-        the_turn = number if turn is None else turn
-        spoken = await speaker.speak(the_turn, max_tokens, stop, structured)
+        turn = number if message.turn is None else message.turn
+        if message.whole and message.max_tokens is not None and not speaker.fits(message.max_tokens):
+            spoken = Spoken(FinishReason.LIMIT, detail=LIST_FULL)
+        else:
+            spoken = await speaker.speak(turn, message.max_tokens, message.stop, message.structured)
         if spoken.finish is FinishReason.PAUSED:
             self._end = self._end or (FinishReason.PAUSED, None, None)
             raise _Paused
@@ -387,7 +395,7 @@ class Episode:
         }
         if spoken.finish in (FinishReason.STOP, FinishReason.LENGTH):
             self._transcript.append([agent.role, self._workflow.shown(agent.role, spoken.text)])
-            self._events.append(self._workflow.event(self, agent.role, the_turn, spoken))
+            self._events.append(self._workflow.event(self, agent.role, turn, spoken))
         else:
             said |= {"text": "", "event": -1}
         self._said[agent.role].append(said)
@@ -465,23 +473,21 @@ class Workflow(ABC):
     stage.
 
     Args:
-        settings: the `marsrl` node.
+        config: the method's settings.
+        prompts: the object of `marsrl.prompts`.
+        roles: its agents, in the order of their sequences.
     """
 
     pauses = True
 
-    def __init__(self, settings: Any) -> None:
-        self.settings, self.config = settings, settings.algo
-        self.prompts: Any = load_class(settings.prompts.target, settings.prompts.kwargs, object)
+    def __init__(self, config: Any, prompts: Any, roles: Sequence[str]) -> None:
+        self.config, self.prompts, self.roles = config, prompts, tuple(roles)
 
     @classmethod
     def from_settings(cls, settings: Any) -> Workflow:
-        """With the `marsrl` node."""
-        return cls(settings)
-
-    def roles(self, request: RolloutRequest) -> Sequence[str]:
-        """The agents, in the order of their sequences."""
-        return tuple(self.settings.roles)
+        """With the `marsrl` node; the agents are the method's roles."""
+        prompts = load_class(settings.prompts.target, settings.prompts.kwargs, Prompts)
+        return cls(settings.algo, prompts, tuple(settings.roles))
 
     @abstractmethod
     async def play(self, episode: Episode) -> None:
@@ -497,7 +503,9 @@ class Workflow(ABC):
         cut = spoken.finish is FinishReason.LENGTH
         return {"turn": turn, "role": role, "tokens": tokens, "cut": cut, "text": spoken.text}
 
-    async def finalize(self, ended: Sequence[tuple[Episode, Trajectory]], context: RolloutContext) -> None:
+    async def finalize(  # noqa: B027
+        self, ended: Sequence[tuple[Episode, Trajectory]], context: RolloutContext
+    ) -> None:
         """Looks at the episodes of a request that ended in this round, and at their trajectories: where they
         are graded together."""
 

@@ -12,7 +12,8 @@ from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.method import Method, MethodTools
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, interface
 from marsrl_verl.core.request import Message, Sampling, segment_length

@@ -19,7 +19,7 @@ from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.method import MethodTools
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.verl_adapter.components import build_watch
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer

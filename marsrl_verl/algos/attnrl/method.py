@@ -31,7 +31,8 @@ from marsrl_verl.algos.attnrl.responses import FirstResponses
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, MethodTools, Probe, StepView, Traits
+from marsrl_verl.core.method import Method, Probe, StepView, Traits
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator

@@ -7,7 +7,8 @@ from typing import Any
 
 from marsrl_verl.algos.attnrl import config as settings_of
 from marsrl_verl.algos.attnrl.adaptive_sampling import BatchController
-from marsrl_verl.core.method import MethodTools, StepView
+from marsrl_verl.core.method import StepView
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.schedule import Schedule, Unit
 from marsrl_verl.core.stage import EndReason
 

@@ -16,7 +16,8 @@ from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER,
 from marsrl_verl.algos.marsrl.selection import Candidate, choose
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, MethodTools, Role
+from marsrl_verl.core.method import Method, Role
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator

@@ -14,7 +14,8 @@ from marsrl_verl.algos.rema.dialogue.metrics import dialogue_figures
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, MathDialogue, quoted
 from marsrl_verl.core.alternation import Alternation
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import MethodTools, is_trained, trained_rows
+from marsrl_verl.core.method import is_trained, trained_rows
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import Rows

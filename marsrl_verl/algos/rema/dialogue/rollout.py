@@ -26,17 +26,17 @@ import numpy as np
 
 from marsrl_verl.algos.rema.dialogue.config import Config, FinishStops
 from marsrl_verl.algos.rema.dialogue.rewarding import reward_dialogues
-from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, DialoguePrompts
-from marsrl_verl.core.request import Message, RolloutRequest
+from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, DialoguePrompts
+from marsrl_verl.core.request import Message
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.evaluation.text_metrics import REPEATED_TOKENS, distinct_share
 from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.speakers import Spoken
-from marsrl_verl.rollout.workflow import Episode, Said, Workflow
+from marsrl_verl.rollout.workflow import LIST_FULL, Episode, Said, Workflow
 
 PROGRAM = "marsrl_verl.algos.rema.dialogue.rollout:Dialogue"
-MAX_TURNS, LIST_FULL, MESSAGE_CUT = "max_turns", "list_full", "message_cut"
+MAX_TURNS, MESSAGE_CUT = "max_turns", "message_cut"
 EMPTY_MESSAGE, SAME_MESSAGE, REPETITION = "empty_message", "same_message", "repetition"
 FINISHED = "finished"
 
@@ -51,10 +51,6 @@ class Dialogue(Workflow):
 
     prompts: DialoguePrompts
     config: Config
-
-    def roles(self, request: RolloutRequest) -> Sequence[str]:
-        """The meta-thinking agent and the reasoning agent."""
-        return ROLES
 
     async def play(self, episode: Episode) -> None:
         """Turns until the meta-thinking agent has written [FINISH] and is answered."""
@@ -81,10 +77,10 @@ class Dialogue(Workflow):
         turn: int,
         stop: tuple[str, ...],
     ) -> Said:
-        most, agent = self.config.message_tokens, episode.agents[role]
-        if not agent.has_room(most):
-            episode.end(FinishReason.LIMIT, LIST_FULL)
-        said = await agent.say(heard, max_tokens=most, stop=stop, turn=turn, ends=False)
+        most = self.config.message_tokens
+        said = await episode.agents[role].say(
+            heard, max_tokens=most, whole=True, stop=stop, turn=turn, ends=False
+        )
         if said.finish is FinishReason.PROMPT_TOO_LONG and role == REASONING:
             episode.end(FinishReason.LIMIT, LIST_FULL)
         if said.failed:

@@ -14,7 +14,7 @@ from typing import Any
 from marsrl_verl.algos.rema.prompts import REASONING
 from marsrl_verl.algos.rema.single_turn.config import Config, Process
 from marsrl_verl.algos.rema.single_turn.plans import key_of
-from marsrl_verl.core.method import MethodTools
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.schedule import Passes, Schedule, Trained, Unit
 

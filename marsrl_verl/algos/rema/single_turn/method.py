@@ -37,7 +37,8 @@ from marsrl_verl.algos.rema.single_turn.rewards import (
     solution_reward,
 )
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, MethodTools, Role, StepView, Traits
+from marsrl_verl.core.method import Method, Role, StepView, Traits
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.stage import Stage

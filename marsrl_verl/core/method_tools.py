@@ -1,0 +1,39 @@
+"""What methods, schedules and their like are built with, beside their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from marsrl_verl.core.request import Message
+
+
+@dataclass(frozen=True, slots=True)
+class MethodTools:
+    """What a method is built with, beside its settings."""
+
+    prompts: Any
+    """The object of `marsrl.prompts`."""
+    prompt_tokens: Callable[[tuple[Message, ...]], int] | None = None
+    """Tokens of a chat under the model's template, generation prompt included; None: prompts are not
+    measured."""
+    max_prompt_tokens: Mapping[str, int | None] = field(default_factory=dict)
+    """Longest prompt of each role; None: no limit (a role that another model plays)."""
+    tokenizer: Any = None
+    """The model's."""
+    seed: int = 0
+    """All random choices derive from it and from ids."""
+    problems: int = 1
+    """Problems per step as configured (`data.train_batch_size`)."""
+    policies: Mapping[str, str] = field(default_factory=dict)
+    """By role, the name of its policy; of a role that is not named nobody knows it."""
+    frozen_roles: frozenset[str] = frozenset()
+    """Roles whose policy is not trained here."""
+    settings: Any = None
+    """The whole `marsrl` node."""
+
+    def fits(self, role: str, messages: tuple[Message, ...]) -> bool:
+        """Whether a chat is within its role's limit."""
+        limit = self.max_prompt_tokens.get(role)
+        return limit is None or self.prompt_tokens is None or self.prompt_tokens(messages) <= limit
