@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from fake_tokenizers import AddedTokens
-from scripted_client import CharacterTokenizer, ScriptedClient
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import TopLogProbs
 from marsrl_verl.rollout.tool_protocol.chat import ParsedCall
+from marsrl_verl.testing.client import AddedTokens, CharacterTokenizer, ScriptedClient
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult, function_schema
 
 LIMITS = Sampling(max_new_tokens=600, max_prompt_tokens=80)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scripted_client import CharacterBuilder, CharacterTokenizer, ScriptedClient
 
 from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM, Dialogue
@@ -20,6 +19,7 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutpu
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.generation import Completion
 from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.testing.client import CharacterBuilder, CharacterTokenizer, ScriptedClient
 
 END = "</s>"
 Says = Callable[[str, int, int], str]

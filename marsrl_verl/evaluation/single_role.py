@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem
-from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.evaluation.estimators import (
     NOT_OBSERVED,
@@ -103,15 +101,6 @@ class SingleRole(Evaluation):
     def description(self) -> str:
         """What is asked."""
         return f"The {self.role.capitalize()} alone: its final answer is graded."
-
-
-def method_evaluation(
-    method: type[Method], config: object, evaluation: object, prompts: Prompts
-) -> Evaluation:
-    """How what a method trains is evaluated (`Method.evaluation`)."""
-    found: Evaluation | None = method.evaluation(config, evaluation, prompts)
-    first: Stage = method.stages(config)[0]
-    return found or SingleRole(first.role, prompts, first.program)
 
 
 def answer_metrics(groups: Sequence[Group], answering: Sequence[str]) -> dict[str, float]:

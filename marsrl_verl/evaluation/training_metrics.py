@@ -16,6 +16,7 @@ from marsrl_verl.core.inert_text import REPLACEMENT
 from marsrl_verl.core.method import Method, answering_roles
 from marsrl_verl.core.trajectory import FinishReason, Trajectory, is_correct
 from marsrl_verl.evaluation.single_role import answer_metrics
+from marsrl_verl.evaluation.workflow import episode_metrics, is_episode
 
 
 def role_metric(role: str, name: str) -> str:
@@ -48,7 +49,7 @@ def training_metrics(
     return {
         f"{kind}/{what if trains else counting(what)}/{name}": value
         for (kind, what), some in by_name.items()
-        for name, value in (_measure(some) | _own(method, some)).items()
+        for name, value in (_measure(some) | _own(method, some, whole=kind == "stage")).items()
     }
 
 
@@ -88,13 +89,20 @@ def _part(one: Trajectory, role: str) -> Trajectory:
     return replace(one, sequences=sequences, reward=reward, text=text, figures=figures)
 
 
-def _own(method: type[Method], groups: list[Group]) -> dict[str, float]:
-    """What the method says of the trajectories that have a reward."""
+def _own(method: type[Method], groups: list[Group], *, whole: bool) -> dict[str, float]:
+    """What the method says of the trajectories that have a reward; episodes of a workflow say it of
+    themselves.
+
+    Args:
+        whole: trajectories are as they are, not parts of one role.
+    """
     scored = [
         Group(group.request, [one for one in group.trajectories if one.reward is not None])
         for group in groups
     ]
     found = method.group_metrics(scored)
+    if any(is_episode(one) for group in scored for one in group.trajectories):
+        return (found or {}) | (episode_metrics(scored) if whole else {})
     return answer_metrics(scored, answering_roles(method)) if found is None else found
 
 

@@ -19,10 +19,11 @@ that agent's reward. An agent that never spoke has none, nor has one whose polic
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,8 +34,9 @@ from marsrl_verl.core.sequence import LABEL, Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rollout.agents import Agent, Agents, Grade, MessageRequest, Said
 from marsrl_verl.rollout.context import RolloutContext
-from marsrl_verl.rollout.speakers import FrozenSpeaker, Speaker, Spoken, TrainedSpeaker
+from marsrl_verl.rollout.speakers import FrozenSpeaker, Spoken, TrainedSpeaker
 
 LIST_FULL = "list_full"
 """`detail` where an agent's list of messages has no room for another one."""
@@ -48,135 +50,6 @@ class _Paused(BaseException):
 
 class _Ended(BaseException):
     """The episode is over before `play` is."""
-
-
-class Said(str):
-    """A message, as others may see it: what follows its thinking part."""
-
-    finish: FinishReason
-    """STOP: the agent ended it. LENGTH: it was cut. Else there is none, and the text is empty."""
-    detail: str | None
-    """Why there is none."""
-    failed_by: str | None
-    """See `Trajectory.failed_by`."""
-    event: Mapping[str, Plain]
-    """What the log has of it (`Workflow.event`)."""
-
-    @property
-    def cut(self) -> bool:
-        """Whether it reached a limit."""
-        return self.finish is FinishReason.LENGTH
-
-    @property
-    def failed(self) -> bool:
-        """Whether there is no message."""
-        return self.finish not in (FinishReason.STOP, FinishReason.LENGTH)
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any], event: Mapping[str, Plain]) -> Said:
-        """A message as it was recorded."""
-        said = cls(record["text"])
-        said.finish, said.event = FinishReason(record["finish"]), event
-        said.detail, said.failed_by = record["detail"], record["failed_by"]
-        return said
-
-
-class Grade(float):
-    """The reward of a text; as a number 1 where it is right."""
-
-    result: RewardResult
-
-    @property
-    def answer(self) -> str | None:
-        """The answer that was found in the text."""
-        found = self.result.info.get("answer")
-        return None if found is None else str(found)
-
-    @classmethod
-    def of(cls, result: RewardResult) -> Grade:
-        """A reward's result as a number."""
-        grade = cls(result.value)
-        grade.result = result
-        return grade
-
-
-@dataclass(frozen=True, slots=True)
-class _Message:
-    """What is asked of a message, as `Agent.say` has it."""
-
-    max_tokens: int | None
-    whole: bool
-    stop: tuple[str, ...]
-    structured: Mapping[str, Any] | None
-    turn: int | None
-
-
-class Agent:
-    """One role in one episode, with its list of messages."""
-
-    def __init__(self, episode: Episode, role: str) -> None:
-        self._episode, self.role = episode, role
-        self._speaker: Speaker | None = None
-        self._messages = 0
-        """Messages of this playing."""
-
-    @property
-    def speaker(self) -> Speaker | None:
-        """Its side of the conversation; None before it has heard anything."""
-        return self._speaker
-
-    async def say(
-        self,
-        heard: str | Sequence[Message] | None = None,
-        *,
-        max_tokens: int | None = None,
-        whole: bool = False,
-        stop: Sequence[str] = (),
-        structured: Mapping[str, Any] | None = None,
-        turn: int | None = None,
-        ends: bool = True,
-    ) -> Said:
-        """The agent's next message.
-
-        Args:
-            heard: what it is told before: a text, as the user's message, or messages of a chat; None: at
-                first the chat of the request (the problem), later nothing may be None.
-            max_tokens: most tokens of the message; None: what its role's limits leave.
-            whole: whether the message is begun only where the agent's list of messages has room for
-                `max_tokens`. Else there is none: finish reason `limit`, detail `list_full`.
-            stop: strings that end it; they are part of it. One in the thinking part ends nothing.
-            structured: what the engine holds it to, as vLLM's structured outputs; needs a trained policy.
-            turn: noted of its tokens (annotation `turn`); None: the number of the agent's message, from 0.
-            ends: whether a message that is cut, or that there is none of (the prompt is too long, the list of
-                messages is full, a request failed), ends the episode with that finish reason, so that `play`
-                is left here. Else `Said` says so.
-        """
-        message = _Message(max_tokens, whole, tuple(stop), structured, turn)
-        said = await self._episode._say(self, heard, message)
-        if ends and said.failed:
-            self._episode.end(said.finish, said.detail, said.failed_by)
-        if ends and said.cut:
-            self._episode.end(said.finish, f"a message of the {self.role} was cut")
-        return said
-
-
-class Agents:
-    """The agents of an episode by their roles' names."""
-
-    def __init__(self, episode: Episode, roles: Sequence[str]) -> None:
-        self._by_role = {role: Agent(episode, role) for role in roles}
-
-    def __getattr__(self, role: str) -> Agent:
-        return self[role]
-
-    def __getitem__(self, role: str) -> Agent:
-        found = self.__dict__.get("_by_role", {})
-        if role not in found:
-            raise AttributeError(f"there is no agent {role!r}; the stage's writers are: {', '.join(found)}")
-        return found[role]
-
-    def __iter__(self) -> Any:
-        return iter(self._by_role.values())
 
 
 class Episode:
@@ -202,11 +75,16 @@ class Episode:
         """By role, text, end and number of the event of each message."""
         self._heard: dict[str, int] = dict(state.get("heard", {}))
         """By role, messages before which it has heard what there was to hear."""
-        self._grades: list[Any] = list(state.get("grades", []))
-        self._graded = 0
-        """Grades of this playing."""
-        self._events: list[dict[str, Plain]] = [] if before is None else [dict(e) for e in before.events]
-        self._transcript: list[list[str]] = [list(one) for one in state.get("transcript", [])]
+        self._grades: dict[str, dict[str, Plain]] = dict(state.get("grades", {}))
+        """By role and text."""
+        self._events: dict[int, dict[str, Plain]] = {}
+        """By the order in which messages were begun; of those that have ended."""
+        if before is not None:
+            self._events = dict(zip(state["begun"], map(dict, before.events), strict=True))
+        self._begun = max(self._events, default=-1) + 1
+        self._transcript: dict[int, list[str]] = {}
+        if before is not None:
+            self._transcript = dict(zip(state["begun"], state["transcript"], strict=True))
         self._end: tuple[FinishReason, str | None, str | None] | None = None
         self._answer: tuple[str, float | None, str | None] | None = None
         self._rewards: dict[str, float] = {}
@@ -253,7 +131,7 @@ class Episode:
     @property
     def transcript(self) -> list[tuple[str, str]]:
         """Who said what (`Workflow.shown`), in the order in which it was said."""
-        return [(role, text) for role, text in self._transcript]
+        return [(role, text) for _, (role, text) in sorted(self._transcript.items())]
 
     def rng(self, *names: str | int) -> np.random.Generator:
         """A generator of its own for these names; the same in every playing."""
@@ -261,20 +139,18 @@ class Episode:
 
     async def grade(self, role: str, text: str) -> Grade:
         """The reward that a role's reward class gives a text (`marsrl.reward.<role>`)."""
-        number, self._graded = self._graded, self._graded + 1
-        if number >= len(self._grades):
-            self._grades += [None] * (number + 1 - len(self._grades))
-        if self._grades[number] is None:
+        key = f"{role}/{hashlib.sha256(text.encode()).hexdigest()}"
+        if key not in self._grades:
             one = Trajectory(self.trajectory_id, [], FinishReason.STOP, text=text, final_text=text)
             (result,) = await self.context.score([one], role)
-            self._grades[number] = {
+            self._grades[key] = {
                 "value": result.value,
                 "info": dict(result.info),
                 "error": result.error,
                 "graded": result.graded,
                 "raised": result.raised,
             }
-        return Grade.of(RewardResult(**self._grades[number]))
+        return Grade.of(RewardResult(**self._grades[key]))
 
     # --- what a program says -----------------------------------------------------------------------
 
@@ -334,17 +210,17 @@ class Episode:
     ) -> None:
         if self.context.policy(agent.role).trained:
             chat = self.context.conversation(self.k, agent.role, messages, prefix=prefix, state=state)
-            agent._speaker = TrainedSpeaker(chat)
+            agent.speaker = TrainedSpeaker(chat)
         else:
-            agent._speaker = FrozenSpeaker(self.context, self.k, agent.role, messages)
+            agent.speaker = FrozenSpeaker(self.context, self.k, agent.role, messages)
 
-    async def _say(
+    async def next_message(
         self,
         agent: Agent,
         heard: str | Sequence[Message] | None,
-        message: _Message,
+        message: MessageRequest,
     ) -> Said:
-        number, agent._messages = agent._messages, agent._messages + 1
+        number, agent.messages = agent.messages, agent.messages + 1
         record = self._said.setdefault(agent.role, [])
         if number > len(record):
             raise RuntimeError(
@@ -370,13 +246,14 @@ class Episode:
         agent: Agent,
         number: int,
         heard: str | Sequence[Message] | None,
-        message: _Message,
+        message: MessageRequest,
     ) -> None:
         """One message, or what is left of one that an earlier round began."""
         if self._end is not None:  # another agent's message ended the round or the episode meanwhile
             raise _Paused if self.paused else _Ended
+        begun, self._begun = self._begun, self._begun + 1
         self._hear(agent, number, heard)
-        speaker = agent._speaker
+        speaker = agent.speaker
         assert speaker is not None
         turn = number if message.turn is None else message.turn
         if message.whole and message.max_tokens is not None and not speaker.fits(message.max_tokens):
@@ -391,11 +268,11 @@ class Episode:
             "finish": spoken.finish.value,
             "detail": spoken.detail,
             "failed_by": spoken.failed_by,
-            "event": len(self._events),
+            "event": begun,
         }
         if spoken.finish in (FinishReason.STOP, FinishReason.LENGTH):
-            self._transcript.append([agent.role, self._workflow.shown(agent.role, spoken.text)])
-            self._events.append(self._workflow.event(self, agent.role, turn, spoken))
+            self._transcript[begun] = [agent.role, self._workflow.shown(agent.role, spoken.text)]
+            self._events[begun] = self._workflow.event(self, agent.role, turn, spoken)
         else:
             said |= {"text": "", "event": -1}
         self._said[agent.role].append(said)
@@ -406,12 +283,12 @@ class Episode:
             return
         self._heard[agent.role] = number + 1
         messages = [{"role": "user", "content": heard}] if isinstance(heard, str) else heard
-        if agent._speaker is None:
+        if agent.speaker is None:
             self._open(agent, self.request.messages if messages is None else messages)
         elif not messages:
             raise ValueError(f"{agent.role} hears nothing before its next message: give say() a text")
         else:
-            agent._speaker.hear(messages)
+            agent.speaker.hear(messages)
 
     # --- what it becomes ---------------------------------------------------------------------------
 
@@ -421,26 +298,28 @@ class Episode:
         found = [speaker.sequence() for speaker in speakers.values()]
         sequences = [self._labelled(one) for one in found if one is not None]
         finish, detail, failed_by = self._end or (FinishReason.STOP, None, None)
+        events = [self._events[begun] for begun in sorted(self._events)]
         if finish is FinishReason.PAUSED:
             state = {
                 "said": self._said,
                 "heard": self._heard,
-                "transcript": self._transcript,
+                "transcript": [self._transcript[begun] for begun in sorted(self._events)],
+                "begun": sorted(self._events),
                 "grades": self._grades,
                 "speakers": {role: speaker.state() for role, speaker in speakers.items()},
             }
-            return Trajectory(self.trajectory_id, sequences, finish, events=self._events, state=state)
+            return Trajectory(self.trajectory_id, sequences, finish, events=events, state=state)
         for sequence in sequences:
             sequence.reward = self._rewards.get(sequence.role, sequence.reward)
         return Trajectory(
             self.trajectory_id,
             sequences,
             finish,
-            text="\n\n".join(f"[{role}]\n{text}" for role, text in self._transcript),
+            text="\n\n".join(f"[{role}]\n{text}" for role, text in self.transcript),
             final_text="" if self._answer is None else self._answer[0],
             detail=detail,
             failed_by=failed_by,
-            events=[*self._events, *self._notes],
+            events=[*events, *self._notes],
             reward=self._result(finish),
         )
 
@@ -452,12 +331,10 @@ class Episode:
 
     def _result(self, finish: FinishReason) -> RewardResult:
         """The trajectory's reward; 0 where `play` gave none because the episode ended before."""
-        info: dict[str, Plain] = dict(self._info)
-        if self._metrics:
-            info[METRICS] = self._metrics
+        info: dict[str, Plain] = {**self._info, METRICS: self._metrics}
         if self._answer is not None:
             info |= {"answer": self._answer[2], SOLVED: self._answer[1]}
-        failed = [one for one in self._grades if one is not None and not one["graded"]]
+        failed = [one for one in self._grades.values() if not one["graded"]]
         if failed:
             return RewardResult(0.0, info, failed[0]["error"], graded=False, raised=failed[0]["raised"])
         if finish is FinishReason.REFUSED:

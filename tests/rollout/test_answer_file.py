@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_tokenizers import AddedTokens
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from marsrl_verl.rollout.frozen.answer_file import (
     draw,
 )
 from marsrl_verl.rollout.frozen.source import answered
+from marsrl_verl.testing.client import AddedTokens
 
 
 def write(folder: Path, *lines: object) -> Path:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from fake_tokenizers import AddedTokens
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_tokens
+from marsrl_verl.testing.client import AddedTokens
 
 USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
 R1_TEMPLATE = (

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted_client import CharacterTokenizer, ScriptedClient, request, runner
 
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Sampling
@@ -17,6 +16,7 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.generation import Completion, TopLogProbs
 from marsrl_verl.rollout.runner import RequestContext
+from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient, request, runner
 
 LIMITS = Sampling(max_new_tokens=400, max_prompt_tokens=200)
 PROMPT = "<user>1+1<assistant>"

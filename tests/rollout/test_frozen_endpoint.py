@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fake_services import FakeService
-from fake_tokenizers import AddedTokens
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.group import Group
@@ -30,6 +29,7 @@ from marsrl_verl.rollout.frozen.config import PolicyEndpoint
 from marsrl_verl.rollout.frozen.endpoint import EndpointSource
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.testing.client import AddedTokens
 
 KEY = "sk-secret"
 

@@ -16,7 +16,6 @@ from paper_methods import Trained as Found
 from paper_methods import train
 from rema_like import FINISH, META, REASONING
 from scheduler_tools import build
-from scripted_client import END, CharacterTokenizer, ScriptedClient
 
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.policy import Policy, PolicySet
@@ -27,6 +26,7 @@ from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import step_lines
+from marsrl_verl.testing.client import END, CharacterTokenizer, ScriptedClient
 
 LIMITS = Sampling(max_new_tokens=220, max_prompt_tokens=120)
 GROUP = 5

@@ -6,16 +6,15 @@ import asyncio
 import re
 
 import pytest
-from fake_tokenizers import AddedTokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_client import CharacterTokenizer
 
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.tool_protocol.base import inert_result, truncate_text
 from marsrl_verl.rollout.tool_protocol.chat import ChatProtocol, ParsedCall
 from marsrl_verl.rollout.tool_protocol.tags import TagProtocol, is_tag, wrapped
+from marsrl_verl.testing.client import AddedTokens, CharacterTokenizer
 from marsrl_verl.tools.base import function_schema
 
 PYTHON = function_schema("python", "Runs.", {"code": {"type": "string"}}, ("code",))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rema_dialogue_script import END, Stage, Talking, Words, shown
-from scripted_client import CharacterTokenizer
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, MathDialogue
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.testing.client import CharacterTokenizer
 from studies.rema_data import marked_solutions, sft
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "sft" / "rema.sh"

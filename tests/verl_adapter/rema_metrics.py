@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rema_dialogue_script import END, Stage, Talking, boxed
-from scripted_client import CharacterTokenizer
 from test_metric_names import Done
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, ROLES
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.engine import LocalEngine
+from marsrl_verl.testing.client import CharacterTokenizer
 from marsrl_verl.verl_adapter.rollout_server.worker import describe
 
 SETTINGS = (

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from evaluation_tools import trajectory
 from marsrl_script import ScriptedEngine, SkillModel
-from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.prompts import ROLES, MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
@@ -19,6 +18,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.testing.engine import Reply
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 TIMINGS = {"rollout": 0.5, "step": 1.0}

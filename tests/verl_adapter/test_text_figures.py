@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from scripted_client import CharacterTokenizer
 
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.testing.client import CharacterTokenizer
 from marsrl_verl.verl_adapter.rollout_server.worker import describe
 
 CHARACTERS = CharacterTokenizer()

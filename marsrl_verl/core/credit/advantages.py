@@ -15,6 +15,7 @@ token by token for REINFORCE++, and their sum over a sequence for what is compar
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -48,22 +49,43 @@ def group_advantages(
     return [value / (math.sqrt(variance) + eps) for value in centred]
 
 
-def _rewards(group: Group, sequence: int) -> list[float]:
-    """What the comparable trajectories earn with their sequence of this number (`_reward`)."""
-    return [_reward(one, sequence) for one in group.comparable]
+Part = tuple[str, int]
+"""Whose sequence, and which of that role's: what is compared between the trajectories of a group."""
 
 
-def _reward(one: Trajectory, sequence: int) -> float:
-    """The reward of the sequence of this number, else (or where there is none) the trajectory's."""
-    own = one.sequences[sequence].reward if sequence < len(one.sequences) else None
+def parts(one: Trajectory) -> list[Part]:
+    """The parts of a trajectory's sequences."""
+    seen: Counter[str] = Counter()
+    found = []
+    for sequence in one.sequences:
+        found.append((sequence.role, seen[sequence.role]))
+        seen[sequence.role] += 1
+    return found
+
+
+def _rewards(group: Group, part: Part | None) -> list[float]:
+    """What the comparable trajectories earn with a part: its own reward, else (or where it has none of it,
+    such as of an agent that never spoke) the trajectory's."""
+    return [_reward(one, part) for one in group.comparable]
+
+
+def _reward(one: Trajectory, part: Part | None) -> float:
+    if all(sequence.reward is None for sequence in one.sequences):
+        return one.value
+    rewards = (sequence.reward for sequence in one.sequences)
+    own = next((reward for other, reward in zip(parts(one), rewards, strict=True) if other == part), None)
     return one.value if own is None else own
 
 
+def _all_parts(group: Group) -> set[Part]:
+    return {part for one in group.trajectories for part in parts(one)}
+
+
 def has_contrast(group: Group) -> bool:
-    """Whether a group's rewards, before any KL penalty, are not all equal: of its trajectories, or of their
-    sequences of some number."""
-    most = max((len(one.sequences) for one in group.trajectories), default=0)
-    return any(len(set(_rewards(group, number))) > 1 for number in range(max(most, 1)))
+    """Whether a group's rewards, before any KL penalty, are not all equal: of its trajectories, or of some
+    part of them."""
+    found: set[Part | None] = {*_all_parts(group)} or {None}
+    return any(len(set(_rewards(group, part))) > 1 for part in found)
 
 
 def comparable_rows(groups: Sequence[Group], *, differing: bool = True) -> list[RowRef]:
@@ -79,36 +101,37 @@ def comparable_rows(groups: Sequence[Group], *, differing: bool = True) -> list[
     """
     rows = []
     for at, group in enumerate(groups):
-        most = max((len(one.sequences) for one in group.trajectories), default=0)
-        differ = [not differing or len(set(_rewards(group, number))) > 1 for number in range(most)]
+        differ = {part: not differing or len(set(_rewards(group, part))) > 1 for part in _all_parts(group)}
         rows += [
             RowRef(at, place, number)
             for place, one in enumerate(group.trajectories)
             if one.comparable and one.trajectory_id not in group.trained_before
-            for number, sequence in enumerate(one.sequences)
-            if differ[number] and sequence.trained_tokens
+            for number, (part, sequence) in enumerate(zip(parts(one), one.sequences, strict=True))
+            if differ[part] and sequence.trained_tokens
         ]
     return rows
 
 
 def group_relative(rows: Rows, *, normalize_std: bool = True, eps: float = 1e-6) -> NDArray[np.float64]:
-    """(B,) the advantage of every row in its group (`group_advantages`): sequences of one number are
-    compared, each by its own reward or its trajectory's, less its tokens' `kl_penalties`.
+    """(B,) the advantage of every row in its group (`group_advantages`): sequences of one role are compared
+    (several of one in a trajectory by their number), each by its own reward or its trajectory's, less its
+    tokens' `kl_penalties`.
 
     Raises:
         ValueError: rewards have KL penalties, and a sequence that is compared is no row, so that nobody knows
             its own.
     """
     penalties = _row_penalties(rows)
-    by_group: dict[tuple[int, int], dict[str, float]] = {}
+    by_group: dict[tuple[int, Part], dict[str, float]] = {}
     found = []
     for row, ref in enumerate(rows.refs):
-        key = ref.group, ref.sequence
+        part = parts(rows.trajectory(row))[ref.sequence]
+        key = ref.group, part
         if key not in by_group:
             group = rows.groups[ref.group]
-            rewards = _rewards(group, ref.sequence)
+            rewards = _rewards(group, part)
             if penalties is not None:
-                costs = [_cost(penalties, ref, one) for one in group.comparable]
+                costs = [_cost(penalties, part, one) for one in group.comparable]
                 rewards = [reward - cost for reward, cost in zip(rewards, costs, strict=True)]
             values = group_advantages(rewards, normalize_std=normalize_std, eps=eps)
             names = [one.trajectory_id for one in group.comparable]
@@ -117,18 +140,22 @@ def group_relative(rows: Rows, *, normalize_std: bool = True, eps: float = 1e-6)
     return np.array(found, dtype=np.float64)
 
 
-def _row_penalties(rows: Rows) -> dict[tuple[str, int], float] | None:
-    """What the rows lose for KL, by trajectory and number of the sequence; None: rewards have no such."""
+def _row_penalties(rows: Rows) -> dict[tuple[str, Part], float] | None:
+    """What the rows lose for KL, by trajectory and part; None: rewards have no such."""
     if KL_PENALTIES not in rows.columns:
         return None
     sums = rows.row_sums(rows.columns[KL_PENALTIES]).tolist()
-    names = [rows.trajectory(row).trajectory_id for row in range(len(rows))]
-    return {(name, ref.sequence): cost for name, ref, cost in zip(names, rows.refs, sums, strict=True)}
+    members = [rows.trajectory(row) for row in range(len(rows))]
+    return {
+        (one.trajectory_id, parts(one)[ref.sequence]): cost
+        for one, ref, cost in zip(members, rows.refs, sums, strict=True)
+    }
 
 
-def _cost(penalties: Mapping[tuple[str, int], float], ref: RowRef, one: Trajectory) -> float:
-    found = penalties.get((one.trajectory_id, ref.sequence))
-    if found is None and ref.sequence < len(one.sequences) and one.sequences[ref.sequence].trained_tokens:
+def _cost(penalties: Mapping[tuple[str, Part], float], part: Part, one: Trajectory) -> float:
+    found = penalties.get((one.trajectory_id, part))
+    own = dict(zip(parts(one), one.sequences, strict=True)).get(part)
+    if found is None and own is not None and own.trained_tokens:
         raise ValueError(
             f"trajectory {one.trajectory_id} is compared by its reward less a KL penalty, which is known of "
             "the step's rows alone, and its sequence is none of them: select all that is compared"
@@ -146,7 +173,8 @@ def token_rewards(rows: Rows) -> NDArray[np.float64]:
     last = np.searchsorted(chosen, rows.offsets[1:]) - 1  # its place among the chosen tokens
     for row, ref in enumerate(rows.refs):
         if last[row] >= 0 and chosen[last[row]] >= rows.offsets[row]:
-            found[chosen[last[row]]] += _reward(rows.trajectory(row), ref.sequence)
+            one = rows.trajectory(row)
+            found[chosen[last[row]]] += _reward(one, parts(one)[ref.sequence])
     return found
 
 

@@ -1,4 +1,4 @@
-"""A policy without a model: what follows on a text is a function of that text."""
+"""A policy without a model: what follows on a text is a function of that text. A token is a character."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from fake_tokenizers import AddedTokens
 
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import TokenIds, token_ids
@@ -20,6 +19,33 @@ from marsrl_verl.rollout.runner import RolloutRunner
 
 END = 3
 """The id that ends a turn; its text is `</s>`."""
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """An entry of a tokenizer's table of added tokens."""
+
+    content: str
+    special: bool = True
+
+    def __str__(self) -> str:
+        return self.content
+
+
+class AddedTokens:
+    """A tokenizer's tables of tokens with a meaning.
+
+    Args:
+        special: tokens that are flagged as special.
+        others: added tokens that are not.
+    """
+
+    chat_template: str | None = None
+    all_special_tokens: tuple[str, ...] = ()
+
+    def __init__(self, special: tuple[str, ...] = (), others: tuple[str, ...] = ()) -> None:
+        table = [AddedToken(token) for token in special] + [AddedToken(token, False) for token in others]
+        self.added_tokens_decoder = dict(enumerate(table))
 
 
 class CharacterTokenizer(AddedTokens):
@@ -157,7 +183,8 @@ def run_rounds(
     client: ScriptedClient, item: RolloutRequest, sampling: Mapping[str, Sampling], **more: Any
 ) -> tuple[list[Trajectory], int]:
     """The trajectories by number when all have ended, and how many rounds it took."""
-    made, found, rounds = runner(client, **more), {}, 0
+    made, rounds = runner(client, **more), 0
+    found: dict[str, Trajectory] = {}
     state = None
     while rounds == 0 or any(one.paused for one in found.values()):
         output = asyncio.run(made.run(item, sampling))

@@ -1,0 +1,236 @@
+"""Builds and runs methods on scripted answers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marsrl_verl.core.group import Group
+from marsrl_verl.core.method import Method, trained_rows
+from marsrl_verl.core.method_tools import MethodTools
+from marsrl_verl.core.policy import Policy, PolicySet
+from marsrl_verl.core.prompts import target_of
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.core.trajectory import RewardResult, Trajectory
+from marsrl_verl.evaluation.training_metrics import training_metrics
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.generation import Completion, Decoding
+from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.testing.client import CharacterBuilder, CharacterTokenizer, ScriptedClient
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message that is asked for."""
+
+    role: str
+    k: int
+    """Number of the trajectory in its group."""
+    number: int
+    """How many messages the role has written in it before."""
+    prompt: str
+    """The chat so far, as text."""
+    request: RolloutRequest
+
+
+Script = Callable[[Turn], str]
+"""The whole message. A pure function: the same turn gives the same message."""
+Score = Callable[[RolloutRequest, Trajectory], float]
+"""The reward of a text for the role of the request."""
+
+_BOX = re.compile(r"\\boxed\{([^{}]*)\}")
+_SPOKEN = "<assistant>"
+
+
+def answer_of(text: str) -> str:
+    """The text in the last box, else the last word."""
+    return (_BOX.findall(text) or text.split() or [""])[-1]
+
+
+def right_answer(request: RolloutRequest, one: Trajectory) -> float:
+    """1 where the answer is the reference."""
+    return float(answer_of(one.final_text) == request.problem.ground_truth)
+
+
+def additions(count: int) -> list[Problem]:
+    """Small problems."""
+    return [Problem(f"p{k}", f"{k}+1=?", str(k + 1), row=f"row{k}") for k in range(count)]
+
+
+def build_method(
+    cls: type[Method],
+    prompts: Any = None,
+    config: Any = None,
+    *,
+    seed: int = 1,
+    limits: Mapping[str, int | None] | None = None,
+    tokens: Callable[[Any], int] = len,
+    policies: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Any:
+    """A method with some settings, the others at their defaults.
+
+    Args:
+        cls: its class.
+        prompts: its wordings; None: those of its class.
+        config: all settings; None: `settings`.
+        seed: of its random choices.
+        limits: longest prompts by role, as `tokens` counts them; None: prompts of every length are asked.
+        tokens: length of a chat.
+        policies: by role.
+        settings: by name.
+    """
+    config = cls.Config(**{"name": cls.__name__, **settings}) if config is None else config
+    prompts = cls.Prompts() if prompts is None else prompts
+    tools = MethodTools(prompts, tokens, limits or {}, seed=seed, policies=policies or {})
+    return cls(config, tools)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """What a step brought and trained."""
+
+    result: StepResult
+    rows: Rows
+    advantages: NDArray[np.float32]
+    """(N,)"""
+    metrics: Mapping[str, float]
+    """By role and by stage, and the method's own."""
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups that completed in it."""
+        return self.result.completed
+
+    def advantages_of(self, role: str) -> list[float]:
+        """The first token's advantage in each row of a role."""
+        return [
+            float(self.advantages[self.rows.slice(row)][0])
+            for row in range(len(self.rows))
+            if self.rows.sequence(row).role == role
+        ]
+
+
+@dataclass
+class TurnClient:
+    """Implements `GenerationClient`: answers turn by turn."""
+
+    script: Script
+    tokenizer: CharacterTokenizer
+    asked: dict[str, RolloutRequest] = field(default_factory=dict)
+    """By group id, whose turns are answered."""
+
+    async def generate(
+        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
+    ) -> list[Completion]:
+        """See `GenerationClient`."""
+        group, found = (name, None) if name in self.asked else (name.rpartition("#")[0], name)
+        item, role = self.asked[group], self.asked[group].role
+        members = list(range(n))
+        if found is not None:
+            number, _, suffix = found.rpartition("#")[2].partition("~")[0].partition("/")
+            members, role = [int(number)], suffix or role
+        completions: list[Completion] = []
+        for k in members:
+            one = ScriptedClient(self._rest_of(item, role, k), self.tokenizer)
+            completions += await one.generate(policy, prompt_ids, decoding, session=session, name=name)
+        return completions
+
+    def _rest_of(self, item: RolloutRequest, role: str, k: int) -> Callable[[str], str]:
+        def rest(prompt: str) -> str:
+            begun = prompt.rpartition(_SPOKEN)[2]
+            said = self.script(Turn(role, k, prompt.count(_SPOKEN) - 1, prompt, item)) + "</s>"
+            if not said.startswith(begun):
+                raise ValueError(f"the script says {said!r} where {begun!r} was said before: it is not pure")
+            return said[len(begun) :]
+
+        return rest
+
+
+@dataclass
+class _Settings:
+    """What rollout programs are built with."""
+
+    algo: Any
+    prompts: Any
+    roles: Mapping[str, Any] = field(default_factory=dict)
+
+
+def run_method(
+    cls: type[Method],
+    script: Script,
+    *,
+    steps: int = 1,
+    problems: Sequence[Problem] | int = 2,
+    score: Score = right_answer,
+    prompts: Any = None,
+    mode: Mode | str = Mode.SEQUENTIAL,
+    max_new_tokens: int = 10_000,
+    segment_tokens: int | None = None,
+    **settings: Any,
+) -> list[StepRun]:
+    """Runs a method for some steps: its requests, rollout programs, rewards, schedule and credit.
+
+    Args:
+        cls: the method.
+        script: what each role says. A token is a character.
+        steps: of training.
+        problems: of each step, or how many.
+        score: the reward of a text; its request has the role that is scored.
+        prompts: the method's wordings; None: those of its class.
+        mode: of the pipeline.
+        max_new_tokens: of a response, or of all an agent hears and says.
+        segment_tokens: of a generation round; None: responses are not cut. With it a step may complete fewer
+            groups; what is trained in all is the same.
+        settings: of the method, by name.
+    """
+    method = build_method(cls, prompts, **settings)
+    tokenizer = CharacterTokenizer()
+    client = TurnClient(script, tokenizer)
+
+    async def scored(item: RolloutRequest, members: Sequence[Trajectory]) -> list[RewardResult]:
+        return [RewardResult(score(item, one), {"answer": answer_of(one.final_text)}) for one in members]
+
+    roles = dict.fromkeys(cls.roles)
+    wording = SimpleNamespace(target=target_of(type(method.prompts)), kwargs={})
+    made = RolloutRunner(
+        client,
+        ChatTokenizer(tokenizer, {}),
+        scored,
+        policies=PolicySet((Policy(),)),
+        template_builder=lambda: CharacterBuilder(tokenizer),
+        settings=_Settings(method.config, wording, roles),
+    )
+    sampling = {role: Sampling(max_new_tokens, 100_000, segment_tokens=segment_tokens) for role in roles}
+    scheduler = Scheduler(method, mode)
+    count = problems if isinstance(problems, int) else len(problems)
+    pool = additions(count * steps) if isinstance(problems, int) else None
+
+    async def one_round(requests: Sequence[RolloutRequest]) -> list[Any]:
+        client.asked |= {item.group_id: item for item in requests}
+        return list(await asyncio.gather(*[made.run(item, sampling) for item in requests]))
+
+    found = []
+    for step in range(1, steps + 1):
+        fresh = list(problems) if pool is None else pool[count * (step - 1) : count * step]  # type: ignore[arg-type]
+        scheduler.start_step(step, fresh)
+        while requests := scheduler.next_round():
+            scheduler.absorb(asyncio.run(one_round(requests)))
+        found.append(_step(method, scheduler.finish_step(last=step == steps), step))
+    return found
+
+
+def _step(method: Method, result: StepResult, step: int) -> StepRun:
+    rows = Rows.of(result.trained, trained_rows(method, result.trained, step))
+    advantages = method.credit.advantages(rows) if len(rows) else np.zeros(0, np.float32)
+    return StepRun(result, rows, advantages, training_metrics(result.completed, type(method)))
