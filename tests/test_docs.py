@@ -27,6 +27,7 @@ PAGES = [
 ELSEWHERE = {
     "algo=mine",
     "algo=calculator",
+    "algo=debate",
     "model=mine",
     "policies=qwen235b",
     "marsrl.algo.votes",
