@@ -15,7 +15,7 @@ class Rounds(Workflow):
             first = await alice.say(f"Another answer is {said['bob']} Answer again.")
             said = {"alice": first, "bob": await bob.say(f"Another answer is {said['alice']} Answer again.")}
         question = f"{episode.problem.question}\nA: {said['alice']}\nB: {said['bob']}\nWhich is right?"
-        choice = await judge.say(question, max_tokens=16, ends=False)  # a long one is cut, and read all the same
+        choice = await judge.say(question, max_tokens=16, ends=False)  # may be cut
         picked = "bob" if "B" in choice else "alice"
         right = {name: await episode.grade(name, text) for name, text in said.items()}
         episode.reward(**right, judge=right[picked])
