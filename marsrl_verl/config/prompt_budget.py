@@ -33,12 +33,29 @@ class TokenCounter:
         environment.globals["raise_exception"] = _raise
         environment.filters["tojson"] = _to_json
         self._template = environment.from_string(template)
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._arguments = {**_special_tokens(folder), **(template_arguments or {})}
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._arguments = {**special_tokens(folder), **(template_arguments or {})}
 
     def text(self, text: str) -> int:
         """Tokens of plain text."""
-        return len(self._tokenizer.encode(valid_unicode(text), add_special_tokens=False).ids)
+        return len(self.tokenizer.encode(valid_unicode(text), add_special_tokens=False).ids)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Any = None,
+    ) -> str:
+        """A chat as the template writes it."""
+        return str(
+            self._template.render(
+                messages=list(messages),
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                **self._arguments,
+            )
+        )
 
     def chat(self, messages: Sequence[Message], enough: int = 0) -> int:
         """Tokens of a chat up to where the answer begins.
@@ -46,9 +63,7 @@ class TokenCounter:
         Args:
             enough: below this number a bound will do, which spares most of the time.
         """
-        rendered = self._template.render(
-            messages=list(messages), add_generation_prompt=True, tools=None, **self._arguments
-        )
+        rendered = self.render(messages)
         if rendered.isascii() and len(rendered) < enough:
             return len(rendered)  # no token is less than a character
         return self.text(rendered)
@@ -151,7 +166,7 @@ def _rough_chat(messages: Sequence[Message]) -> int:
     return sum(_rough_text(message["content"]) + 4 for message in messages) + 4
 
 
-def _special_tokens(folder: Path) -> dict[str, str]:
+def special_tokens(folder: Path) -> dict[str, str]:
     """`bos_token` and the like, which templates may write."""
     found: dict[str, str] = {}
     for name, value in hf_folder.tokenizer_config(folder).items():

@@ -192,6 +192,18 @@ class Method:
         (`marsrl.watch.one_outcome`). None: it decides nothing."""
         return None
 
+    @classmethod
+    def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Plain]]:
+        """What a role says in the trial before a run starts (`testing.trial`), and what its reward finds
+        there (`RewardResult.info`): answers that lead to each of the stages. By default a boxed number.
+
+        Args:
+            role: who speaks.
+            k: number of the trajectory in its group; even ones are rewarded.
+            number: how many messages the role has written in it before.
+        """
+        return f"\\boxed{{{k}}}", {"answer": str(k)}
+
     # --- the course of a problem --------------------------------------------------------------------
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:

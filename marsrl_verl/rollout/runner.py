@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import traceback
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +27,7 @@ from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailab
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.rollout.tool_protocol.chat import TurnParser
+from marsrl_verl.settings.blame import blamed
 from marsrl_verl.tools.base import ToolCall, ToolResult
 from marsrl_verl.tools.toolbox import EMPTY, Toolbox
 
@@ -140,7 +139,7 @@ class RolloutRunner:
         """What is left of a request whose program raised: ended trajectories, with the tokens of earlier
         rounds."""
         earlier = _members(request)
-        detail = f"rollout program {request.rollout}: {type(error).__name__}: {error}{_place(error)}"
+        detail = f"rollout program {request.rollout}: {blamed(error)}"
         members = []
         for k in range(request.n):
             before = earlier.get(k) or Trajectory(
@@ -196,12 +195,6 @@ class RolloutRunner:
 def _members(request: RolloutRequest) -> dict[int, Trajectory]:
     """The trajectories of earlier rounds, by number."""
     return {} if request.resume is None else {one.number: one for one in request.resume.trajectories}
-
-
-def _place(error: Exception) -> str:
-    """The line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 class RequestContext:

@@ -85,6 +85,12 @@ class AttnRL(Method):
         """The probe's pass gives log-probabilities of first responses, and FCI needs the attention."""
         return Traits(records_log_probs=True, fused_kernels=False)
 
+    @classmethod
+    def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:
+        """Responses of several steps, so that there is somewhere to branch."""
+        answer, info = super().trial(role, k, number)
+        return f"One.\n\nTwo.\n\nThree.\n\nFour.\n\n{answer}", info
+
     # --- requests -------------------------------------------------------------------------------
 
     def probes(self, stage: str) -> tuple[Probe, ...]:

@@ -116,6 +116,14 @@ class MarsRL(Method):
         right = Verdict.CORRECT if is_correct(request.inputs["solution_reward"]) else Verdict.WRONG
         return str(trajectory.scored.info.get("verdict", Verdict.INVALID.value)), right.value
 
+    @classmethod
+    def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:
+        """The Verifier finds errors, so that there is something to correct."""
+        if role != VERIFIER:
+            return super().trial(role, k, number)
+        report = {"verdict": Verdict.WRONG.value, "report": "an error"}
+        return "an error\n\n**Correctness**: Wrong", report
+
     # --- requests ------------------------------------------------------------------------------
 
     def next_requests(

@@ -27,12 +27,14 @@ from marsrl_verl.config.checks import (
     prompt_budget,
     resume,
     tools,
+    trial,
     upstream,
     verl_values,
 )
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.verl_keys import ESTIMATOR, ESTIMATORS, GROUP_RELATIVE, OUR_ESTIMATOR
 from marsrl_verl.rollout.frozen import checks as frozen
+from marsrl_verl.settings.blame import users_line
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import without_effect
 
@@ -109,6 +111,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         loss.check_loss,
         loss.check_clip,
         loss.check_kl,
+        trial.check_declaration,
         check_method,
         check_estimator,
         check_in_between,
@@ -152,6 +155,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         frozen.check_answer_files,
         batch.check_data_size,
         prompt_budget.check_prompt_budget,
+        trial.check_trial,
         memory.check_memory,
         machine.check_packages,
         machine.check_gpus,
@@ -198,6 +202,9 @@ def run_checks(ctx: Context, rounds: tuple[tuple[Check, ...], ...] | None = None
 
 
 def _broken(check: Check, error: Exception) -> ConfigIssue:
+    if (place := users_line(error)) is not None:
+        what = f"It raised {type(error).__name__}: {error} ({place})."
+        return ConfigIssue("marsrl", what, f"Correct {place}.")
     name = f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
     return ConfigIssue(
         f"check {name}",

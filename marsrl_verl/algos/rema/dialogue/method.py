@@ -107,6 +107,13 @@ class ReMA(Method):
         return DialogueEvaluation(prompts)
 
     @classmethod
+    def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:
+        """Two turns, then the end."""
+        if role == META_THINKING:
+            return ("Go on." if number == 0 else FINISH), {}
+        return super().trial(role, k, number)
+
+    @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
         """Accuracy, how dialogues ended, and what their messages are like."""
         return dialogue_figures(groups)

@@ -1,0 +1,202 @@
+"""The start-up trial: the method on scripted answers, against what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from marsrl_verl.algos.registry import source_of
+from marsrl_verl.config.adapters import adapters
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.light_tokenizer import LightTokenizer
+from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
+from marsrl_verl.core.request import Problem, Sampling
+from marsrl_verl.core.stage import Stage
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.evaluation.choice import method_evaluation
+from marsrl_verl.rewards.loading import ClassLoadError
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.settings.blame import blamed
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.testing.client import CharacterTokenizer
+from marsrl_verl.testing.trial import Trial, TrialSettings, run_evaluation_trial, run_trial
+
+_NAME = "marsrl.algo.name"
+_PROBLEM = Problem("trial", "1 + 1 = ?", "2", row="trial")
+
+
+def check_declaration(ctx: Context) -> Iterator[ConfigIssue]:
+    """The method's stages fit each other and its roles."""
+    method, algo = ctx.method, ctx.settings.algo
+    try:
+        stages = method.stages(algo)
+        method.traits(algo)
+        active = method.active_roles(algo, ctx.settings.evaluation)
+    except Exception as error:
+        yield _issue(ctx, f"Its stages, traits or roles can't be had: {blamed(error)}.")
+        return
+    for what in _stage_faults(method, stages):
+        yield _issue(ctx, what)
+    if unknown := [role for role in active if role not in method.roles]:
+        yield _issue(ctx, f"active_roles has {', '.join(unknown)}: no role of {', '.join(method.roles)}.")
+
+
+def _issue(ctx: Context, what: str) -> ConfigIssue:
+    fix = f"Correct {source_of(ctx.method)} (docs/new_method.md)."
+    return ctx.issue(_NAME, what, fix)
+
+
+def _stage_faults(method: type[Method], stages: tuple[Stage, ...]) -> Iterator[str]:
+    if not isinstance(stages, tuple) or not stages or not all(isinstance(one, Stage) for one in stages):
+        yield f"stages: expected a tuple of Stage, found {stages!r}."
+        return
+    names = [one.name for one in stages]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"stages has {', '.join(twice)} twice."
+    for one in stages:
+        if unknown := [role for role in (one.role, *one.writers) if role not in method.roles]:
+            known = ", ".join(method.roles)
+            yield f"The stage {one.name} has the role {unknown[0]!r}, expected one of {known}."
+        if unknown := [name for name in one.next if name not in names]:
+            yield f"The stage {one.name} leads to {unknown[0]!r}, expected one of {', '.join(names)}."
+        if one.writers and one.role not in one.writers:
+            yield f"The stage {one.name} is begun by {one.role}, who is none of its writers."
+
+
+def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
+    """One problem through the method, with short answers and with full ones."""
+    if ctx.prepares_data:
+        return
+    try:
+        settings = _settings(ctx)
+    except (ClassLoadError, ConfigError):
+        return  # reported by the check of the classes
+    short = run_trial(settings)
+    yield from _faults(ctx, settings, short)
+    if short.error is not None:
+        return
+    yield from _evaluation_faults(ctx, settings)
+    _note_untried(ctx, settings, short)
+    _warn_of_lengths(ctx, settings)
+
+
+def _settings(ctx: Context) -> TrialSettings:
+    settings, method = ctx.settings, ctx.method
+    folder = ctx.model_folder()
+    counter = open_counter(folder, dict(ctx.config.data.apply_chat_template_kwargs or {}))
+    measured = folder is not None and counter is not None
+    tokenizer = LightTokenizer(folder, counter) if folder and counter else CharacterTokenizer()
+    sampling = {
+        role: Sampling(
+            one.max_new_tokens if measured else 100_000,
+            one.max_prompt_tokens if measured else 100_000,
+            max_sequence_tokens=one.max_sequence_tokens if measured else None,
+        )
+        for role, one in settings.roles.items()
+    }
+    roles = {role: settings.policy_of(role) for role in settings.roles}
+    kinds = {name: one.kind for name, one in settings.policies.items()}
+    kinds |= dict.fromkeys(adapters(ctx.config.actor_rollout_ref.rollout), PolicyKind.LORA)
+    policies = [Policy(name, kinds.get(name, PolicyKind.MODEL)) for name in dict.fromkeys(roles.values())]
+    problem = next((report.first_problem for report in ctx.files if report.first_problem), _PROBLEM)
+    return TrialSettings(
+        cls=method,
+        config=settings.algo,
+        prompts=ctx.prompts(),
+        chat=ChatTokenizer(tokenizer, {}),
+        sampling=sampling,
+        policies=PolicySet(policies, roles),
+        settings=settings,
+        problem=problem,
+    )
+
+
+def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[ConfigIssue]:
+    """What came back against what the method says."""
+    if trial.error is not None:
+        yield _issue(ctx, f"In a trial with scripted answers it raised {blamed(trial.error)}.")
+        return
+    stages = {one.name: one for one in settings.cls.stages(settings.config)}
+    for group, one in trial.members():
+        stage = stages[group.request.stage]
+        if one.finish is FinishReason.ERROR:
+            yield _issue(ctx, f"In a trial the stage {stage.name} failed: {one.detail}.")
+        elif len(one.sequences) > len(stage.roles):
+            yield _issue(
+                ctx,
+                f"A response of the stage {stage.name} had {len(one.sequences)} sequences in a trial, of "
+                f"{', '.join(dict.fromkeys(each.role for each in one.sequences))}; its Stage says that "
+                f"{', '.join(stage.roles)} write it (Stage.writers), so memory and batches are planned for "
+                f"{len(stage.roles)}.",
+            )
+        elif one.finish is FinishReason.PROMPT_TOO_LONG:
+            yield _too_short(ctx, "max_prompt_tokens", one.detail or "", stage)
+        elif group.request.n > stage.group_size and group.request.n > settings.config.group_size:
+            yield _issue(
+                ctx,
+                f"A request of the stage {stage.name} asks for {group.request.n} responses; its Stage says "
+                f"{stage.group_size} at most.",
+            )
+        else:
+            continue
+        return
+    groups = [group.request.stage for group in trial.groups]
+    for name, stage in stages.items():
+        if groups.count(name) > stage.groups_per_problem:
+            yield _issue(
+                ctx,
+                f"A problem had {groups.count(name)} groups at the stage {name}; its Stage says "
+                f"{stage.groups_per_problem} at most.",
+            )
+
+
+def _too_short(ctx: Context, name: str, detail: str, stage: Stage) -> ConfigIssue:
+    role = next((role for role in stage.roles if f"{role} takes" in detail), stage.role)
+    what = f"In a trial with short answers the stage {stage.name} ended here: {detail}."
+    fix = "Raise it: nothing could be trained. With it data.max_prompt_length may have to grow."
+    return ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
+
+
+def _evaluation_faults(ctx: Context, settings: TrialSettings) -> Iterator[ConfigIssue]:
+    """Responses of one run of the evaluation against those that the plan counts."""
+    if not ctx.evaluates:
+        return
+    one = ctx.settings.evaluation
+    try:
+        evaluation = method_evaluation(settings.cls, settings.config, one, settings.prompts)
+        counts = run_evaluation_trial(settings, evaluation)
+    except Exception as error:
+        yield _issue(ctx, f"In a trial its evaluation raised {blamed(error)}.")
+        return
+    most = evaluation.most_calls
+    for role, count in counts.items():
+        if count > most.get(role, 0):
+            yield _issue(
+                ctx,
+                f"A run of its evaluation had {count} responses of {role} in a trial; its most_calls says "
+                f"{most.get(role, 0)}, so that it would cost more than is planned.",
+            )
+
+
+def _note_untried(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
+    names = [one.name for one in settings.cls.stages(settings.config)]
+    if untried := [name for name in names if name not in trial.reached]:
+        ctx.notes.append(f"not tried before the start (no scripted answer led there): {', '.join(untried)}")
+
+
+def _warn_of_lengths(ctx: Context, settings: TrialSettings) -> None:
+    """What ends where every message has the full length that is left for it."""
+    if isinstance(settings.chat.tokenizer, CharacterTokenizer):
+        return
+    full = run_trial(settings, full=True)
+    ends = {
+        one.detail: group.request.stage
+        for group, one in full.members()
+        if one.finish is FinishReason.PROMPT_TOO_LONG and one.detail
+    }
+    for detail, stage in ends.items():
+        ctx.warnings.append(
+            f"where messages have their full length, episodes of the stage {stage} end early: {detail}; they "
+            "earn 0"
+        )

@@ -1,0 +1,255 @@
+"""The start-up trial: one problem goes through a method on scripted answers, before anything starts.
+
+Prompts, chat template, requests, rollout programs, schedule and credit are real; no model, tool, judge or
+endpoint is asked. What comes back is compared with what the method says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from marsrl_verl.core.group import Group
+from marsrl_verl.core.method import Method, trained_rows
+from marsrl_verl.core.method_tools import MethodTools
+from marsrl_verl.core.policy import PolicySet
+from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
+from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.scheduler import Mode, Scheduler
+from marsrl_verl.core.sequence import (
+    RECORDED_ENTROPIES,
+    RECORDED_LOG_PROBS,
+    TRAINER_LOG_PROBS,
+    TokenIds,
+    token_ids,
+)
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.endpoints.answer import ChatAnswer
+from marsrl_verl.evaluation.runs import Call, Evaluation
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.generation import Completion, Decoding
+from marsrl_verl.rollout.runner import RolloutRunner
+
+GROUP_SIZE = 2
+"""Responses of each group: one is rewarded, the other is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """What a trial is run with.
+
+    Attributes:
+        cls, config: the method and its settings.
+        prompts: the object of `marsrl.prompts`.
+        chat: the model's tokenizer and template.
+        sampling: limits by role.
+        policies: of the roles.
+        settings: the `marsrl` node.
+        problem: what is asked.
+    """
+
+    cls: type[Method]
+    config: Any
+    prompts: Any
+    chat: ChatTokenizer
+    sampling: Mapping[str, Sampling]
+    policies: PolicySet
+    settings: Any
+    problem: Problem
+
+
+@dataclass(slots=True)
+class Trial:
+    """What a trial showed."""
+
+    groups: list[Group] = field(default_factory=list)
+    """All that were completed."""
+    rows: int = 0
+    """Trained sequences."""
+    error: BaseException | None = None
+    """What the method, its prompts, schedule or credit raised."""
+
+    @property
+    def reached(self) -> set[str]:
+        """Stages with a completed group."""
+        return {group.request.stage for group in self.groups}
+
+    def members(self) -> Iterator[tuple[Group, Trajectory]]:
+        """Every trajectory, with its group."""
+        for group in self.groups:
+            for one in group.trajectories:
+                yield group, one
+
+
+@dataclass
+class _Script:
+    """Implements `GenerationClient` and `AnswerSource`: a method's scripted answers, or messages of full
+    length."""
+
+    trial: TrialSettings
+    full: bool
+    asked: dict[str, RolloutRequest] = field(default_factory=dict)
+    said: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Messages by trajectory and role."""
+
+    async def generate(
+        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
+    ) -> list[Completion]:
+        group, members = (name, range(n)) if name in self.asked else (name.rpartition("#")[0], range(0))
+        item = self.asked[group]
+        names = [f"{name}#{k}" for k in members] or [name]
+        return [self._completion(item, one, decoding) for one in names]
+
+    def _completion(self, item: RolloutRequest, name: str, decoding: Decoding) -> Completion:
+        group, _, rest = name.rpartition("#")
+        k, _, role = rest.partition("~")[0].partition("/")
+        text = self._text(item, role or item.role, int(k), f"{group}#{k}")
+        chat, finish = self.trial.chat, FinishReason.STOP
+        end = [chat.tokenizer.eos_token_id] if chat.tokenizer.eos_token_id is not None else []
+        ids = [*chat.tokenizer.encode(text, add_special_tokens=False), *end]
+        if self.full and ids:
+            ids = [*(ids * (decoding.max_tokens // len(ids) + 1))[: decoding.max_tokens - len(end)], *end]
+        stop = next((one for one in decoding.stop if one in text), None)
+        if len(ids) > decoding.max_tokens:
+            ids, finish, stop = ids[: decoding.max_tokens], FinishReason.LENGTH, None
+        return Completion(token_ids(ids), np.full(len(ids), -1.0, np.float32), finish, stop, 0)
+
+    def _text(self, item: RolloutRequest, role: str, k: int, trajectory: str) -> str:
+        number = self.said[trajectory, role]
+        self.said[trajectory, role] += 1
+        return self.trial.cls.trial(role, k, number)[0]
+
+    async def answer(
+        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+    ) -> ChatAnswer:
+        return ChatAnswer(self._text(request, request.role, k, f"{request.group_id}#{k}"))
+
+
+class _NoCalls:
+    """Implements `TurnParser`: nothing is called."""
+
+    stop: tuple[str, ...] = ()
+    opening: tuple[str, ...] = ()
+
+    async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[Any]:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """Implements `TemplateBuilder` by rendering the whole chat: right in length, if not to the token."""
+
+    chat: ChatTokenizer
+
+    def merge(
+        self,
+        previous: list[dict[str, Any]],
+        updated: list[dict[str, Any]],
+        tail: list[int],
+        tools: list[dict[str, Any]],
+    ) -> list[int]:
+        added = self.chat.prompt_ids(updated[len(previous) :], tools)
+        return [*tail, *added]
+
+
+def run_trial(trial: TrialSettings, *, full: bool = False) -> Trial:
+    """One problem through all stages that the scripted answers reach.
+
+    Args:
+        trial: what is run.
+        full: messages have the full length that is left for them.
+    """
+    found, script = Trial(), _Script(trial, full)
+    try:
+        method = trial.cls(trial.config, _tools(trial))
+        scheduler = Scheduler(method, Mode.SEQUENTIAL)
+        runner = _runner(trial, script)
+        scheduler.start_step(1, [trial.problem])
+        while requests := scheduler.next_round():
+            script.asked |= {item.group_id: item for item in requests}
+            outputs = asyncio.run(_outputs(runner, requests, trial.sampling))
+            scheduler.absorb(outputs)
+            _probe(method, scheduler.completed_stages())
+        result = scheduler.finish_step(last=True)
+        found.groups = result.completed
+        rows = Rows.of(result.trained, trained_rows(method, result.trained, 1))
+        found.rows = len(rows)
+    except Exception as error:  # the user's: told with its line
+        found.error = error
+    return found
+
+
+def run_evaluation_trial(trial: TrialSettings, evaluation: Evaluation) -> Counter[str]:
+    """Sequences by role that one run of an evaluation takes."""
+    run = evaluation.begin(trial.problem, 0, "trial-evaluation", 0)
+    script = _Script(trial, False)
+    runner = _runner(trial, script)
+    counts: Counter[str] = Counter()
+    course = evaluation.program(run)
+    item: RolloutRequest | None = next(course, None)
+    while item is not None:
+        script.asked[item.group_id] = item
+        (output,) = asyncio.run(_outputs(runner, [item], trial.sampling))
+        (one,) = output.trajectories
+        run.calls.append(Call(item, one))
+        counts.update([sequence.role for sequence in one.sequences] or [item.role])
+        try:
+            item = course.send(one)
+        except StopIteration:
+            item = None
+    return counts
+
+
+async def _outputs(
+    runner: RolloutRunner, requests: Sequence[RolloutRequest], sampling: Mapping[str, Sampling]
+) -> list[RolloutOutput]:
+    return list(await asyncio.gather(*[runner.run(item, sampling) for item in requests]))
+
+
+def _tools(trial: TrialSettings) -> MethodTools:
+    roles = trial.cls.roles
+    return MethodTools(
+        prompts=trial.prompts,
+        tokenizer=trial.chat.tokenizer,
+        policies={role: trial.policies.of(role).name for role in roles},
+        frozen_roles=frozenset(role for role in roles if not trial.policies.of(role).trained),
+        settings=trial.settings,
+    )
+
+
+def _runner(trial: TrialSettings, script: _Script) -> RolloutRunner:
+    async def score(item: RolloutRequest, members: Sequence[Trajectory]) -> list[RewardResult]:
+        found = []
+        for one in members:
+            number = script.said[one.trajectory_id, item.role] - 1
+            _, info = trial.cls.trial(item.role, one.number, max(0, number))
+            found.append(RewardResult(float(one.number % 2 == 0), info))
+        return found
+
+    frozen = {trial.policies.of(role).name for role in trial.cls.roles if not trial.policies.of(role).trained}
+    return RolloutRunner(
+        script,
+        trial.chat,
+        score,
+        policies=trial.policies,
+        sources=dict.fromkeys(frozen, script),
+        template_builder=lambda: _Rendered(trial.chat),
+        turn_parser=lambda name: _NoCalls(),
+        settings=trial.settings,
+    )
+
+
+def _probe(method: Method, groups: Sequence[Group]) -> None:
+    """What the trainer's pass would annotate, as made-up numbers."""
+    for group in groups:
+        for probe in method.probes(group.request.stage):
+            names = [TRAINER_LOG_PROBS, RECORDED_LOG_PROBS, *probe.outputs]
+            names += [RECORDED_ENTROPIES] if probe.entropies else []
+            for one in (one for each in group.trajectories for one in each.sequences):
+                made = np.linspace(0.0, 1.0, len(one), dtype=np.float32)
+                one.annotations = {**one.annotations, **dict.fromkeys(names, made)}
