@@ -23,6 +23,7 @@ from marsrl_verl.config.policy_plan import policy_rows
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.config.run_plan import whole_run
+from marsrl_verl.core.method import Method
 from marsrl_verl.core.request import segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.reporting.record import recorded
@@ -103,12 +104,18 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
         *(["  evaluates alone (trainer.val_only)"] if _alone(ctx) else []),
         *textwrap.wrap(chosen + detected, WIDTH, initial_indent="  ", subsequent_indent="  "),
         *(f"  {line}" for line in composed.verl_notes),
+        f"  method {ctx.settings.algo.name}: {_first_line(ctx.method)}",
         f"  model {ctx.get('actor_rollout_ref.model.path')}",
         f"  prompts {ctx.settings.prompts.target}",
         *_rewards(ctx),
         *(f"  tool {name}: {one.target}" for name, one in ctx.settings.tools.items()),
         f"  output {ctx.settings.run.output_dir}",
     ]
+
+
+def _first_line(method: type[Method]) -> str:
+    """What its docstring says first."""
+    return (method.__doc__ or method.__name__).strip().splitlines()[0].rstrip(".")
 
 
 def _alone(ctx: Context) -> bool:
@@ -127,10 +134,12 @@ def _stages(plan: BatchPlan, frozen: Collection[str]) -> list[str]:
     rows: list[Row] = [("stage", "role", "groups/problem", "groups/step", "responses/step", "trained")]
     for one in plan.stages:
         groups = one.groups_per_problem * plan.problems
-        trained = "no, frozen" if one.role in frozen else "yes" if one.trained else "no"
+        writers = one.written_by(frozen)
+        trained = "no, frozen" if not writers else "yes" if one.trained else "no"
         counts = (one.groups_per_problem, f"{groups:,}", f"{groups * one.group_size:,}")
-        rows.append((one.name, one.role, *counts, trained))
-    lines = ["Stages (upper bounds: a problem ends early when no output may be an input)", *_table(rows)]
+        rows.append((one.name, ", ".join(one.roles), *counts, trained))
+    several = ": a problem ends early where nothing follows a stage" if len(plan.stages) > 1 else ""
+    lines = [f"Stages (upper bounds{several})", *_table(rows)]
     if plan.pipelined and len(plan.stages) > 1:
         lines.append(
             "  pipelined: one generation round per step; all stages from step "
@@ -242,7 +251,7 @@ def _evaluations(ctx: Context) -> list[str]:
     for tag, when in chosen:
         cost = evaluation_cost(ctx.settings, tag, held_out, ctx.prompts())
         rows.append((when, *(f"{number:,}" for number in astuple(cost))))
-    return ["Evaluation (upper bounds: runs that are accepted end early)", *_table(rows)]
+    return ["Evaluation (upper bounds: runs may end early)", *_table(rows)]
 
 
 def _prompts(budgets: list[RoleBudget]) -> list[str]:

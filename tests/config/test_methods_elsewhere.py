@@ -23,6 +23,7 @@ from marsrl_verl.core.credit import Credit, LossSpec
 from marsrl_verl.core.credit.advantages import comparable_rows
 from marsrl_verl.core.method import Method, Role, Traits
 from marsrl_verl.core.stage import Stage
+from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.settings.declaration import MethodConfig, limits
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -86,7 +87,7 @@ class Bare(Method):
 
 class Once:
     async def run(self, request, context):
-        raise NotImplementedError
+        return await SingleCall().run(request, context)
 
 class Growing(Once):
     pauses = grows = True

@@ -128,7 +128,7 @@ def words(quiet_machine, tmp_path, monkeypatch) -> tuple[str, ...]:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     registry._load.cache_clear()
     # The tiny model's preset names prompts of its own.
-    prompts = "marsrl.prompts.target=strange_dialogue:PlanPrompts"
+    prompts = "marsrl.prompts.target=strange_dialogue:OwnPrompts"
     yield f"hydra.searchpath=[file://{tmp_path}/configs]", "algo=dialogue", prompts, "cluster=cpu"
     sys.modules.pop("strange_dialogue", None)
 
@@ -160,7 +160,7 @@ def test_metrics_tables_picture_and_example(tmp_path, capsys, words):
     settings = typed_settings(config)
     observer = TrainingObserver(config, settings, total_steps=1)
     problems = [Problem(f"p{i}", f"1+{i}", str(1 + i)) for i in range(4)]
-    prompts = sys.modules["strange_dialogue"].PlanPrompts()
+    prompts = sys.modules["strange_dialogue"].OwnPrompts()
     sampling = {role: Sampling(60, 200) for role in ("planner", "worker")}
 
     def script(item, k):

@@ -333,4 +333,4 @@ def test_it_says_which_passes_there_are(run):
     done = run(*TINY, "algo=rema_single_turn", f"{ALGO}.iterations=2", "dry_run=true")
     assert "phases: reasoning, then meta_thinking; each a pass that counts successes" in done.text
     assert "2 time(s)" in done.text
-    assert ReMASingleTurn.roles == ("meta_thinking", "reasoning")
+    assert tuple(ReMASingleTurn.roles) == ("meta_thinking", "reasoning")

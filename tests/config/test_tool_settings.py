@@ -13,6 +13,7 @@ from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.config.checks.tools import longest_s
 from marsrl_verl.config.node import converted_node, node_issues, read_settings
 from marsrl_verl.config.resume_rules import Rule, rule_of
+from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.tools.base import Tool, ToolConfig, ToolResult, ToolUnavailableError, function_schema
 from marsrl_verl.tools.browser.config import SummaryEndpoint
@@ -70,7 +71,7 @@ class Agent:
     calls_tools = pauses = True
 
     async def run(self, request, context):
-        raise AssertionError("not run here")
+        return await SingleCall().run(request, context)
 
 
 class Agents(MarsRL):

@@ -166,7 +166,8 @@ def trained_groups(*, partial: bool) -> list[Any]:
         return Trajectory(f"{group_id}#{k}", [sequence], FinishReason.STOP, reward=RewardResult(reward))
 
     def group(name: str, role: str, rewards: tuple[float, ...], before: tuple[int, ...] = ()) -> Any:
-        request = RolloutRequest(name, Problem(name, "?", "1"), role, role, (), n=len(rewards))
+        stage = role if role == "solver" else f"{role}_1"
+        request = RolloutRequest(name, Problem(name, "?", "1"), stage, role, (), n=len(rewards))
         prompt = numbers(7, 220, numbers(3, 12)[0])
         members = [trajectory(name, k, role, prompt, reward) for k, reward in enumerate(rewards)]
         return Group(request, members, frozenset(f"{name}#{k}" for k in before if partial))

@@ -109,13 +109,13 @@ def test_a_single_rank_needs_no_variables_but_where_to_meet(monkeypatch, tmp_pat
 
 
 def layer_of_experts() -> torch.nn.Module:
-    """Four experts of 32 on hidden states of 32, with the loader that a sync asks for."""
+    """Four experts of 64 on hidden states of 64, with the loader that a sync asks for."""
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 
     generator = torch.Generator().manual_seed(0)
     layer = torch.nn.Module()
     layer.activation = MoEActivation.SILU
-    for name, shape in (("w13_weight", (4, 64, 32)), ("w2_weight", (4, 32, 32))):
+    for name, shape in (("w13_weight", (4, 128, 64)), ("w2_weight", (4, 64, 64))):
         weight = torch.nn.Parameter(torch.randn(shape, generator=generator), requires_grad=False)
         weight.weight_loader = weight.data.copy_
         layer.register_parameter(name, weight)
@@ -151,7 +151,7 @@ def test_experts_multiply_with_the_weights_of_the_last_sync(linear_layer, monkey
     layer = layer_of_experts()
     experts = CPUFusedMOE(layer)
     generator = torch.Generator().manual_seed(1)
-    inputs, router = torch.randn(5, 32, generator=generator), torch.randn(5, 4, generator=generator)
+    inputs, router = torch.randn(5, 64, generator=generator), torch.randn(5, 4, generator=generator)
     for _ in range(2):
         with set_current_vllm_config(VllmConfig()):  # 0.24.0 makes activations on the way
             found = experts(layer, inputs.clone(), False, 2, router, True, global_num_experts=4)

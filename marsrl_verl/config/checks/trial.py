@@ -132,22 +132,16 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
             )
         elif one.finish is FinishReason.PROMPT_TOO_LONG:
             yield _too_short(ctx, "max_prompt_tokens", one.detail or "", stage)
-        elif group.request.n > stage.group_size and group.request.n > settings.config.group_size:
-            yield _issue(
-                ctx,
-                f"A request of the stage {stage.name} asks for {group.request.n} responses; its Stage says "
-                f"{stage.group_size} at most.",
-            )
         else:
             continue
         return
-    groups = [group.request.stage for group in trial.groups]
     for name, stage in stages.items():
-        if groups.count(name) > stage.groups_per_problem:
+        sizes = [group.request.n for group in trial.groups if group.request.stage == name]
+        if sum(sizes) > stage.samples_per_problem:
             yield _issue(
                 ctx,
-                f"A problem had {groups.count(name)} groups at the stage {name}; its Stage says "
-                f"{stage.groups_per_problem} at most.",
+                f"In a trial a problem had {len(sizes)} groups of {max(sizes)} responses at stage {name}; "
+                f"its Stage says {stage.groups_per_problem} of {stage.group_size} at most.",
             )
 
 
