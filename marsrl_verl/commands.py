@@ -27,6 +27,13 @@ def prepare_data() -> int:
     return main(sys.argv[1:])
 
 
+def new_method() -> int:
+    """`marsrl-new-method`, `python -m recipe.marsrl.new_method`."""
+    from marsrl_verl.testing.new_method import main
+
+    return main(sys.argv[1:])
+
+
 def doctor() -> int:
     """`marsrl-doctor`, `python -m recipe.marsrl.doctor`."""
     from marsrl_verl.doctor.application import main

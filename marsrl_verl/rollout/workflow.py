@@ -73,6 +73,8 @@ class Episode:
             role: list(found) for role, found in state.get("said", {}).items()
         }
         """By role, text, end and number of the event of each message."""
+        self._opened: list[str] = []
+        """Agents in the order in which they began."""
         self._heard: dict[str, int] = dict(state.get("heard", {}))
         """By role, messages before which it has heard what there was to hear."""
         self._grades: dict[str, dict[str, Plain]] = dict(state.get("grades", {}))
@@ -208,6 +210,7 @@ class Episode:
     def _open(
         self, agent: Agent, messages: Sequence[Message], prefix: Any = None, state: Plain = None
     ) -> None:
+        self._opened.append(agent.role)
         if self.context.policy(agent.role).trained:
             chat = self.context.conversation(self.k, agent.role, messages, prefix=prefix, state=state)
             agent.speaker = TrainedSpeaker(chat)
@@ -294,7 +297,8 @@ class Episode:
 
     def trajectory(self) -> Trajectory:
         """The trajectory as it is now, with its reward where it has ended."""
-        speakers = {agent.role: agent.speaker for agent in self.agents if agent.speaker is not None}
+        # In the order in which they began, so that what a round adds comes behind what was there.
+        speakers = {role: speaker for role in self._opened if (speaker := self.agents[role].speaker)}
         found = [speaker.sequence() for speaker in speakers.values()]
         sequences = [self._labelled(one) for one in found if one is not None]
         finish, detail, failed_by = self._end or (FinishReason.STOP, None, None)

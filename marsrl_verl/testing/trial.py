@@ -19,7 +19,7 @@ from marsrl_verl.core.method import Method, trained_rows
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
-from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, Rows
 from marsrl_verl.core.scheduler import Mode, Scheduler
 from marsrl_verl.core.sequence import (
     RECORDED_ENTROPIES,
@@ -179,6 +179,8 @@ def run_trial(trial: TrialSettings, *, full: bool = False) -> Trial:
         found.groups = result.completed
         rows = Rows.of(result.trained, trained_rows(method, result.trained, 1))
         found.rows = len(rows)
+        if found.rows:
+            _credit(method, rows)
     except Exception as error:  # the user's: told with its line
         found.error = error
     return found
@@ -203,6 +205,20 @@ def run_evaluation_trial(trial: TrialSettings, evaluation: Evaluation) -> Counte
         except StopIteration:
             item = None
     return counts
+
+
+def _credit(method: Method, rows: Rows) -> None:
+    """Advantages and masks, with made-up numbers of the trainer's passes."""
+    names = (OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES)
+    rows.columns |= {name: np.zeros(rows.tokens, dtype=np.float32) for name in names}
+    advantages = method.credit.advantages(rows)
+    if np.shape(advantages) != (rows.tokens,):
+        raise ValueError(
+            f"{type(method.credit).__name__}.advantages gave shape {np.shape(advantages)}, expected "
+            f"({rows.tokens},): one for each token"
+        )
+    method.credit.masks(rows, advantages)
+    method.credit.token_shares(rows, advantages)
 
 
 async def _outputs(

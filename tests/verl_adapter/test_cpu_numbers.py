@@ -143,7 +143,7 @@ def test_experts_multiply_with_the_weights_of_the_last_sync(linear_layer, monkey
 
     for name in ("check_grouped_gemm", "_pad_moe_intermediate_for_grouped_gemm"):
         monkeypatch.setattr(CPUFusedMOE, name, getattr(CPUFusedMOE, name, None), raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)  # with AMX it packs bfloat16 alone
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)  # it takes bfloat16 alone
     packed = layer_of_experts()
     CPUFusedMOE(packed)
     assert not hasattr(packed.w13_weight, "weight_loader"), "vLLM keeps it: is our change still needed?"

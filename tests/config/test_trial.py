@@ -1,0 +1,174 @@
+"""What a stranger's method gets wrong is said before anything starts, with file and line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from messages import assert_refused
+
+from marsrl_verl.algos import registry
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.light_tokenizer import LightTokenizer
+from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.demo.assets import model_path
+
+CODE = """
+from dataclasses import replace
+
+from marsrl_verl.core.credit import EstimatorCredit
+from marsrl_verl.core.method import Method, Role
+from marsrl_verl.core.prompts import ProblemPrompts
+from marsrl_verl.core.stage import Stage
+from marsrl_verl.rollout.workflow import Workflow
+from marsrl_verl.settings.declaration import MethodConfig
+
+class Talk(Workflow):
+    async def play(self, episode):
+        said = await episode.agents.alice.say()
+        await episode.agents.bob.say(f"Is {said} right, and why do you think so?")
+        episode.reward(1.0)
+
+class Raising(Talk):
+    async def play(self, episode):
+        await episode.agents.alice.say()
+        {}["mine"]
+
+class Good(Method):
+    roles = {"alice": Role(answers=True), "bob": Role()}
+    rollout, writers = Talk, ("alice", "bob")
+
+    @classmethod
+    def stages(cls, config):
+        one = Stage("talk", "alice", config.group_size, rollout=cls.rollout, writers=cls.writers)
+        return cls.changed(one)
+
+    @classmethod
+    def changed(cls, one):
+        return (one,)
+
+class Writers(Good):
+    writers = ()
+
+class Words(Good):
+    roles = "alice"
+
+class Strings(Good):
+    roles = {"alice": "answers", "bob": Role()}
+
+class NoRole(Good):
+    changed = classmethod(lambda cls, one: (replace(one, role="carol", writers=()),))
+
+class NoStage(Good):
+    changed = classmethod(lambda cls, one: (replace(one, next=("later",)),))
+
+class Twice(Good):
+    changed = classmethod(lambda cls, one: (one, one))
+
+class NoTuple(Good):
+    changed = classmethod(lambda cls, one: one)
+
+class StagesRaise(Good):
+    changed = classmethod(lambda cls, one: one.nothing)
+
+class PlayRaises(Good):
+    rollout = Raising
+
+class WrongConfig(Good):
+    Config = MethodConfig
+
+class WrongCredit(Good):
+    Credit = ProblemPrompts
+
+class CreditRaises(Good):
+    class Credit(EstimatorCredit):
+        def trains(self, groups):
+            return groups[0].nothing
+
+class FewGroups(Good):
+    def first_requests(self, problem, step):
+        (one,) = super().first_requests(problem, step)
+        return [replace(one, group_id=f"{one.group_id}{k}") for k in range(3)]
+
+class OtherStage(Good):
+    def first_requests(self, problem, step):
+        return [replace(one, stage="talks") for one in super().first_requests(problem, step)]
+"""
+ROOM = [f"marsrl.roles.{role}.max_prompt_tokens=100" for role in ("alice", "bob")]
+FILE = "strange_talk.py"
+WRONG = {
+    "Words": "Words.roles: expected a mapping {'solver': Role(answers=True)}, found 'alice'.",
+    "Strings": "Strings.roles['alice']: expected a Role, found 'answers'.",
+    "NoRole": "The stage talk has the role 'carol', expected one of alice, bob.",
+    "NoStage": "The stage talk leads to 'later', expected one of talk.",
+    "Twice": "stages has talk twice.",
+    "NoTuple": "stages: expected a tuple of Stage, found",
+    "StagesRaise": f"AttributeError: 'Stage' object has no attribute 'nothing' (FOLDER/{FILE}, line",
+    "PlayRaises": "In a trial the stage talk failed: rollout program strange_talk:Raising: KeyError: 'mine' "
+    f"(FOLDER/{FILE}",
+    "Writers": "A response of the stage talk had 2 sequences in a trial, of alice, bob; its Stage says",
+    "WrongConfig": "WrongConfig.Config: expected a class derived from marsrl_verl.core.credit.estimator",
+    "WrongCredit": "WrongCredit.Credit: expected a class derived from Credit, found",
+    "CreditRaises": "In a trial with scripted answers it raised AttributeError: 'Group' object has no "
+    f"attribute 'nothing' (FOLDER/{FILE}",
+    "FewGroups": "In a trial a problem had 3 groups of 8 responses at stage talk; its Stage says 1 of 8",
+    "OtherStage": "found stage talks, expected one of: talk",
+}
+
+
+@pytest.fixture(autouse=True)
+def module(quiet_machine, tmp_path, monkeypatch):
+    (tmp_path / FILE).write_text(CODE)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    registry._load.cache_clear()
+    yield tmp_path
+    sys.modules.pop("strange_talk", None)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said_before_the_start(run, module, name):
+    done = run(f"marsrl.algo.name=strange_talk:{name}", *ROOM, "cluster=cpu", "dry_run=true")
+    said = WRONG[name].replace("FOLDER", str(module))
+    assert_refused(done, f"marsrl.algo.name = strange_talk:{name}", said)
+    assert FILE in done.err and "report it" not in done.err
+
+
+def test_an_agent_whose_prompt_never_fits_is_refused_with_its_key(run):
+    """The tiny model's default of 24 tokens, with which all judges end before they speak."""
+    done = run("marsrl.algo.name=strange_talk:Good", "cluster=cpu", "dry_run=true")
+    assert_refused(done, "marsrl.roles.bob.max_prompt_tokens = 24", "tokens, bob takes 24.")
+
+
+def test_what_ends_where_messages_are_long_is_warned_of(run):
+    done = run("marsrl.algo.name=strange_talk:Good", *ROOM, "cluster=cpu", "dry_run=true")
+    assert done.status == 0, done.err
+    text = " ".join(done.out.split())
+    assert "method strange_talk:Good: Good" in text and "talk alice, bob" in text
+    long = run(
+        "marsrl.algo.name=strange_talk:Good", *ROOM, "marsrl.roles.alice.max_new_tokens=200", "cluster=cpu",
+        "dry_run=true",
+    )  # fmt: skip
+    said = " ".join(long.out.split())
+    assert "where messages have their full length, episodes of the stage talk end early" in said
+
+
+@pytest.mark.parametrize("algo", ["marsrl", "grpo", "attnrl"])
+def test_the_shipped_methods_pass_with_all_their_stages(checked, algo):
+    ctx: Context = checked({}, f"algo={algo}")
+    assert not any("not tried" in note for note in ctx.notes)
+
+
+def test_the_light_tokenizer_is_transformers():
+    from transformers import AutoTokenizer
+
+    folder = Path(model_path())
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ours = LightTokenizer(folder, open_counter(folder))
+    texts = ("Compute 1+2", "3", "and 4?")
+    chat = [{"role": ("user", "assistant")[k % 2], "content": text} for k, text in enumerate(texts)]
+    options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+    expected = theirs.apply_chat_template(chat, **options)["input_ids"]
+    assert ours.apply_chat_template(chat, **options)["input_ids"] == expected
+    assert ours.decode(expected) == theirs.decode(expected, skip_special_tokens=False)
+    assert (ours.eos_token_id, len(ours)) == (theirs.eos_token_id, len(theirs))

@@ -1,0 +1,233 @@
+"""Workflows: what agents hear and say, how episodes end, and that a pause anywhere changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from marsrl_verl.core.method import Method, Role
+from marsrl_verl.core.stage import Stage
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.rollout.workflow import METRICS, SOLVED, Workflow
+from marsrl_verl.testing import Turn, run_method
+
+ROLES = {"a": Role(answers=True), "b": Role(), "c": Role()}
+
+
+def method(play, **more) -> type[Method]:
+    """A method whose episodes are that coroutine."""
+
+    class Play(Workflow):
+        async def play(self, episode):
+            await play(episode)
+
+    for name, value in more.items():
+        setattr(Play, name, value)
+    globals()["Play"] = Play
+    Play.__qualname__ = "Play"
+
+    class Talks(Method):
+        roles = ROLES
+
+        @classmethod
+        def stages(cls, config):
+            return (Stage("talk", "a", config.group_size, rollout=Play, writers=tuple(ROLES)),)
+
+    return Talks
+
+
+def says(turn: Turn) -> str:
+    return f"{turn.role}{turn.number} of {turn.k}"
+
+
+def members(play, script=says, group_size=2, **more) -> list[Trajectory]:
+    (step,) = run_method(method(play), script, problems=1, group_size=group_size, **more)
+    return step.groups[0].trajectories
+
+
+def test_each_agent_hears_the_problem_or_what_it_is_told():
+    heard = {}
+
+    def script(turn):
+        heard[turn.role, turn.number] = turn.prompt
+        return says(turn)
+
+    async def play(episode):
+        first = await episode.agents.a.say()
+        await episode.agents.b.say(f"a says {first}")
+        await episode.agents.a.say("again")
+        await episode.agents.c.say(
+            [{"role": "system", "content": "be brief"}, {"role": "user", "content": "?"}]
+        )
+        episode.reward(1.0)
+
+    one = members(play, script)[0]
+    assert heard["a", 0] == "<user>0+1=?<assistant>" and heard["b", 0].startswith("<user>a says a0 of")
+    assert heard["a", 1].startswith("<user>0+1=?<assistant>a0 of") and heard["a", 1].endswith(
+        "again<assistant>"
+    )
+    assert heard["c", 0] == "<system>be brief<user>?<assistant>"
+    assert one.text == "[a]\na0 of 0\n\n[b]\nb0 of 0\n\n[a]\na1 of 0\n\n[c]\nc0 of 0"
+    assert [(event["role"], event["turn"]) for event in one.events] == [
+        ("a", 0),
+        ("b", 0),
+        ("a", 1),
+        ("c", 0),
+    ]
+
+
+def test_what_an_agent_heard_is_not_trained_and_who_never_spoke_has_no_row():
+    async def play(episode):
+        await episode.agents.a.say()
+        if episode.k == 0:
+            await episode.agents.b.say("hm")
+        await episode.agents.a.say("again")
+        episode.reward(a=float(episode.k), b=0.5)
+
+    first, second = members(play)
+    assert [part.role for part in first.sequences] == ["a", "b"]
+    assert [part.role for part in second.sequences] == ["a"]
+    (a, b) = first.sequences
+    assert (a.reward, b.reward, first.value) == (0.0, 0.5, 0.25)
+    assert 0 < a.response_mask.sum() < len(a) and b.response_mask.all()
+    assert set(a.annotations["turn"][a.response_mask == 1]) == {0, 1}
+    assert set(a.annotations["label"]) == {0} and set(b.annotations["label"]) == {1}
+
+
+def test_sequences_are_compared_by_their_agent_whoever_spoke():
+    """Of four episodes b speaks in those of a number below 2, where it is the first sequence but for a."""
+
+    async def play(episode):
+        if episode.k < 2:
+            await episode.agents.b.say()
+        await episode.agents.c.say()
+        episode.reward(b=float(episode.k), c=float(episode.k % 2))
+
+    (step,) = run_method(method(play), says, problems=1, group_size=4)
+    worth = step.advantages_of("c")
+    assert worth[0] == worth[2] == -worth[1] == -worth[3] != 0.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "finish", "detail"),
+    [
+        ({"max_new_tokens": 4}, FinishReason.LENGTH, "a message of the a was cut"),
+        ({"max_new_tokens": 20}, FinishReason.LENGTH, "a message of the a was cut"),
+    ],
+)
+def test_a_message_that_reaches_a_limit_ends_the_episode(limits, finish, detail):
+    async def play(episode):
+        await episode.agents.a.say()
+        await episode.agents.a.say("and then?")
+        episode.reward(1.0)
+        episode.answer("x", 1.0)
+
+    one = members(play, **limits)[0]
+    assert (one.finish, one.detail, one.value) == (finish, detail, 0.0)
+    assert one.scored.info[METRICS] == {} and SOLVED not in one.scored.info
+
+
+def test_a_program_may_go_on_and_may_end_an_episode_itself():
+    async def play(episode):
+        said = await episode.agents.a.say(max_tokens=2, ends=False)
+        assert said == "a0" and said.cut and not said.failed
+        full = await episode.agents.a.say("more", max_tokens=10_000_000, whole=True, ends=False)
+        assert full == "" and full.failed and full.detail == "list_full"
+        episode.reward(0.25)
+        episode.end(FinishReason.LIMIT, "enough")
+
+    one = members(play)[0]
+    assert (one.finish, one.detail, one.value) == (FinishReason.LIMIT, "enough", 0.25)
+
+
+def test_answers_metrics_and_notes():
+    async def play(episode):
+        said = await episode.agents.a.say()
+        grade = await episode.grade("a", said)
+        episode.reward(grade)
+        episode.metric("length", len(said))
+        episode.note(seen=True)
+        episode.answer(said, grade)
+
+    def script(turn):
+        return f"\\boxed{{{turn.request.problem.ground_truth if turn.k else 'no'}}}"
+
+    (step,) = run_method(method(play), script, problems=1, group_size=2)
+    wrong, right = step.groups[0].trajectories
+    assert (wrong.value, right.value, right.final_text) == (0.0, 1.0, "\\boxed{1}")
+    assert right.scored.info == {METRICS: {"length": 9.0}, "answer": "1", SOLVED: 1.0}
+    assert right.events[-1] == {"seen": True}
+    assert step.metrics["stage/talk/accuracy"] == 0.5 and step.metrics["stage/talk/length"] == 9.5
+    assert not any("accuracy" in name for name in step.metrics if name.startswith("role/"))
+
+
+def test_a_program_that_raises_ends_its_episodes_with_the_users_line():
+    async def play(episode):
+        await episode.agents.a.say()
+        raise KeyError("my own")
+
+    one = members(play)[0]
+    assert (
+        one.finish is FinishReason.ERROR and "test_workflow.py, line" in one.detail and "my own" in one.detail
+    )
+
+
+@dataclass
+class Course:
+    """A course of an episode: who speaks, together with whom."""
+
+    rounds: list[list[str]]
+
+    async def play(self, episode):
+        said = {}
+        for number, names in enumerate(self.rounds):
+            heard = f"{number} {sorted(said.items())}" if number else None
+            told = [episode.agents[name].say(heard if said.get(name) or heard else None) for name in names]
+            texts = await asyncio.gather(*told)
+            said |= dict(zip(names, texts, strict=True))
+            draw = episode.rng("draw", number).random()
+            said["draw"] = f"{draw:.3f}"
+        grades = [await episode.grade("a", text) for name, text in said.items()]
+        episode.reward(a=sum(map(len, said.values())) % 7, b=len(grades), c=float(said["draw"]))
+        episode.answer(said["draw"], grades[0])
+
+
+courses = st.lists(
+    st.lists(st.sampled_from(sorted(ROLES)), min_size=1, max_size=3, unique=True), min_size=1, max_size=4
+)
+
+
+def shown(members: list[Trajectory]) -> list[tuple]:
+    return [
+        (
+            one.trajectory_id,
+            one.finish,
+            one.text,
+            one.events,
+            one.scored,
+            [
+                (part.role, part.input_ids().tolist(), part.response_mask.tolist(), part.reward)
+                for part in one.sequences
+            ],
+        )
+        for one in members
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(rounds=courses, size=st.integers(1, 12))
+def test_a_pause_at_any_token_changes_nothing(rounds, size):
+    course = Course(rounds)
+    whole, cut = members(course.play), members(course.play, segment_tokens=size)
+    assert shown(cut) == shown(whole)
+
+
+def test_an_unknown_agent_is_named():
+    async def play(episode):
+        await episode.agents.d.say()
+
+    assert "there is no agent 'd'; the stage's writers are: a, b, c" in members(play)[0].detail
