@@ -1,8 +1,8 @@
 """Tree-GRPO (arXiv 2509.21240): responses grow as trees, and are compared in their tree and among all trees.
 
-M = `group_size` responses to a problem are trees, whose nodes are steps (up to a blank line). In each of L
-rounds N nodes of every tree are drawn, with replacement, leaves left out and the problem itself among them,
-and one response goes on from each. Of all M (1 + L N), with norm(R) = (R - mean) / (std + 1e-6),
+M = `group_size` responses to a problem are trees, whose nodes are steps (`split_steps`: up to a blank line).
+In each of L rounds N nodes of every tree are drawn, with replacement, leaves left out and the problem itself
+among them, and one response goes on from each. Of all M (1 + L N), with norm(R) = (R - mean) / (std + 1e-6),
 
     A_i = norm(R_i) among all responses to the problem + norm(R_i) among the responses of i's tree
 
@@ -19,7 +19,7 @@ from marsrl_verl.core.schedule import Schedule, Unit
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.stage import Stage
-from marsrl_verl.core.steps import BLANK_LINE, TokenTexts, split_steps
+from marsrl_verl.core.steps import TokenTexts, split_steps
 from marsrl_verl.settings.declaration import MethodConfig, limits
 
 
@@ -78,7 +78,7 @@ class TreeGRPO(Method):
     def next_requests(self, problem, stage, groups, step):
         nodes = self.nodes.setdefault(problem.problem_id, {})
         for request, one, tree in responses(groups):
-            ends = split_steps(one.sequence.response_ids.tolist(), self.texts, separators=(BLANK_LINE,)).ends
+            ends = split_steps(one.sequence.response_ids.tolist(), self.texts).ends
             shared = -1 if request.prefix is None else len(request.prefix)
             for at in (at for at in (0, *ends[:-1]) if at > shared):
                 node = {"parent_id": one.trajectory_id, "prefix": one.sequence.truncate(at).to_plain()}
