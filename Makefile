@@ -66,7 +66,7 @@ compare: $(STAMP)
 # File by file in the order of tests/conftest.py: the unit tests in several processes, a thread each; of the
 # end-to-end tests two files at a time: a start is mostly one process that imports.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-UNIT_TESTS := tests -m 'not e2e' -n auto --maxprocesses 8 $(BY_FILE)
+UNIT_TESTS := tests examples -m 'not e2e' -n auto --maxprocesses 8 $(BY_FILE)
 UNIT := OMP_NUM_THREADS=1 $(PY) -m pytest $(UNIT_TESTS)
 E2E := $(PY) -m pytest tests -m e2e -n 2 $(BY_FILE)
 

@@ -7,5 +7,7 @@ from pathlib import Path
 
 
 def test_every_test_file_has_a_name_of_its_own():
-    names = Counter(file.name for file in Path(__file__).parent.rglob("*.py") if file.name != "conftest.py")
+    tests = Path(__file__).parent
+    files = [*tests.rglob("*.py"), *(tests.parent / "examples").rglob("*.py")]
+    names = Counter(file.name for file in files if file.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []

@@ -76,6 +76,7 @@ def build_method(
     limits: Mapping[str, int | None] | None = None,
     tokens: Callable[[Any], int] = len,
     policies: Mapping[str, str] | None = None,
+    tokenizer: Any = None,
     **settings: Any,
 ) -> Any:
     """A method with some settings, the others at their defaults.
@@ -88,11 +89,14 @@ def build_method(
         limits: longest prompts by role, as `tokens` counts them; None: prompts of every length are asked.
         tokens: length of a chat.
         policies: by role.
+        tokenizer: of the responses; None: the method has none.
         settings: by name.
     """
     config = cls.Config(**{"name": cls.__name__, **settings}) if config is None else config
     prompts = cls.Prompts() if prompts is None else prompts
-    tools = MethodTools(prompts, tokens, limits or {}, seed=seed, policies=policies or {})
+    tools = MethodTools(
+        prompts, tokens, limits or {}, tokenizer=tokenizer, seed=seed, policies=policies or {}
+    )
     return cls(config, tools)
 
 
@@ -194,8 +198,8 @@ def run_method(
             groups; what is trained in all is the same.
         settings: of the method, by name.
     """
-    method = build_method(cls, prompts, **settings)
     tokenizer = CharacterTokenizer()
+    method = build_method(cls, prompts, tokenizer=tokenizer, **settings)
     client = TurnClient(script, tokenizer)
 
     async def scored(item: RolloutRequest, members: Sequence[Trajectory]) -> list[RewardResult]:
