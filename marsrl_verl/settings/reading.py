@@ -383,5 +383,7 @@ def _model_of(kind: Any) -> type[Settings] | None:
 
 def _members(kind: Any) -> list[str]:
     kinds = [kind, *typing.get_args(kind)]
-    names = [str(one.value) for enum in kinds if isinstance(enum, type) and issubclass(enum, Enum) for one in enum]
+    names = [
+        str(one.value) for enum in kinds if isinstance(enum, type) and issubclass(enum, Enum) for one in enum
+    ]
     return [*names, *(FORM for one in kinds if typing.get_origin(one) is OwnFunction)]

@@ -92,7 +92,8 @@ class OwnFunction(str, Generic[P]):
             return function(*arguments)
         except Exception as error:
             place = raised_at(error, function)
-            raise RuleError(f"{key} = {self} raised {type(error).__name__}: {error}{place}") from error
+            raised = RuleError(f"{key} = {self} raised {type(error).__name__}: {error}{place}")
+            raise raised.with_traceback(error.__traceback__) from error
 
     def refuse(self, key: str, found: str, expected: str) -> RuleError:
         """The error of a value that the function must not return."""
