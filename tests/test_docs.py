@@ -38,7 +38,7 @@ ELSEWHERE = {
     "actor/huggingface",
 }
 """What a reader writes or has elsewhere, the group of entry points, folders of wheel and checkpoint."""
-INSIDE = {"kwargs", "role_weights", "data_bytes"}
+INSIDE = {"kwargs", "role_weights", "data_bytes", "metrics"}
 """Settings whose keys are the user's."""
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -124,7 +124,7 @@ def settings() -> frozenset[str]:
 def is_setting(key: str) -> bool:
     """Whether there is such a key, or a node with this beginning."""
     parts = re.sub(r"^(marsrl\.(?:roles|reward))\.(?:\w+|<role>|…)", r"\1.<role>", key)
-    parts = re.sub(r"^(marsrl\.(?:policies|tools|metrics))\.(?:\w+|<name>|…)", r"\1.<name>", parts).split(".")
+    parts = re.sub(r"^(marsrl\.(?:policies|tools))\.(?:\w+|<name>|…)", r"\1.<name>", parts).split(".")
     for at, part in enumerate(parts):
         if part in INSIDE and ".".join(parts[: at + 1]) in settings():
             return True
