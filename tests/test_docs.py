@@ -105,7 +105,7 @@ def test_named_modules_and_classes_are_there(page):
 @cache
 def settings() -> frozenset[str]:
     """Every declared key below `marsrl`, with `<role>` in place of a role."""
-    keys = {"marsrl.dry_run", "marsrl.default_policy"}
+    keys = {"marsrl.dry_run", "marsrl.default_policy", "marsrl.metrics"}
     for name, field in MarsRLConfig.model_fields.items():
         kind = BY_NAME.get(name, field.annotation)
         entry = f".<{'role' if name in BY_ROLE else 'name'}>" if name in BY_NAME else ""
