@@ -41,7 +41,7 @@ ELSEWHERE = {
     "actor/huggingface",
 }
 """What a reader writes or has elsewhere, the group of entry points, folders of wheel and checkpoint."""
-INSIDE = {"kwargs", "role_weights", "data_bytes"}
+INSIDE = {"kwargs", "role_weights", "data_bytes", "metrics"}
 """Settings whose keys are the user's."""
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -108,7 +108,7 @@ def test_named_modules_and_classes_are_there(page):
 @cache
 def settings() -> frozenset[str]:
     """Every declared key below `marsrl`, with `<role>` in place of a role."""
-    keys = {"marsrl.dry_run", "marsrl.default_policy"}
+    keys = {"marsrl.dry_run", "marsrl.default_policy", "marsrl.metrics"}
     for name, field in MarsRLConfig.model_fields.items():
         kind = BY_NAME.get(name, field.annotation)
         entry = f".<{'role' if name in BY_ROLE else 'name'}>" if name in BY_NAME else ""

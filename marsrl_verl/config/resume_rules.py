@@ -35,7 +35,7 @@ class Rule(Enum):
 
 ACTS = (
     "name", "dry_run", "marsrl.dry_run", "marsrl.run", "marsrl.hardware", "marsrl.training",
-    "marsrl.off_policy", "marsrl.watch",
+    "marsrl.off_policy", "marsrl.watch", "marsrl.metrics",
     "marsrl.pipeline.overlap", "marsrl.pipeline.step_prompt_budget", "marsrl.pipeline.updates_per_step",
     "marsrl.pipeline.samples_per_update", "marsrl.pipeline.max_request_staleness",
     "marsrl.pipeline.min_groups", "marsrl.evaluation.before", "marsrl.evaluation.after",

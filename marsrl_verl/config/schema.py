@@ -6,17 +6,21 @@ The YAML files under `configs/` fill this schema. `marsrl.algo` has the settings
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, field_validator
+from pydantic_core import PydanticCustomError
 
 from marsrl_verl.core.policy import SHARED, PolicyKind
 from marsrl_verl.core.scheduler import Mode
+from marsrl_verl.evaluation.own_metrics import StepMetric
 from marsrl_verl.reporting.run_folder import Existing
 from marsrl_verl.rollout.frozen.config import PolicyConfig
 from marsrl_verl.settings.choices import DefaultPolicy, LossMean, OffPolicyMode, Overlap, SeededTokens
 from marsrl_verl.settings.declaration import (
+    OWN_MESSAGE,
     ClassSpec,
     MethodConfig,
     Needs,
@@ -26,6 +30,7 @@ from marsrl_verl.settings.declaration import (
     limits,
 )
 from marsrl_verl.settings.evaluation import EvaluationConfig
+from marsrl_verl.settings.rules import Function
 from marsrl_verl.settings.watch import WatchConfig
 from marsrl_verl.tools.base import ToolConfig
 
@@ -212,8 +217,19 @@ class MarsRLConfig(Settings):
     """Which probabilities the loss compares the current ones with."""
     evaluation: SerializeAsAny[EvaluationConfig] = Field(default_factory=EvaluationConfig)
     """When and how what is trained is measured."""
+    metrics: dict[str, Function[StepMetric]] = Field(default_factory=dict)
+    """Metrics of your own, by name: functions (groups) -> number, or mapping of numbers, of the scored groups
+    of a step, logged as `own/<name>` (docs/metrics.md)."""
     watch: WatchConfig = Field(default_factory=WatchConfig)
     """What a run looks out for, and whether it then ends."""
+
+    @field_validator("metrics")
+    @classmethod
+    def _words(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if wrong := [name for name in value if re.fullmatch(r"\w+", name) is None]:
+            what = f"Expected names of letters, digits and underscores, found {', '.join(wrong)}."
+            raise PydanticCustomError(OWN_MESSAGE, "{what}", {"what": what, "fix": "Rename them."})
+        return value
 
     def policy_of(self, role: str) -> str:
         """The name of a role's policy."""

@@ -203,7 +203,10 @@ def _logit_bytes(config: DictConfig, numbers: Numbers) -> int:
     actor = config.actor_rollout_ref.actor
     entropy = bool(float(actor.entropy_coeff or 0) or actor.get("calculate_entropy"))
     attention = OmegaConf.select(config, "actor_rollout_ref.model.override_config.attn_implementation")
-    scaled = numbers.compute if float(config.actor_rollout_ref.rollout.temperature) != 1.0 else 0
+    roles = (OmegaConf.select(config, "marsrl.roles") or {}).values()
+    temperatures = {float(config.actor_rollout_ref.rollout.temperature)}
+    temperatures |= {float(one.temperature) for one in roles if "temperature" in one}
+    scaled = numbers.compute if temperatures != {1.0} else 0
     # With entropy: its own gradient, and in float32 the logits and their softmax.
     extra = numbers.compute + (0 if actor.fsdp_config.entropy_checkpointing else 2 * _FLOAT) if entropy else 0
     if str(attention).startswith(

@@ -96,14 +96,19 @@ def _own(method: type[Method], groups: list[Group], *, whole: bool) -> dict[str,
     Args:
         whole: trajectories are as they are, not parts of one role.
     """
-    scored = [
+    rewarded = scored(groups)
+    found = method.group_metrics(rewarded)
+    if any(is_episode(one) for group in rewarded for one in group.trajectories):
+        return (found or {}) | (episode_metrics(rewarded) if whole else {})
+    return answer_metrics(rewarded, answering_roles(method)) if found is None else found
+
+
+def scored(groups: Iterable[Group]) -> list[Group]:
+    """The groups with those of their trajectories that have a reward."""
+    return [
         Group(group.request, [one for one in group.trajectories if one.reward is not None])
         for group in groups
     ]
-    found = method.group_metrics(scored)
-    if any(is_episode(one) for group in scored for one in group.trajectories):
-        return (found or {}) | (episode_metrics(scored) if whole else {})
-    return answer_metrics(scored, answering_roles(method)) if found is None else found
 
 
 def _measure(groups: list[Group]) -> dict[str, float]:

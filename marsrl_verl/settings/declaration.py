@@ -180,7 +180,8 @@ class RoleSampling(Settings):
     """Most tokens of prompt and response together: what the prompt leaves free, the response may use, up to
     `max_new_tokens`; null: the sum of the two limits."""
     temperature: float = temperature("at 0 all responses of a group are equal, and nothing can be learnt")
-    """Above 0, and the same for all roles: one pass recomputes the log-probabilities of all of them."""
+    """Above 0. Roles may differ: log-probabilities are computed at each row's own temperature. (Fused kernels
+    take one for all roles of a policy.)"""
     top_p: float = top_p(1.0)
     """Smallest probability mass that is kept; 1 keeps all."""
     top_k: int = -1

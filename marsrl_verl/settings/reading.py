@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 
 from marsrl_verl.settings.declaration import OWN_MESSAGE, Needs, Settings, Switched
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
+from marsrl_verl.settings.rules import FORM, OwnFunction
 
 S = TypeVar("S", bound=Settings)
 
@@ -77,10 +78,11 @@ def without_effect(node: Settings, key: str) -> Iterator[ConfigIssue]:
     """
     for name, field in type(node).model_fields.items():
         value = getattr(node, name)
-        needs = typing.cast(dict[str, Any], field.json_schema_extra or {}).get("needs")
-        if needs is None and isinstance(node, Switched) and name != "enabled":
-            needs = Needs("enabled", True)
-        if needs is None or getattr(node, needs.name) == needs.value:
+        own = typing.cast(dict[str, Any], field.json_schema_extra or {}).get("needs")
+        switch = Needs("enabled", True) if isinstance(node, Switched) and name != "enabled" else None
+        wanted = [one for one in (switch, own) if one is not None]
+        needs = next((one for one in wanted if getattr(node, one.name) != one.value), None)
+        if needs is None:
             below = value if isinstance(value, dict) else {"": value}
             for entry, one in below.items():
                 if isinstance(one, Settings):
@@ -214,9 +216,11 @@ def in_words(kind: Any) -> str | None:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return f"one of {', '.join(str(one.value) for one in kind)}"
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is OwnFunction:
+        return f"a function of yours ({FORM})"
     if origin in (types.UnionType, typing.Union):
-        words = [in_words(one) for one in arguments if one is not type(None)]
-        return f"{words[0]} or null"
+        words = [in_words(one) or "a value" for one in arguments if one is not type(None)]
+        return " or ".join([*words, "null"] if type(None) in arguments else words)
     if origin is list:
         return f"a list (of {in_words(arguments[0]) or 'values'})"
     if origin is dict:
@@ -378,7 +382,8 @@ def _model_of(kind: Any) -> type[Settings] | None:
 
 
 def _members(kind: Any) -> list[str]:
-    enums = [kind, *typing.get_args(kind)]
-    return [
-        str(one.value) for enum in enums if isinstance(enum, type) and issubclass(enum, Enum) for one in enum
+    kinds = [kind, *typing.get_args(kind)]
+    names = [
+        str(one.value) for enum in kinds if isinstance(enum, type) and issubclass(enum, Enum) for one in enum
     ]
+    return [*names, *(FORM for one in kinds if typing.get_origin(one) is OwnFunction)]

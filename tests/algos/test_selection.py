@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.selection import Candidate, Strategy, choose, quotas
+from marsrl_verl.settings.rules import OwnFunction, RuleError
 
 
 def candidates(preferred: dict[str, int], others: dict[str, int]) -> list[Candidate]:
@@ -252,3 +253,51 @@ def test_parents_play_no_part(pool, k, strategy, seed):
     renamed = [replace(one, sample_id=f"{i:03}") for i, one in enumerate(ordered)]
     chosen = [ordered.index(one) for one in choose(pool, k, strategy, rng(seed))]
     assert [renamed.index(one) for one in choose(renamed, k, strategy, rng(seed))] == chosen
+
+
+OWN = """
+def longest(candidates, k, rng):
+    return sorted(candidates, key=lambda one: -len(one.text))[:k]
+
+def drawn(candidates, k, rng):
+    return [candidates[i] for i in rng.permutation(len(candidates))[:k]]
+
+def all_of_them(candidates, k, rng):
+    return candidates
+
+def twice(candidates, k, rng):
+    return [candidates[0]] * 2
+
+def numbers(candidates, k, rng):
+    return [0, 1]
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_selection.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return lambda name: OwnFunction(f"own_selection:{name}")
+
+
+def test_a_function_of_the_user_s_chooses(own):
+    pool = [Candidate(f"s{k}", k % 2 == 0, str(k % 3), float(k % 2), "x" * (k * 5 % 7)) for k in range(6)]
+    chosen = choose(pool[::-1], 2, own("longest"), rng())
+    assert [one.sample_id for one in chosen] == ["s4", "s1"], "6 and 5 characters"
+    assert choose(pool, 3, own("drawn"), rng(1)) == choose(pool[::-1], 3, own("drawn"), rng(1))
+    distinct = choose(pool, 6, own("longest"), rng(), distinct_answers=True)
+    assert sorted(one.answer for one in distinct) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("all_of_them", r"returned the candidates \['s0', 's1', 's2'\]; expected at most 2 different ones"),
+        ("twice", "expected at most 2 different"),
+        ("numbers", r"returned list \[0, 1\]"),
+    ],
+)
+def test_what_it_must_not_choose(own, name, said):
+    with pytest.raises(RuleError, match=said) as refused:
+        choose([Candidate(f"s{k}", True) for k in range(3)], 2, own(name), rng())
+    assert str(refused.value).startswith(f"marsrl.algo.selection = own_selection:{name} ")

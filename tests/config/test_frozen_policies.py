@@ -207,9 +207,13 @@ def test_sampling_is_compared_and_copied_without_a_frozen_role(checked):
     assert (rollout.temperature, rollout.top_p) == (1.0, 1.0)
     assert_checks_refuse(
         checked,
-        {**served, "marsrl.roles.corrector.temperature": 0.5},
-        "marsrl.roles.*.temperature = verifier 1.0, corrector 0.5",
-        "same temperature",
+        {
+            **served,
+            "marsrl.roles.corrector.temperature": 0.5,
+            "actor_rollout_ref.model.use_fused_kernels": True,
+        },
+        "actor_rollout_ref.model.use_fused_kernels",
+        "its roles have verifier 1.0, corrector 0.5",
     )
     changes = {**served, "actor_rollout_ref.rollout.temperature": 0.5}
     assert_checks_refuse(checked, changes, "The roles sample at 1.0")

@@ -27,5 +27,8 @@ def test_the_page_is_up_to_date():
 
 def test_the_page_says_type_range_choices_and_default():
     text = page(["marsrl"])
-    assert '| `selection` | one of random, balanced, adaptive | `"adaptive"` |' in text
+    assert (
+        "| `selection` | one of random, balanced, adaptive or a function of yours (package.module:function) |"
+        in text
+    )
     assert "| `target` | text |  | `package.module:ClassName`" in text

@@ -130,9 +130,9 @@ SETTINGS = {
     ),
     "lengths set at verl's place": ({"data.max_response_length": 32}, "marsrl.roles.<role>.max_new_tokens"),
     "different temperatures": (
-        {"marsrl.roles.verifier.temperature": 0.5},
-        "marsrl.roles.*.temperature",
-        "same temperature",
+        {"marsrl.roles.verifier.temperature": 0.5, "actor_rollout_ref.model.use_fused_kernels": True},
+        "actor_rollout_ref.model.use_fused_kernels",
+        "its roles have solver 1.0, verifier 0.5, corrector 1.0",
     ),
     "temperature of verl": ({f"{ROLLOUT}.temperature": 0.5}, "marsrl.roles"),
     "greedy training": (

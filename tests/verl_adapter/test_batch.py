@@ -73,11 +73,18 @@ def test_what_the_ranks_make_of_it():
     assert data["temperature"] == pytest.approx(0.7), "one number, as verl's fused kernels want it"
 
 
-def test_different_temperatures_stay_a_column():
-    (part,) = batch_of([sequence(2, 3), sequence(1, 1)]).parts
-    data = part.ids(0.7)
-    data["temperature"][1] = 1.0
-    assert with_token_columns(data)["temperature"].tolist() == pytest.approx([0.7, 1.0])
+def test_each_row_has_its_role_s_temperature():
+    rows = [sequence(2, 3), sequence(1, 1)]
+    rows[1].role = "verifier"
+    (part,) = batch_of(rows, micro_batch_rows=3).parts
+    data = part.ids({"solver": 0.7, "verifier": 1.0})
+    by_role = {
+        part.rows.sequence(row).role: at for at, row in enumerate(part.slots.tolist()) if row != PADDING
+    }
+    found = with_token_columns(data)["temperature"].tolist()
+    assert found[by_role["solver"]] == pytest.approx(0.7) and found[by_role["verifier"]] == 1.0
+    padding = part.slots.tolist().index(PADDING)
+    assert found[padding] == found[0], "so that equal temperatures stay one number"
 
 
 def test_rows_and_turns_are_counted_by_mini_batch_over_all_ranks():

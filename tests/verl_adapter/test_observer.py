@@ -18,6 +18,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.testing.engine import Reply
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
@@ -230,3 +231,70 @@ def test_what_tools_warn_of_is_printed(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "tool python: isolation landlock\nwarning: tool python: weaker than namespaces\n" in told
     assert json.loads((tmp_path / "run" / "tools.json").read_text())["python"]["isolation"] == "landlock"
+
+
+OWN_METRICS = """
+import math
+
+def boxed(groups):
+    texts = [one.final_text for group in groups for one in group.trajectories]
+    return sum("2" in text for text in texts) / len(texts)
+
+def by_role(groups):
+    return {group.request.role: max(group.rewards) for group in groups} | {"nothing": math.nan}
+
+def breaks(groups):
+    return 1 / (len(groups) - 1)
+
+def words(groups):
+    return "many"
+
+def of_two(groups, step):
+    return 0.0
+"""
+
+
+@pytest.fixture
+def own_metrics(tmp_path, monkeypatch):
+    (tmp_path / "own_metrics.py").write_text(OWN_METRICS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return lambda *names: [f"+marsrl.metrics.{name}=own_metrics:{name}" for name in names]
+
+
+def test_metrics_of_the_user_s_own_are_recorded(tmp_path, own_metrics):
+    observer = start(tmp_path / "run", *own_metrics("boxed", "by_role"))
+    take_step(observer, 1)
+    observer.close()
+    [line] = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    own = {name: one for name, one in json.loads(line)["metrics"].items() if name.startswith("own/")}
+    assert own == {"own/boxed": 1.0, "own/by_role/solver": 1.0}
+    counting = observer.describe(result(2), trains=False)
+    assert counting["own/boxed.counting"] == 1.0 and "own/boxed" not in counting
+
+
+def test_a_metric_that_fails_is_reported_once_and_missing(tmp_path, own_metrics, monkeypatch):
+    observer = start(tmp_path / "run", *own_metrics("breaks", "boxed", "words"))
+    said: list[str] = []
+    monkeypatch.setattr(observer, "say", said.extend)
+    found = [observer.describe(result(step)) for step in (1, 2)]
+    assert [{name for name in one if name.startswith("own/")} for one in found] == [{"own/boxed"}] * 2
+    assert len(said) == 2
+    assert "the metric own/breaks is missing. marsrl.metrics.breaks = own_metrics:breaks raised" in said[0]
+    assert f"ZeroDivisionError: division by zero ({tmp_path / 'own_metrics.py'}, line 12)" in said[0]
+    assert "returned str 'many'; expected a number, or a mapping of names to numbers" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("+marsrl.metrics.x=own_metrics:of_two", r"(groups: Sequence[Group]) -> float | Mapping[str, float]"),
+        ("+marsrl.metrics.x=own_metrics:nothing", "has no 'nothing'"),
+        ("+marsrl.metrics.x=loss", "Expected package.module:function"),
+        ("+marsrl.metrics={a-b: own_metrics:boxed}", "Expected names of letters, digits and underscores"),
+    ],
+)
+def test_a_wrong_metric_is_refused_before_the_start(tmp_path, own_metrics, word, said):
+    with pytest.raises(ConfigError) as refused:
+        start(tmp_path / "run", word)
+    text = " ".join(str(refused.value).split())
+    assert "marsrl.metrics" in text and said in text

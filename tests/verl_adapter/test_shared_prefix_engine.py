@@ -19,7 +19,6 @@ from marsrl_verl.core.prefix_tree import build_prefix_tree
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import (
     SharedPrefixFSDPEngine,
     _let_flex_attention_take_block_masks,
-    _temperature,
     computed_tokens,
 )
 
@@ -63,12 +62,6 @@ def test_block_masks_go_to_flex_attention_and_everything_else_where_it_went(monk
     attention = ALL_ATTENTION_FUNCTIONS["flash_like"]
     assert attention(None, 1, 2, 3, None) == ("flash", None)
     assert attention(None, 1, 2, 3, mask) == ("flex", mask)
-
-
-def test_one_temperature_for_all_rows():
-    assert _temperature({"temperature": torch.tensor([0.5, 0.5])}) == 0.5
-    with pytest.raises(ValueError, match=r"one temperature for all rows, found \[0.5, 1.0\]"):
-        _temperature({"temperature": torch.tensor([0.5, 1.0])})
 
 
 def test_a_micro_batch_that_shares_nothing_has_numbers_of_the_same_kind(monkeypatch):

@@ -9,8 +9,9 @@ before the call.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,11 @@ from numpy.typing import NDArray
 from marsrl_verl.rollout.entropy import entropy_from_top
 from marsrl_verl.rollout.generation import Completion
 from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.rules import OwnFunction, offers
+
+KEY = "marsrl.algo.branching.law"
+ENTROPY = "entropy"
+"""What a function may ask for (`settings.rules.needs`)."""
 
 
 class BranchLaw(Choice):
@@ -47,13 +53,37 @@ class EntropyOf(Choice):
 
 
 @dataclass(frozen=True, slots=True)
+class ForkPlace:
+    """A place after a tool's results where a trajectory may be forked."""
+
+    turn: int
+    """Turns with calls that it has written, those that it shares included."""
+    calls: Sequence[Mapping[str, Any]]
+    """The calls of the last of them: `tool`, `arguments`, `outcome` (`ok` where it worked), `tokens` that
+    were read of the result, and whether these are `cut`."""
+    most_forks: int
+    """Forks that are possible here."""
+    rng: np.random.Generator
+    entropy_change: float | None = None
+    """ΔH, from -1 to 1; None where the function does not need `entropy`, and where no token was sampled."""
+
+
+@offers(ENTROPY)
+class WantsForks(Protocol):
+    """Whether a trajectory is forked here, or into how many forks; True: as many as are possible."""
+
+    def __call__(self, place: ForkPlace) -> bool | int:
+        """See the class."""
+
+
+@dataclass(frozen=True, slots=True)
 class BranchRule:
     """When a trajectory is forked, and how often.
 
     P = clip(base + weight * ΔH, 0, 1) (arXiv 2507.19849, eq. 6).
     """
 
-    law: BranchLaw = BranchLaw.THRESHOLD
+    law: BranchLaw | OwnFunction[WantsForks] = BranchLaw.THRESHOLD
     base: float = 0.5
     """α"""
     weight: float = 0.2
@@ -66,6 +96,8 @@ class BranchRule:
     @property
     def by_entropy(self) -> bool:
         """Whether it looks at entropies."""
+        if isinstance(self.law, OwnFunction):
+            return ENTROPY in self.law.needs
         return self.law in (BranchLaw.THRESHOLD, BranchLaw.BERNOULLI)
 
     @property
@@ -97,6 +129,37 @@ class BranchRule:
         if self.law is BranchLaw.THRESHOLD:
             return [chance > self.threshold] * self.forks
         return [draw < chance for draw in draws]
+
+
+_SHOWN = ("tool", "arguments", "outcome", "tokens", "cut")
+
+
+def fork_place(
+    turn: int, events: Sequence[Mapping[str, Any]], rule: BranchRule, rng: np.random.Generator,
+    change: float | None,
+) -> ForkPlace:  # fmt: skip
+    """The place after the results of a trajectory's last turn, without what depends on time.
+
+    Args:
+        events: all of the trajectory's calls.
+        change: ΔH.
+    """
+    calls = [{name: one[name] for name in _SHOWN} for one in events if one["turn"] == turn - 1]
+    return ForkPlace(turn, calls, rule.forks, rng, change)
+
+
+def own_forks(rule: OwnFunction[WantsForks], place: ForkPlace) -> list[bool]:
+    """Whether each of the possible forks is wanted, by a function of the user's.
+
+    Raises:
+        RuleError: it raised, or returned no such number.
+    """
+    found = rule.call(KEY, place)
+    if isinstance(found, bool | np.bool_):
+        return [bool(found)] * place.most_forks
+    if not isinstance(found, int | np.integer) or not 0 <= found <= place.most_forks:
+        raise rule.refuse(KEY, repr(found), f"True, False or a number of forks from 0 to {place.most_forks}")
+    return [at < int(found) for at in range(place.most_forks)]
 
 
 def token_entropies(completion: Completion, of: EntropyOf, vocab_size: int) -> NDArray[np.float64]:

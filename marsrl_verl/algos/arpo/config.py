@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from marsrl_verl.algos.arpo.advantages import Attribution
-from marsrl_verl.algos.arpo.branching import BranchLaw, BranchRule, EntropyOf
+from marsrl_verl.algos.arpo.branching import BranchLaw, BranchRule, EntropyOf, WantsForks
 from marsrl_verl.algos.arpo.budget import Budget, Supplements
 from marsrl_verl.algos.arpo.prompts import AgentPrompts
 from marsrl_verl.core.credit import Estimator, EstimatorConfig
@@ -18,6 +18,7 @@ from marsrl_verl.rollout.tool_protocol.chat import CallParser
 from marsrl_verl.rollout.tool_protocol.tags import TAG_NAMES, is_tag
 from marsrl_verl.settings.declaration import Needs, Settings, limits
 from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.rules import OwnFunction, Rule
 from marsrl_verl.settings.run_view import RunView
 
 SOLVER = "solver"
@@ -27,10 +28,11 @@ SOLVER = "solver"
 class BranchingConfig(Settings):
     """Where trajectories are forked (ARPO, arXiv 2507.19849, §3.1)."""
 
-    law: BranchLaw = BranchLaw.THRESHOLD
+    law: Rule[BranchLaw, WantsForks] = BranchLaw.THRESHOLD
     """After a tool's result a trajectory is forked where P = α + β ΔH exceeds τ (`threshold`, the paper);
     with probability P (`bernoulli`, released code); with probability α (`random`); never (`off`: independent
-    trajectories)."""
+    trajectories); or as a function of yours says, (place) -> bool or a number of forks
+    (docs/new_method.md)."""
     roots: int | None = limits(None, ge=1, why="null is half of the group")
     """Trajectories that begin at the prompt (N); null: half of `group_size`. Forks take the other places, and
     further roots what forks leave."""
@@ -158,17 +160,19 @@ def _inert(config: Config) -> list[ConfigIssue]:
     """Settings of branching that another one takes the effect of."""
     branching = config.branching
     off, blind = branching.law is BranchLaw.OFF, not branching.rule.by_entropy
+    own = isinstance(branching.law, OwnFunction)
     forks = "a law that forks (threshold, bernoulli, random)"
     looks = "a law that looks at entropy (threshold, bernoulli)"
+    needs = f"{looks}, or let the function need entropy" if own else looks
     cases = {
         "roots": (off, forks),
         "beam": (off, forks),
-        "base_probability": (off, forks),
+        "base_probability": (off or own, forks),
         "supplements": (off, forks),
-        "entropy_weight": (blind, looks),
-        "entropy": (blind, looks),
-        "entropy_tokens": (blind, looks),
-        "top_log_probs": (blind, looks),
+        "entropy_weight": (blind or own, looks),
+        "entropy": (blind, needs),
+        "entropy_tokens": (blind, needs),
+        "top_log_probs": (blind, needs),
     }
     issues = [
         ConfigIssue(

@@ -116,8 +116,9 @@ def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
         "fork_decisions": float(len(decided)),
         "fork_wanted_share": sum(event["forks_wanted"] > 0 for event in decided) / len(decided),
         "fork_granted_share": forks / requested if requested else 0.0,
-        "fork_probability_mean": float(np.mean([event["fork_probability"] for event in decided])),
     }
+    if chances := [event["fork_probability"] for event in decided if event["fork_probability"] is not None]:
+        found["fork_probability_mean"] = float(np.mean(chances))
     changes = [event["entropy_change"] for event in decided if event["entropy_change"] is not None]
     if changes:
         found["entropy_change_mean"] = float(np.mean(changes))

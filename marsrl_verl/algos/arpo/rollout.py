@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.algos.arpo.branching import BranchLaw, EntropyOf, token_entropies, turn_entropy
+from marsrl_verl.algos.arpo.branching import (
+    BranchLaw,
+    EntropyOf,
+    fork_place,
+    own_forks,
+    token_entropies,
+    turn_entropy,
+)
 from marsrl_verl.algos.arpo.budget import Birth, Budget
 from marsrl_verl.algos.arpo.config import Config
 from marsrl_verl.algos.arpo.nodes import NODE, node_column
@@ -25,6 +32,7 @@ from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.tool_protocol.base import ToolFormat, ToolProtocol
 from marsrl_verl.rollout.tool_protocol.chat import ChatProtocol
 from marsrl_verl.rollout.tool_protocol.tags import TagProtocol
+from marsrl_verl.settings.rules import OwnFunction
 
 PROGRAM = "marsrl_verl.algos.arpo.rollout:ToolTree"
 """How requests name it."""
@@ -266,12 +274,16 @@ class _Round:
         change = None
         if self.rule.by_entropy and path.entropy is not None and path.baseline is not None:
             change = path.entropy - path.baseline
-        draws = self.context.rng("fork", path.number, path.agent.turn).random(self.rule.forks).tolist()
-        decisions = self.rule.decide_forks(change, draws)
+        rng, law = self.context.rng("fork", path.number, path.agent.turn), self.rule.law
+        if own := isinstance(law, OwnFunction):
+            at = fork_place(path.agent.turn, path.agent.events, self.rule, rng, change)
+            decisions = own_forks(law, at)
+        else:
+            decisions = self.rule.decide_forks(change, rng.random(self.rule.forks).tolist())
         path.agent.events[-1] |= {
             "entropy": path.entropy if self.rule.by_entropy else None,
             "entropy_change": change,
-            "fork_probability": self.rule.probability(change),
+            "fork_probability": None if own else self.rule.probability(change),
             "forks_wanted": sum(decisions),
         }
         self.wishes.setdefault(path.number, []).append(decisions)

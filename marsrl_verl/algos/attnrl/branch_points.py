@@ -8,14 +8,17 @@ the distribution.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from marsrl_verl.algos.attnrl.branch_scores import ENTROPIES, INFLUENCES, BranchScores
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import Settings, limits
+from marsrl_verl.settings.rules import OwnFunction, Rule
 
 
 class BranchCriterion(Choice):
@@ -80,10 +83,12 @@ class Shortfall(Choice):
 class BranchRule(Settings):
     """How branch points are chosen."""
 
-    criterion: BranchCriterion = BranchCriterion.FCI
+    criterion: Rule[BranchCriterion, BranchScores] = BranchCriterion.FCI
     """Where responses are continued: `fci` (the earliest steps of high influence), `surprisal` (the least
     probable tokens before the answer is named, TreeRL), `entropy` (the tokens drawn from the distributions of
-    largest entropy, TreeRL in the code of AttnRL's authors), `random`, `earliest` or `uniform` steps."""
+    largest entropy, TreeRL in the code of AttnRL's authors), `random`, `earliest` or `uniform` steps; or a
+    function of yours, (response) -> scores of its steps or tokens, the highest of which are chosen
+    (docs/new_method.md)."""
     num_branch_points: int = limits(2, ge=1, why="a tree branches")
     """Branch points of an expanded response (N)."""
     top_share: float = limits(0.2, gt=0.0, le=1.0, fix="0.2 is the paper's.")
@@ -95,6 +100,14 @@ class BranchRule(Settings):
     """Where too few steps qualify: `fewer` points; `fill` with the earliest other ones; `apart`, with the
     most influential other ones that keep the distance, so that every criterion has equally many points;
     `repeat` (as the released code: any later step, then the same points again)."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the criterion reads of the trainer's pass."""
+        if isinstance(self.criterion, OwnFunction):
+            return self.criterion.needs
+        read = {BranchCriterion.FCI: INFLUENCES, BranchCriterion.ENTROPY: ENTROPIES}.get(self.criterion)
+        return frozenset() if read is None else frozenset({read})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +130,9 @@ class ResponseFeatures:
     """FCI of every step; needed by `fci`."""
     token_scores: Sequence[float] = ()
     """-log p of every token, needed by `surprisal`, or the entropy of the distribution that it was drawn
-    from, needed by `entropy`."""
+    from, needed by `entropy`; or a function's own."""
+    step_scores: Sequence[float] = ()
+    """A function's own of every step, where it has none of tokens."""
     answer_token: int | None = None
     """The first token that names the answer: `surprisal` branches before it; None: there is none."""
 
@@ -128,12 +143,13 @@ def choose_branch_points(
     """The points of one response, by position.
 
     The first step is never chosen, nor one that closes the thinking part or comes after it; by `entropy`
-    any token but the first and the last one may be.
+    and a function's scores of tokens any token but the first and the last one may be.
 
     Returns:
         At most `rule.num_branch_points` points, counted with `times`; none for a response of one step.
     """
-    if rule.criterion in BY_TOKEN:
+    own = isinstance(rule.criterion, OwnFunction)
+    if features.token_scores if own else rule.criterion in BY_TOKEN:
         return [BranchPoint(token) for token in sorted(_highest_tokens(features, rule))]
     eligible = range(1, features.steps.thinking)
     candidates = _ordered(features, rule, eligible, rng)
@@ -165,6 +181,10 @@ def _ordered(
             places = (np.arange(rule.num_branch_points) + 0.5) * len(far) / rule.num_branch_points
             return [far[int(place)] for place in places]
         return far
+    if isinstance(rule.criterion, OwnFunction):
+        scores = features.step_scores
+        able = [step for step in eligible if scores[step] > -math.inf]
+        return sorted(able, key=lambda step: (-scores[step], step))
     return list(eligible)
 
 
@@ -209,7 +229,7 @@ def _most_apart(
     fixed; so a step is taken where it leaves room for as many.
     """
     most = len(_spaced(features, eligible, rule))
-    scores = features.influence or [0.0] * len(features.steps)
+    scores = features.influence or features.step_scores or [0.0] * len(features.steps)
     others = sorted(set(eligible) - set(candidates), key=lambda step: (-scores[step], step))
     chosen: list[int] = []
     for step in [*candidates, *others]:
@@ -250,9 +270,9 @@ def _highest_tokens(features: ResponseFeatures, rule: BranchRule) -> list[int]:
     scores, length = features.token_scores, features.steps.ends[-1] if len(features.steps) else 0
     if len(scores) != length:
         raise ValueError(
-            f"criterion {rule.criterion.value}: {len(scores)} scores for the {length} tokens of a response"
+            f"criterion {rule.criterion}: {len(scores)} scores for the {length} tokens of a response"
         )
-    if rule.criterion is BranchCriterion.ENTROPY:
+    if rule.criterion is not BranchCriterion.SURPRISAL:
         end = length - 1
     else:
         end = features.steps.ends[features.steps.thinking - 1] if features.steps.thinking else 0
@@ -262,7 +282,7 @@ def _highest_tokens(features: ResponseFeatures, rule: BranchRule) -> list[int]:
     for token in sorted(range(1, end), key=lambda token: (-scores[token], token)):
         if len(chosen) == rule.num_branch_points:
             break
-        far = features.prompt_tokens + token >= rule.min_token_distance
+        far = features.prompt_tokens + token >= rule.min_token_distance and scores[token] > -math.inf
         if far and all(abs(token - other) >= rule.min_token_distance for other in chosen):
             chosen.append(token)
     return chosen

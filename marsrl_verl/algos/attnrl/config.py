@@ -14,6 +14,7 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     TreeChoice,
 )
 from marsrl_verl.algos.attnrl.branch_points import BY_TOKEN, BranchCriterion, BranchRule, FciAggregation
+from marsrl_verl.algos.attnrl.branch_scores import INFLUENCES
 from marsrl_verl.algos.attnrl.response_trees import AdvantageRule
 from marsrl_verl.algos.attnrl.step_cutter import StepEnds
 from marsrl_verl.attention.choices import FciBackend
@@ -98,7 +99,7 @@ class Config(BranchRule, MaskedConfig):
     @property
     def needs_influence(self) -> bool:
         """Whether branch points or the filter look at FCI."""
-        return self.criterion is BranchCriterion.FCI or self.filter is not FilterRule.NONE
+        return INFLUENCES in self.needs or self.filter is not FilterRule.NONE
 
     @property
     def samples_per_problem(self) -> int:

@@ -22,7 +22,8 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     passes_filter,
     trees_to_expand,
 )
-from marsrl_verl.algos.attnrl.branch_points import BY_TOKEN, BranchCriterion, BranchPoint
+from marsrl_verl.algos.attnrl.branch_points import BranchPoint
+from marsrl_verl.algos.attnrl.branch_scores import ENTROPIES
 from marsrl_verl.algos.attnrl.config import CONTINUATION, INITIAL, SOLVER
 from marsrl_verl.algos.attnrl.credit import TreeCredit
 from marsrl_verl.algos.attnrl.problem_count import TreeSchedule
@@ -96,7 +97,7 @@ class AttnRL(Method):
     def probes(self, stage: str) -> tuple[Probe, ...]:
         """Of first responses: their log-probabilities under the weights that sampled them, their FCI and
         their entropies, as far as branch points, filter or loss need them."""
-        entropies = self.record_log_probs or self.config.criterion is BranchCriterion.ENTROPY
+        entropies = self.record_log_probs or ENTROPIES in self.config.needs
         influence = self.config.needs_influence
         if stage != INITIAL or not (entropies or influence):
             return ()
@@ -135,7 +136,7 @@ class AttnRL(Method):
         for place in choose_trees(right, number, self.config.tree_choice, rng):
             at = able[place]
             self._figures.branched(problem.problem_id, points[at], members[at].tokens)
-            if self.config.criterion not in BY_TOKEN:
+            if self.responses.chooses_steps(members[at]):
                 self._figures.compared(points[at] == self.responses.earliest_points(members[at]))
             requests += [self._continuation(group, at, point, step) for point in points[at]]
         return requests

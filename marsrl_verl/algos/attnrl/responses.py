@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.algos.attnrl.branch_points import (
+    BY_TOKEN,
     BranchCriterion,
     BranchPoint,
     BranchRule,
@@ -17,6 +18,13 @@ from marsrl_verl.algos.attnrl.branch_points import (
     aggregated_influence,
     choose_branch_points,
 )
+from marsrl_verl.algos.attnrl.branch_scores import (
+    ENTROPIES,
+    INFLUENCES,
+    BranchScores,
+    ResponseView,
+    branch_scores,
+)
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
 from marsrl_verl.core.method import Probe
 from marsrl_verl.core.seeding import derive_generator
@@ -24,6 +32,7 @@ from marsrl_verl.core.sequence import RECORDED_ENTROPIES, TRAINER_LOG_PROBS
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import Trajectory
+from marsrl_verl.settings.rules import OwnFunction
 
 INFLUENCE = "influence"
 """Annotation: the Forward Context Influence of the step that each token is in, (T,)."""
@@ -50,10 +59,12 @@ class FirstResponses:
         self.delta, self.aggregation = delta, aggregation
         self._steps: dict[str, Steps] = {}
         """Of responses that were cut in this step, by trajectory id."""
+        self._scores: dict[str, tuple[float, ...]] = {}
+        """What a function of the user's said of them."""
 
     def forget(self) -> None:
         """A step is over."""
-        self._steps = {}
+        self._steps, self._scores = {}, {}
 
     def steps(self, one: Trajectory) -> Steps:
         """The steps of a response (`StepCutter`)."""
@@ -75,41 +86,76 @@ class FirstResponses:
             return []
         sequence, criterion = one.sequence, self.rule.criterion
         by_surprisal = criterion is BranchCriterion.SURPRISAL
+        by_step = self.chooses_steps(one)
+        own = self._own_scores(one, criterion) if isinstance(criterion, OwnFunction) else ()
         features = ResponseFeatures(
             self.steps(one),
             len(sequence.prompt_ids),
             influence=self.aggregated(one) if criterion is BranchCriterion.FCI else (),
-            token_scores=self._token_scores(one),
+            token_scores=() if by_step else own or self._token_scores(one),
+            step_scores=own if by_step else (),
             answer_token=self.cutter.first_final_word(sequence.response_ids.tolist())
             if by_surprisal
             else None,
         )
-        rng = derive_generator(self.seed, "branch points", one.trajectory_id)
-        return choose_branch_points(features, self.rule, rng)
+        return choose_branch_points(features, self.rule, self._rng(one))
+
+    def chooses_steps(self, one: Trajectory) -> bool:
+        """Whether the criterion chooses among the steps of a response, not among its tokens."""
+        criterion = self.rule.criterion
+        if isinstance(criterion, OwnFunction):
+            return len(self._own_scores(one, criterion)) == len(self.steps(one))
+        return criterion not in BY_TOKEN
+
+    def _own_scores(self, one: Trajectory, rule: OwnFunction[BranchScores]) -> tuple[float, ...]:
+        """The scores that a function of the user's gives a response, asked once."""
+        if one.trajectory_id not in self._scores:
+            ids = one.sequence.response_ids.tolist()
+            asked = {}
+            if INFLUENCES in rule.needs:
+                asked[INFLUENCES] = np.asarray(self.aggregated(one))
+            if ENTROPIES in rule.needs:
+                asked[ENTROPIES] = self._entropies(one)
+            view = ResponseView(
+                ids,
+                [self.cutter.texts[token] for token in ids],
+                self.steps(one),
+                self._log_probs(one),
+                self._rng(one),
+                asked,
+            )
+            self._scores[one.trajectory_id] = branch_scores(rule, view)
+        return self._scores[one.trajectory_id]
+
+    def _rng(self, one: Trajectory) -> np.random.Generator:
+        return derive_generator(self.seed, "branch points", one.trajectory_id)
 
     def earliest_points(self, one: Trajectory) -> list[BranchPoint]:
         """The points that the same rule chooses without the criterion."""
         rule = self.rule.model_copy(update={"criterion": BranchCriterion.EARLIEST})
-        rng = derive_generator(self.seed, "branch points", one.trajectory_id)
         return choose_branch_points(
-            ResponseFeatures(self.steps(one), len(one.sequence.prompt_ids)), rule, rng
+            ResponseFeatures(self.steps(one), len(one.sequence.prompt_ids)), rule, self._rng(one)
         )
 
     def _token_scores(self, one: Trajectory) -> Sequence[float]:
         """What a criterion that chooses tokens ranks them by."""
-        sequence = one.sequence
         if self.rule.criterion is BranchCriterion.SURPRISAL:
-            log_probs = sequence.annotations.get(TRAINER_LOG_PROBS, sequence.rollout_log_probs)
-            return [-value for value in log_probs.tolist()]
+            return [-value for value in self._log_probs(one).tolist()]
         if self.rule.criterion is BranchCriterion.ENTROPY:
-            found = sequence.annotations.get(RECORDED_ENTROPIES)
-            if found is None:
-                raise ValueError(
-                    f"trajectory {one.trajectory_id}: its entropies were not computed, which "
-                    "criterion=entropy needs"
-                )
-            return list(found.tolist())
+            return list(self._entropies(one).tolist())
         return ()
+
+    def _log_probs(self, one: Trajectory) -> NDArray[Any]:
+        return one.sequence.annotations.get(TRAINER_LOG_PROBS, one.sequence.rollout_log_probs)
+
+    def _entropies(self, one: Trajectory) -> NDArray[Any]:
+        found = one.sequence.annotations.get(RECORDED_ENTROPIES)
+        if found is None:
+            raise ValueError(
+                f"trajectory {one.trajectory_id}: its entropies were not computed, which "
+                f"criterion={self.rule.criterion} needs"
+            )
+        return found
 
     def aggregated(self, one: Trajectory) -> tuple[float, ...]:
         """The influence of every step, put together over heads and layers as the settings say."""

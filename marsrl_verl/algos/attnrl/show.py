@@ -201,7 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--question", help="what it answers")
     add("--output", type=Path, default=Path("attention.html"))
     add("--delta", type=int, default=DELTA, help="least distance in steps from which attention counts")
-    add("--criterion", choices=[one.value for one in BranchCriterion], default=defaults.criterion.value)
+    add("--criterion", choices=[one.value for one in BranchCriterion], default=str(defaults.criterion))
     add("--fci-aggregation", choices=[one.value for one in FciAggregation], default=FciAggregation.SUM.value)
     add("--step-ends", choices=[one.value for one in StepEnds], default=StepEnds.BREAKS.value)
     add("--branch-points", dest="num_branch_points", type=int, default=defaults.num_branch_points)

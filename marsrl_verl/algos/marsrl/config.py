@@ -10,13 +10,14 @@ from pydantic import Field
 from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.role_balance import RoleBalance, VerdictBalance
-from marsrl_verl.algos.marsrl.selection import Strategy
+from marsrl_verl.algos.marsrl.selection import Selects, Strategy
 from marsrl_verl.core.credit import EstimatorConfig
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
+from marsrl_verl.settings.rules import OwnFunction, Rule
 from marsrl_verl.settings.run_view import RunView
 
 
@@ -42,11 +43,12 @@ class Config(EstimatorConfig):
     """Outputs of one stage that become inputs of the next (K)."""
     correction_rounds: int = limits(2, ge=0, why="0 is the Solver alone")
     """Verifier–Corrector rounds after the Solver; 2 gives the paper's five stages, 0 the Solver alone."""
-    selection: Strategy = Strategy.ADAPTIVE
+    selection: Rule[Strategy, Selects] = Strategy.ADAPTIVE
     """How the inputs of the next stage are chosen (§3.4): `random` (uniformly over all eligible outputs of
     the stage), `balanced` (half from each reward class; the odd one of an odd K from either with equal
-    chance) or `adaptive` (incorrect solutions and rightly found errors first). It makes no difference which
-    input an output answers."""
+    chance), `adaptive` (incorrect solutions and rightly found errors first), or a function of yours,
+    (candidates, k, rng) -> chosen (docs/new_method.md). It makes no difference which input an output
+    answers."""
     select_scope: SelectScope = SelectScope.PROBLEM
     """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""
     distinct_answers: bool = False
@@ -120,11 +122,13 @@ def _plan_lines(run: RunView, config: Config) -> list[str]:
         half = "of either class with equal chance"
     elif k % 2:
         half += ", the odd one of either with equal chance"
-    chosen = {
+    rules = {
         Strategy.RANDOM: "drawn from all",
         Strategy.BALANCED: half,
         Strategy.ADAPTIVE: "incorrect solutions and rightly found errors first",
-    }[config.selection]
+    }
+    rule = config.selection
+    chosen = f"chosen by {rule}" if isinstance(rule, OwnFunction) else rules[rule]
     inputs = f"  inputs of a stage after the first: {k} a {config.select_scope}, {chosen}"
     return [inputs, note] if counted and least > 1 and VERIFIER in config.train_roles else [inputs]
 

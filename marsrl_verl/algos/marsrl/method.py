@@ -226,4 +226,5 @@ def _candidate(role: str, one: Trajectory) -> Candidate:
     """For the requests of `role`; preferred (§3.4) are incorrect solutions for the Verifier, rightly found
     errors for the Corrector."""
     preferred = not is_correct(one.value) if role == VERIFIER else is_correct(one.value)
-    return Candidate(one.trajectory_id, preferred, one.scored.info.get("answer"))
+    answer = one.scored.info.get("answer")
+    return Candidate(one.trajectory_id, preferred, answer, one.value, one.final_text)

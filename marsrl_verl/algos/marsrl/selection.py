@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.rules import OwnFunction
+
+KEY = "marsrl.algo.selection"
 
 
 class Strategy(Choice):
@@ -31,12 +35,25 @@ class Candidate:
     in_preferred_class: bool
     answer: str | None = None
     """The final answer of a solution; None: none could be read."""
+    reward: float = 0.0
+    text: str = ""
+    """Without its thinking part."""
+
+
+class Selects(Protocol):
+    """Which of a stage's eligible outputs become inputs: at most `k` different ones of `candidates`, which
+    come in the order of their ids."""
+
+    def __call__(
+        self, candidates: Sequence[Candidate], k: int, rng: np.random.Generator
+    ) -> Sequence[Candidate]:
+        """See the class."""
 
 
 def choose(
     candidates: Sequence[Candidate],
     k: int,
-    strategy: Strategy | str,
+    strategy: Strategy | OwnFunction[Selects] | str,
     rng: np.random.Generator,
     *,
     distinct_answers: bool = False,
@@ -51,6 +68,9 @@ def choose(
     inputs the candidates answer, nor in which order they are given: the result depends on the set of
     candidates and on `rng`.
 
+    Raises:
+        RuleError: a function of the user's raised, or chose otherwise than it may.
+
     Returns:
         The chosen candidates, for `balanced` and `adaptive` the preferred class first.
     """
@@ -63,6 +83,8 @@ def choose(
     ordered = sorted(candidates, key=lambda candidate: candidate.sample_id)
     if distinct_answers:
         ordered = _one_per_answer(ordered, rng)
+    if isinstance(strategy, OwnFunction):
+        return _chosen(strategy, ordered, k, rng)
     shuffled = [ordered[i] for i in rng.permutation(len(ordered))]
     if Strategy(strategy) is Strategy.RANDOM:
         return shuffled[:k]
@@ -73,6 +95,20 @@ def choose(
         target = k // 2 + (int(rng.integers(2)) if k % 2 else 0)
     first, second = quotas(k, len(preferred), len(others), target)
     return preferred[:first] + others[:second]
+
+
+def _chosen(
+    rule: OwnFunction[Selects], candidates: list[Candidate], k: int, rng: np.random.Generator
+) -> list[Candidate]:
+    """What a function of the user's chose, checked."""
+    found = rule.call(KEY, tuple(candidates), k, rng)
+    expected = f"at most {k} different ones of the candidates that it was given"
+    chosen = list(found) if isinstance(found, Sequence) else None
+    if chosen is None or any(one not in candidates for one in chosen):
+        raise rule.refuse(KEY, f"{type(found).__name__} {found!r:.60}", expected)
+    if len(chosen) > k or len({one.sample_id for one in chosen}) < len(chosen):
+        raise rule.refuse(KEY, f"the candidates {[one.sample_id for one in chosen]}", expected)
+    return chosen
 
 
 def _one_per_answer(ordered: list[Candidate], rng: np.random.Generator) -> list[Candidate]:

@@ -9,6 +9,7 @@ from marsrl_verl.config.schema import first_sampled_role
 from marsrl_verl.settings.declaration import RoleSampling
 from marsrl_verl.settings.issues import ConfigIssue
 
+_FUSED = "actor_rollout_ref.model.use_fused_kernels"
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
@@ -19,29 +20,34 @@ def _active_roles(ctx: Context) -> dict[str, RoleSampling]:
 
 
 def check_temperatures(ctx: Context) -> Iterator[ConfigIssue]:
-    """One log-prob pass serves all roles, so they sample at one temperature, and verl knows it."""
+    """verl's copy is the first sampled role's; roles that differ need log-probabilities by row, which fused
+    kernels do not compute."""
     key = f"{_ROLLOUT}.temperature"
     temperatures = {
         role: one.temperature for role, one in ctx.settings.roles.items() if role not in ctx.frozen_roles
     }
     if not temperatures:
         return  # every role is played by a frozen policy: nothing is sampled here
-    trained = next(iter(temperatures.values()))
-    if len(set(temperatures.values())) > 1:
+    first = next(iter(temperatures.values()))
+    if ctx.get(key) != first:
         what = (
-            "The roles sample at different temperatures, but the trainer recomputes all log-probabilities in "
-            f"one pass at one temperature ({key})."
-        )
-        listed = ", ".join(f"{role} {value}" for role, value in temperatures.items())
-        yield ConfigIssue("marsrl.roles.*.temperature", what, "Give all roles the same temperature.", listed)
-    elif ctx.get(key) != trained:
-        what = (
-            f"The roles sample at {trained}; log-probabilities at another temperature would belong to "
+            f"The roles sample at {first}; log-probabilities at another temperature would belong to "
             "another policy."
         )
         yield ctx.issue(
             key, what, "Leave it out (it follows the roles) and set marsrl.roles.<role>.temperature."
         )
+    policies = {role: ctx.settings.policy_of(role) for role in temperatures}
+    mixed = {
+        role: value
+        for role, value in temperatures.items()
+        if any(policies[role] == policies[other] and value != one for other, one in temperatures.items())
+    }
+    if mixed and ctx.get(_FUSED):
+        listed = ", ".join(f"{role} {value}" for role, value in mixed.items())
+        what = f"Fused kernels take one temperature for all rows of a policy, and its roles have {listed}."
+        fix = "Set it to false, or give these roles one temperature (marsrl.roles.<role>.temperature)."
+        yield ctx.issue(_FUSED, what, fix)
 
 
 def check_engine_lengths(ctx: Context) -> Iterator[ConfigIssue]:

@@ -73,8 +73,14 @@ class PolicyBatch:
         """Slots without a row."""
         return len(self) - len(self.members)
 
-    def ids(self, temperature: float) -> TensorDict:
+    def ids(self, temperature: float | Mapping[str, float]) -> TensorDict:
         """What the workers are sent of the rows themselves.
+
+        Args:
+            temperature: at which tokens were sampled, by role, where a request says no other.
+
+        Raises:
+            ValueError: a row was decoded greedily.
 
         Returns:
             The policy's name. Per slot (S,): `row_id` (its number), `prompt_len`, `temperature`, `n_rows` and
@@ -89,13 +95,32 @@ class PolicyBatch:
             {
                 ROW_ID: torch.arange(len(self)),
                 PROMPT_LENGTH: torch.from_numpy(prompt_lengths),
-                TEMPERATURE: torch.full((len(self),), temperature),
+                TEMPERATURE: self._temperatures(temperature),
                 ROWS_IN_UPDATE: torch.from_numpy(self._per_update(self._rows_in_loss())),
                 TURNS_IN_UPDATE: torch.from_numpy(self._per_update(self._turns_in_loss())),
                 INPUT_IDS: jagged(np.concatenate(pieces), prompt_lengths + self._lengths()),
                 RESPONSE_MASK: self.column(self.rows.columns[RESPONSE_MASK]),
             }
         )
+
+    def _temperatures(self, of: float | Mapping[str, float]) -> torch.Tensor:
+        """(S,); in slots without a row that of the first row, so that equal ones stay one number."""
+        found = np.zeros(len(self), dtype=np.float32)
+        for slot, row in enumerate(self.slots.tolist()):
+            if row == PADDING:
+                continue
+            role = self._sequence(row).role
+            usual = of[role] if isinstance(of, Mapping) else of
+            found[slot] = self.rows.group(row).request.sampling.get(role, {}).get("temperature", usual)
+            if found[slot] <= 0:
+                raise ValueError(
+                    f"trajectory {self.rows.trajectory(row).trajectory_id} was decoded at temperature "
+                    f"{found[slot]:g}, where tokens have no log-probability to train: leave such requests "
+                    "out in `Credit.keep`"
+                )
+        sampled = self.slots != PADDING
+        found[~sampled] = found[sampled][0] if sampled.any() else 1.0
+        return torch.from_numpy(found)
 
     def column(self, values: NDArray[Any]) -> torch.Tensor:
         """A column of the step's rows, jagged (S, T); 0 in slots without a row.

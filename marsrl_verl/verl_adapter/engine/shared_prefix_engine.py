@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from marsrl_verl.attention.layer_kinds import FULL, layer_kinds
 from marsrl_verl.attention.node_values import at_least_float32
 from marsrl_verl.attention.shared_prefix import (
+    TreeLayout,
     block_mask,
     dense_mask,
     node_values,
@@ -32,6 +34,7 @@ from marsrl_verl.attention.shared_prefix import (
 )
 from marsrl_verl.core.prefix_tree import (
     Joins,
+    PrefixTree,
     always_joins,
     build_prefix_tree,
     halve_until,
@@ -48,6 +51,8 @@ SHARE_KEY = "share_prefixes"
 COMPUTED_TOKENS = "computed_tokens"
 """Metric of an update: tokens that went through the model, on all ranks, padding of the layout apart."""
 _TREE = "prefix_tree"
+_MARK = 2**24
+"""Above all token ids, and 256 of them below `core.prefix_tree`'s largest number."""
 _FLEX = "flex_attention"
 
 
@@ -72,7 +77,7 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
         if not sharing(micro_batch):
             return super().prepare_model_inputs(micro_batch)
         rows = _token_rows(micro_batch)
-        tree = build_prefix_tree(rows, self._joins())
+        tree = _unmarked(build_prefix_tree(rows, self._joins()))
         self._computed_tokens = len(tree.tokens)
         if self._computed_tokens == sum(map(len, rows)):  # nothing to share, and a mask would cost more
             return super().prepare_model_inputs(micro_batch)
@@ -95,9 +100,7 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
             return {k: at_least_float32(v) for k, v in found.items()} if sharing(micro_batch) else found
         tree, layout = output_args[_TREE]
         entropy = bool(tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False))
-        temperature, logits = _temperature(micro_batch), output.logits
-        if temperature != 1.0:
-            logits = logits / temperature
+        logits = _scaled(output.logits, _temperatures(micro_batch), tree, layout)
         log_probs, entropies = node_values(logits, layout, tree, entropy=entropy)
         device = log_probs.device
         offsets = micro_batch["input_ids"].offsets()
@@ -166,15 +169,40 @@ def _model_config(engine: FSDPEngineWithLMHead) -> Any:
 
 
 def _token_rows(data: TensorDict) -> list[np.ndarray]:
-    return [row.cpu().numpy() for row in data["input_ids"].unbind()]
+    """The ids of each row. Rows of different temperatures differ in the first one, so that they share
+    nothing: the logits of a place have one temperature."""
+    rows = [row.cpu().numpy() for row in data["input_ids"].unbind()]
+    _, marks = np.unique(_temperatures(data), return_inverse=True)
+    if not marks.any():
+        return rows
+    return [np.append(row[:1] + mark * _MARK, row[1:]) for row, mark in zip(rows, marks, strict=True)]
 
 
-def _temperature(micro_batch: TensorDict) -> float:
-    value = micro_batch["temperature"]
-    values = set(value.flatten().tolist()) if isinstance(value, torch.Tensor) else {float(value)}
-    if len(values) != 1:
-        raise ValueError(f"shared prefixes need one temperature for all rows, found {sorted(values)}")
-    return float(values.pop())
+def _unmarked(tree: PrefixTree) -> PrefixTree:
+    return replace(tree, tokens=tree.tokens % _MARK)
+
+
+def _temperatures(data: TensorDict) -> np.ndarray:
+    """(R,) of the rows."""
+    value = data["temperature"]
+    if isinstance(value, torch.Tensor):
+        return value.flatten().cpu().numpy()
+    return np.full(data["input_ids"].shape[0], float(value))
+
+
+def _scaled(
+    logits: torch.Tensor, temperatures: np.ndarray, tree: PrefixTree, layout: TreeLayout
+) -> torch.Tensor:
+    """(B, T, V) logits over the temperature of the rows that go through their places."""
+    if (temperatures == temperatures[0]).all():
+        one = float(temperatures[0])
+        return logits if one == 1.0 else logits / one
+    of_nodes = np.ones(len(tree.tokens), dtype=np.float32)
+    for nodes, one in zip(tree.rows, temperatures, strict=True):
+        of_nodes[nodes] = one
+    of_places = torch.ones(logits.shape[0] * logits.shape[1], dtype=logits.dtype, device=logits.device)
+    of_places[layout.places] = torch.from_numpy(of_nodes).to(of_places)
+    return logits / of_places.view(*logits.shape[:2], 1)
 
 
 @contextmanager

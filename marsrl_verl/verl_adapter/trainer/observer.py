@@ -19,6 +19,7 @@ from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.choice import method_evaluation
+from marsrl_verl.evaluation.own_metrics import OwnMetrics
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import counting, role_metric, training_metrics
@@ -55,6 +56,7 @@ class TrainingObserver:
     def __init__(self, config: DictConfig, settings: MarsRLConfig, total_steps: int) -> None:
         self._settings = settings
         self._method = method_class(settings.algo.name)
+        self._own_metrics = OwnMetrics(settings.metrics)
         self._progress = make_progress(
             total_steps,
             enabled=settings.run.progress,
@@ -135,7 +137,8 @@ class TrainingObserver:
         self.folder.require()
 
     def describe(self, result: StepResult, *, trains: bool = True) -> dict[str, float]:
-        """The role and stage metrics of a step. Warns of grades that failed.
+        """The role and stage metrics of a step, and the user's own. Warns of grades that failed, and of own
+        metrics that did.
 
         Args:
             trains: see `training_metrics`.
@@ -144,7 +147,9 @@ class TrainingObserver:
             (group.request.role, one) for group in result.completed for one in group.trajectories
         )
         found = training_metrics(result.completed, self._method, trains=trains)
-        return found | pipeline_metrics(result)
+        own, warnings = self._own_metrics.measure(result.completed, trains=trains)
+        self.say(warnings)
+        return found | own | pipeline_metrics(result)
 
     def recorded(self, step: int) -> bool:
         """Whether the folder already holds this step's metrics."""

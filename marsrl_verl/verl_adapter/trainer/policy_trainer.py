@@ -120,7 +120,7 @@ class PolicyTrainer(EngineTrainer):
             probe,
             part,
             self._workers(part.policy).compute_log_prob,
-            temperature=self._temperature,
+            temperature=self._temperatures,
             version=self.policies.version(part.policy),
         )
         check_probed(part)
@@ -150,7 +150,6 @@ class PolicyTrainer(EngineTrainer):
             lambda rows: optimizer_updates(self.settings.pipeline, rows),
             tuple(dict.fromkeys(annotations)),
         )
-        self._refuse_other_temperatures(batch.rows)
         self.metrics.update(self.method.observe_step(StepView(batch.rows, result.ended, result.deferred)))
         if not refs:
             return None
@@ -172,17 +171,6 @@ class PolicyTrainer(EngineTrainer):
         turns = (TURN,) if self.settings.training.loss_mean is not None else ()
         return tuple(dict.fromkeys((*self._loss.columns, *turns)))
 
-    def _refuse_other_temperatures(self, rows: Rows) -> None:
-        for row in range(len(rows)):
-            own = rows.group(row).request.sampling.get(rows.sequence(row).role, {})
-            if own.get("temperature", self._temperature) != self._temperature:
-                name = rows.trajectory(row).trajectory_id
-                raise ValueError(
-                    f"{type(self.method.credit).__name__}.keep gave trajectory {name}, which was sampled at "
-                    f"temperature {own['temperature']}; that of the roles, at which log-probabilities are "
-                    f"computed, is {self._temperature}: leave such requests out"
-                )
-
     def _batch_layout(self, policy: str, *, share: bool) -> BatchLayout:
         actor = self.config.actor_rollout_ref.actor
         # With a fixed micro-batch size verl wants every rank's rows to be a multiple of it.
@@ -196,8 +184,10 @@ class PolicyTrainer(EngineTrainer):
         )
 
     @property
-    def _temperature(self) -> float:
-        return float(self.config.actor_rollout_ref.rollout.temperature)
+    def _temperatures(self) -> dict[str, float]:
+        """By role, where requests say no other: log-probabilities are those of the distribution that a token
+        was drawn from."""
+        return {role: one.temperature for role, one in self.settings.roles.items()}
 
     def _fit_compute_log_prob(self, batch: StepBatch) -> None:
         """Log-probabilities of the rows under the weights about to be updated (POIS), and entropies. Rows for
@@ -210,7 +200,7 @@ class PolicyTrainer(EngineTrainer):
         batch.computed = np.zeros(len(rows), dtype=bool)
         with self._timed("old_log_prob"):
             for part in batch.parts:
-                self._workers(part.policy).hold_rows(part.ids(self._temperature))
+                self._workers(part.policy).hold_rows(part.ids(self._temperatures))
                 compute = functools.partial(self._log_probs_and_entropies, part)
                 batch.computed |= fill_log_probs(part, compute, reuse=reuse)
         if recorded:
@@ -241,7 +231,7 @@ class PolicyTrainer(EngineTrainer):
             data = part.columns({})
             tu.assign_non_tensor(data, no_lora_adapter=True, **options)
             return self._workers(part.policy).compute_log_prob(data)
-        data = part.ids(self._temperature)  # the reference policy's ranks may be others
+        data = part.ids(self._temperatures)  # the reference policy's ranks may be others
         tu.assign_non_tensor(data, **options)
         return self.ref_policy_wg.compute_ref_log_prob(data)
 

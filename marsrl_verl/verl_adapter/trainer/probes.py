@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ def run_probe(
     batch: PolicyBatch,
     compute_log_prob: Callable[[TensorDict], TensorDict],
     *,
-    temperature: float,
+    temperature: float | Mapping[str, float],
     version: int,
 ) -> None:
     """Run the trainer's forward pass over a policy's rows and annotate their sequences with what it finds.
@@ -48,7 +48,7 @@ def run_probe(
         probe: what is asked.
         batch: the rows in their slots.
         compute_log_prob: the workers' method.
-        temperature: at which tokens are sampled.
+        temperature: at which tokens are sampled, by role.
         version: of the weights that the workers have.
 
     Raises:

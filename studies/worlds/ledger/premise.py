@@ -111,7 +111,7 @@ def _points(
         sums, log_probs, entropies = measure_response(
             model, prompt_ids, ids, steps, delta, FciBackend.CHUNKED
         )
-        scores = {
+        scores: dict[object, list[float]] = {
             BranchCriterion.ENTROPY: entropies,
             BranchCriterion.SURPRISAL: [-one for one in log_probs],
         }

@@ -325,3 +325,54 @@ def test_a_chat_with_tool_turns():
         masked = other.sequence.response_mask == 0
         inserted = "".join(map(chr, other.sequence.response_ids[masked]))
         assert inserted.replace("<tool>3", "").replace("<assistant>", "") == ""
+
+
+OWN = """
+from marsrl_verl.settings.rules import needs
+
+def after_errors(place):
+    return any(call["outcome"] != "ok" for call in place.calls)
+
+@needs("entropy")
+def surer(place):
+    return int(place.entropy_change is not None and place.entropy_change < 0)
+
+def too_many(place):
+    return place.most_forks + 1
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_law.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return lambda name: config(branching={"roots": 4, "law": f"own_law:{name}"})
+
+
+def decisions(found):
+    events = [event for one in found.trajectories for event in one.events if "forks_wanted" in event]
+    return {event["call_id"]: event for event in events}
+
+
+def test_a_function_of_the_user_s_decides_about_forks(own):
+    broken = FakeTools(answer=lambda call: ToolResult("no", ToolOutcome.ERROR))
+    assert {one["forks_wanted"] for one in decisions(tree(own("after_errors"), tools=broken)).values()} == {1}
+    found = decisions(tree(own("after_errors")))
+    assert {one["forks_wanted"] for one in found.values()} == {0}
+    assert {one["entropy"] for one in found.values()} == {None}, "it does not need it"
+    assert {one["fork_probability"] for one in found.values()} == {None}
+
+
+def test_a_function_that_needs_entropy_is_told_its_change(own):
+    found = decisions(tree(own("surer"))).values()
+    assert {one["forks_wanted"] for one in found} == {0, 1}
+    assert all(one["forks_wanted"] == (one["entropy_change"] < 0) for one in found)
+
+
+def test_what_a_function_does_wrong_ends_its_request_and_is_said(own):
+    found = tree(own("too_many"))
+    assert {one.finish for one in found.trajectories} == {FinishReason.ERROR}
+    detail = found.trajectories[0].detail
+    assert (
+        "marsrl.algo.branching.law = own_law:too_many returned 2; expected True, False or a number" in detail
+    )

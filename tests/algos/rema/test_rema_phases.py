@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, SuccessFilter
+from marsrl_verl.settings.rules import OwnFunction, RuleError
 
 
 def walk(phases: Phases, passes: int) -> list[tuple[str, bool, int]]:
@@ -100,3 +101,22 @@ def test_metrics_say_how_much_is_left():
         "filter/always_solved_share": 0.25,
         "filter/never_solved_share": 0.25,
     }
+
+
+def test_a_function_of_the_user_s_says_which_problems_are_kept(tmp_path, monkeypatch):
+    code = (
+        "def some(successes, samples):\n    return 0 < successes < samples\n\ndef rate(successes, samples):\n"
+    )
+    (tmp_path / "own_filter.py").write_text(code + "    return successes / samples\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = SuccessFilter(0.2, 0.8, OwnFunction("own_filter:some"))
+    for successes in range(11):
+        found.note(str(successes), successes, 10)
+    found.note("never asked", 0, 0)
+    assert [name for name in found.counts if found.keeps(name)] == [str(one) for one in range(1, 10)]
+    assert found.metrics()["filter/kept"] == 9
+    wrong = SuccessFilter(0.2, 0.8, OwnFunction("own_filter:rate"), {"a": [1, 4]})
+    with pytest.raises(
+        RuleError, match=r"filter.rule = own_filter:rate returned 0.25; expected True or False"
+    ):
+        wrong.keeps("a")

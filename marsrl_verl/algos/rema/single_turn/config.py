@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
+from marsrl_verl.settings.rules import Rule
 from marsrl_verl.settings.run_view import RunView
 
 PLAN, SOLUTION = "plan", "solution"
@@ -51,6 +52,23 @@ class PlanForm(Choice):
     """An object with `action` and `output`, decoded by a grammar."""
 
 
+class FilterRule(Choice):
+    """Which problems a phase trains, by what was counted."""
+
+    BOUNDS = "bounds"
+    """Those with a success rate between two bounds."""
+
+
+class Keeps(Protocol):
+    """Whether a problem is kept, by its successes in so many samples, one at least."""
+
+    def __call__(self, successes: int, samples: int) -> bool:
+        """See the class."""
+
+
+_RATE, _BOUNDS = "it is a success rate", Needs("rule", FilterRule.BOUNDS)
+
+
 class FilterConfig(Switched):
     """Prompt filtering: each phase begins with a pass that counts successes and trains nothing."""
 
@@ -58,9 +76,12 @@ class FilterConfig(Switched):
     """Ask in a phase's training passes the problems that its agent solves now and then; else all."""
     samples: int = limits(10, ge=1, why="a rate needs a sample")
     """Solutions (for the meta-thinking agent plans) of each problem that are counted."""
-    lowest: float = limits(0.2, ge=0.0, le=1.0, why="it is a success rate")
+    rule: Rule[FilterRule, Keeps] = FilterRule.BOUNDS
+    """Which problems are kept: those within `bounds`, or by a function of yours, (successes, samples) -> bool
+    (docs/new_method.md)."""
+    lowest: float = limits(0.2, ge=0.0, le=1.0, why=_RATE, needs=_BOUNDS)
     """Least success rate of a problem that is kept, itself included."""
-    highest: float = limits(0.8, ge=0.0, le=1.0, why="it is a success rate")
+    highest: float = limits(0.8, ge=0.0, le=1.0, why=_RATE, needs=_BOUNDS)
     """Largest one, itself included."""
 
 

@@ -11,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from marsrl_verl.algos.rema.prompts import REASONING
-from marsrl_verl.algos.rema.single_turn.config import Config, Process
+from marsrl_verl.algos.rema.single_turn.config import Config, FilterRule, Keeps, Process
 from marsrl_verl.algos.rema.single_turn.plans import key_of
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.schedule import Passes, Schedule, Trained, Unit
+from marsrl_verl.settings.rules import OwnFunction
+
+KEY = "marsrl.algo.filter.rule"
 
 
 @dataclass(slots=True)
@@ -86,10 +91,12 @@ class SuccessFilter:
 
     Args:
         lowest, highest: success rates between which a problem is kept, both included.
+        rule: a function of the user's that says it in their place.
     """
 
     lowest: float
     highest: float
+    rule: FilterRule | OwnFunction[Keeps] = FilterRule.BOUNDS
     counts: dict[str, list[int]] = field(default_factory=dict)
     """Problem -> successes and samples of this phase."""
 
@@ -102,9 +109,18 @@ class SuccessFilter:
         found[1] += samples
 
     def keeps(self, problem: str) -> bool:
-        """Whether its success rate is within the bounds; a problem without a sample is not kept."""
+        """Whether its success rate is within the bounds, or the function keeps it; a problem without a sample
+        is not kept."""
         successes, samples = self.counts.get(problem, (0, 0))
+        if isinstance(self.rule, OwnFunction):
+            return samples > 0 and self._own(self.rule, successes, samples)
         return samples > 0 and self.lowest <= successes / samples <= self.highest
+
+    def _own(self, rule: OwnFunction[Keeps], successes: int, samples: int) -> bool:
+        found = rule.call(KEY, successes, samples)
+        if not isinstance(found, bool | np.bool_):
+            raise rule.refuse(KEY, repr(found), "True or False")
+        return bool(found)
 
     def forget(self) -> None:
         """Begin anew: another agent is asked, or the same one with other weights."""
@@ -139,7 +155,8 @@ class PhaseSchedule(Schedule):
     def __init__(self, config: Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
         self.phases = Phases(config.phase_roles, config.episodes, config.filter.enabled, config.iterations)
-        self.filter = SuccessFilter(config.filter.lowest, config.filter.highest)
+        one = config.filter
+        self.filter = SuccessFilter(one.lowest, one.highest, one.rule)
 
     @classmethod
     def most_trained(cls, config: Config) -> int:
