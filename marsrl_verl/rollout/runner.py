@@ -124,6 +124,7 @@ class RolloutRunner:
             for one in output.trajectories:
                 check_plain(one.state, f"{one.trajectory_id}: state")
                 check_plain(one.events, f"{one.trajectory_id}: events")
+                check_plain([one.text, one.final_text, one.detail], f"{one.trajectory_id}: texts")
                 if not one.paused and (len(one.sequences) > 1 or not one.text):
                     self._add_texts(one)
             return output

@@ -173,7 +173,7 @@ class Episode:
             right: its grade; above 0.5 the problem is solved. A `Grade` also tells the answer that was found.
         """
         found = right.answer if isinstance(right, Grade) else None
-        self._answer = (text or "", None if right is None else float(right), found)
+        self._answer = (str(text or ""), None if right is None else float(right), found)
 
     def metric(self, name: str, value: float) -> None:
         """Sets a figure of the episode: its mean is logged, and reported of evaluations with an interval."""
@@ -181,11 +181,11 @@ class Episode:
 
     def note(self, **fields: Plain) -> None:
         """Adds an event to the trajectory's line in the rollout log."""
-        self._notes.append(fields)
+        self._notes.append(_plain(fields))
 
     def info(self, **fields: Plain) -> None:
         """Adds fields to the reward's result (`RewardResult.info`)."""
-        self._info |= fields
+        self._info |= _plain(fields)
 
     def end(
         self,
@@ -285,7 +285,9 @@ class Episode:
         if self._heard.get(agent.role, 0) > number:
             return
         self._heard[agent.role] = number + 1
-        messages = [{"role": "user", "content": heard}] if isinstance(heard, str) else heard
+        messages = [{"role": "user", "content": str(heard)}] if isinstance(heard, str) else heard
+        if messages is not None:
+            messages = [{name: str(value) for name, value in one.items()} for one in messages]
         if agent.speaker is None:
             self._open(agent, self.request.messages if messages is None else messages)
         elif not messages:
@@ -347,6 +349,12 @@ class Episode:
         if value is None:
             value = float(np.mean(list(self._rewards.values()))) if self._rewards else 0.0
         return RewardResult(value, info)
+
+
+def _plain(fields: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Messages and grades as what a checkpoint can hold."""
+    kinds: dict[type, Any] = {Said: str, Grade: float}
+    return {name: kinds.get(type(value), lambda same: same)(value) for name, value in fields.items()}
 
 
 class Workflow(ABC):

@@ -51,6 +51,7 @@ class TrialSettings:
         policies: of the roles.
         settings: the `marsrl` node.
         problem: what is asked.
+        problems: of a step, as configured.
     """
 
     cls: type[Method]
@@ -61,6 +62,7 @@ class TrialSettings:
     policies: PolicySet
     settings: Any
     problem: Problem
+    problems: int
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class Trial:
     """All that were completed."""
     rows: int = 0
     """Trained sequences."""
+    problems: float = 1.0
+    """Problems of a step as configured for each that this step asks: where one stands for several."""
     error: BaseException | None = None
     """What the method, its prompts, schedule or credit raised."""
 
@@ -169,6 +173,7 @@ def run_trial(trial: TrialSettings, *, full: bool = False) -> Trial:
         method = trial.cls(trial.config, _tools(trial))
         scheduler = Scheduler(method, Mode.SEQUENTIAL)
         runner = _runner(trial, script)
+        found.problems = trial.problems / max(1, method.schedule.problems_per_step(trial.problems))
         scheduler.start_step(1, [trial.problem])
         while requests := scheduler.next_round():
             script.asked |= {item.group_id: item for item in requests}
@@ -232,6 +237,7 @@ def _tools(trial: TrialSettings) -> MethodTools:
     return MethodTools(
         prompts=trial.prompts,
         tokenizer=trial.chat.tokenizer,
+        problems=trial.problems,
         policies={role: trial.policies.of(role).name for role in roles},
         frozen_roles=frozenset(role for role in roles if not trial.policies.of(role).trained),
         settings=trial.settings,

@@ -109,6 +109,7 @@ def _settings(ctx: Context) -> TrialSettings:
         policies=PolicySet(policies, roles),
         settings=settings,
         problem=problem,
+        problems=int(ctx.config.data.train_batch_size),
     )
 
 
@@ -137,7 +138,7 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
         return
     for name, stage in stages.items():
         sizes = [group.request.n for group in trial.groups if group.request.stage == name]
-        if sum(sizes) > stage.samples_per_problem:
+        if sum(sizes) > stage.samples_per_problem * trial.problems:
             yield _issue(
                 ctx,
                 f"In a trial a problem had {len(sizes)} groups of {max(sizes)} responses at stage {name}; "
