@@ -112,7 +112,7 @@ WRONG = {
     "WrongCredit": "WrongCredit.Credit: expected a class derived from Credit, found",
     "CreditRaises": "In a trial with scripted answers it raised AttributeError: 'Group' object has no "
     f"attribute 'nothing' (FOLDER/{FILE}",
-    "FewGroups": "In a trial a problem had 3 groups of 8 responses at stage talk; its Stage says 1 of 8",
+    "FewGroups": "In a trial a problem had 3 groups of 2 responses at stage talk; its Stage says 1 of 2",
     "OtherStage": "found stage talks, expected one of: talk",
 }
 

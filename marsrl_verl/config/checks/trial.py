@@ -20,7 +20,7 @@ from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.settings.blame import blamed
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.testing.client import CharacterTokenizer
-from marsrl_verl.testing.trial import Trial, TrialSettings, run_evaluation_trial, run_trial
+from marsrl_verl.testing.trial import GROUP_SIZE, Trial, TrialSettings, run_evaluation_trial, run_trial
 
 _NAME = "marsrl.algo.name"
 _PROBLEM = Problem("trial", "1 + 1 = ?", "2", row="trial")
@@ -102,7 +102,7 @@ def _settings(ctx: Context) -> TrialSettings:
     problem = next((report.first_problem for report in ctx.files if report.first_problem), _PROBLEM)
     return TrialSettings(
         cls=method,
-        config=settings.algo,
+        config=settings.algo.model_copy(update={"group_size": GROUP_SIZE}),
         prompts=ctx.prompts(),
         chat=ChatTokenizer(tokenizer, {}),
         sampling=sampling,
