@@ -60,8 +60,8 @@ class FileReport:
     rows: int = 0
     faults: dict[str, Fault] = field(default_factory=dict)
     """Rows that are no problem with an answer, by what is wrong with them."""
-    first_problem: Problem | None = None
-    """The one of the first sound row."""
+    shortest_problem: Problem | None = None
+    """The one whose chat has the fewest characters."""
     longest_question: str = ""
     """The question with the most characters."""
     longest_problem: Problem = NO_PROBLEM
@@ -126,7 +126,9 @@ def read_report(
         report.rows += 1
         try:
             problem = _problem(row, required, columns)
-            report.first_problem = report.first_problem or problem.problem
+            shortest = report.shortest_problem
+            if shortest is None or chat_characters(problem.problem) < chat_characters(shortest):
+                report.shortest_problem = problem.problem
             report.repaired += problem.repaired
             report.with_system += any(one["role"] == "system" for one in problem.problem.messages)
             texts = {} if row_texts is None else _texts(problem.problem, row_texts)

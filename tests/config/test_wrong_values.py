@@ -343,6 +343,10 @@ def test_a_check_that_breaks_is_a_message(checked, monkeypatch):
     monkeypatch.setattr(checks, "ROUNDS", ((broken_check,),))
     with pytest.raises(ConfigError) as caught:
         checked({})
+    assert "test_wrong_values.py, line" in str(caught.value), "the line of whoever wrote it"
+    monkeypatch.setattr(checks, "users_line", lambda error: None)
+    with pytest.raises(ConfigError) as caught:
+        checked({})
     assert_message(str(caught.value), "broken_check", "ZeroDivisionError: division by zero")
     assert "report it" in " ".join(str(caught.value).split())
 

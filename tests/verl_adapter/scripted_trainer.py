@@ -28,6 +28,7 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.evaluation.watch import Watch
+from marsrl_verl.settings.declaration import RoleSampling
 from marsrl_verl.testing.engine import Script
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
@@ -269,6 +270,8 @@ class ScriptedTrainer(RayMarsRLTrainer):
             self.config.trainer.resume_mode = "resume_path"
             self.config.trainer.resume_from_path = str(resume_from)
         self.settings = read_settings({"algo": {"name": "marsrl"}})
+        others = {role: RoleSampling() for role in roles if role not in self.settings.roles}
+        self.settings.roles = {**self.settings.roles, **others}
         for name, value in settings.items():
             setattr(self.settings.pipeline, name, value)
         self.settings.evaluation.every = every

@@ -99,7 +99,7 @@ def _settings(ctx: Context) -> TrialSettings:
     kinds = {name: one.kind for name, one in settings.policies.items()}
     kinds |= dict.fromkeys(adapters(ctx.config.actor_rollout_ref.rollout), PolicyKind.LORA)
     policies = [Policy(name, kinds.get(name, PolicyKind.MODEL)) for name in dict.fromkeys(roles.values())]
-    problem = next((report.first_problem for report in ctx.files if report.first_problem), _PROBLEM)
+    problem = next((report.shortest_problem for report in ctx.files if report.shortest_problem), _PROBLEM)
     return TrialSettings(
         cls=method,
         config=settings.algo.model_copy(update={"group_size": GROUP_SIZE}),
