@@ -61,7 +61,7 @@ class FileReport:
     faults: dict[str, Fault] = field(default_factory=dict)
     """Rows that are no problem with an answer, by what is wrong with them."""
     shortest_problem: Problem | None = None
-    """The one whose chat has the fewest characters."""
+    """The one of which prompts show the fewest characters."""
     longest_question: str = ""
     """The question with the most characters."""
     longest_problem: Problem = NO_PROBLEM
@@ -122,16 +122,17 @@ def read_report(
     required = (prompt_key, columns.answer.partition(".")[0], "data_source")
     report = FileReport(path, split, too_long=None if lengths is None else 0)
     seen = {} if seen is None else seen
+    shortest: int | None = None
     for row in _rows(path, required, ("ability", "extra_info")):
         report.rows += 1
         try:
             problem = _problem(row, required, columns)
-            shortest = report.shortest_problem
-            if shortest is None or chat_characters(problem.problem) < chat_characters(shortest):
-                report.shortest_problem = problem.problem
             report.repaired += problem.repaired
             report.with_system += any(one["role"] == "system" for one in problem.problem.messages)
             texts = {} if row_texts is None else _texts(problem.problem, row_texts)
+            size = chat_characters(problem.problem) + sum(map(len, texts.values()))
+            if shortest is None or size < shortest:
+                report.shortest_problem, shortest = problem.problem, size
             key = _key(problem.key, texts)
             first = seen.get(key)
             if first is None:

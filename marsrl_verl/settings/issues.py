@@ -92,6 +92,7 @@ def _wrap(prefix: str, text: str) -> list[str]:
         initial_indent=prefix,
         subsequent_indent=indent,
         break_long_words=False,
+        break_on_hyphens=False,  # paths and option names are copied
     )
     if len(lines) > _MAX_PARAGRAPH:
         lines = [*lines[: _MAX_PARAGRAPH - 1], lines[_MAX_PARAGRAPH - 1] + " …"]
