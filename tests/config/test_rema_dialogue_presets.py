@@ -30,7 +30,7 @@ def test_the_plan_of_dialogues(run, algo):
     assert (done.status, done.err) == (0, "")
     text = " ".join(done.out.split())
     assert "dialogues: up to 30 turns of two messages of up to 16 tokens" in text
-    assert "dialogue meta_thinking 1 32 512 yes" in text
+    assert "dialogue meta_thinking, reasoning 1 32 512 yes" in text
     assert "trained, at most 1,024" in text, "a row of each agent"
     assert (NO_CLIP in text) == (algo == "rema_released"), "a clip that can't act is reported"
     assert f"optimizer updates {4 if algo == 'rema' else 1}" in text

@@ -105,9 +105,7 @@ def test_a_tool_that_fails_ends_its_request_and_no_other():
     assert [one.trajectory_id for one in bad.trajectories] == ["bad/0#0", "bad/0#1"]
     for one in bad.trajectories:
         assert (one.finish, one.failed_by, one.comparable) == (FinishReason.ERROR, "Brittle", False)
-        assert one.detail.startswith(
-            "rollout program Brittle: KeyError: 'tool' (test_failed_programs.py, line"
-        )
+        assert one.detail.startswith(f"rollout program Brittle: KeyError: 'tool' ({__file__}, line")
         assert one.value == 0.0, "it is scored like whatever else has ended"
 
 
