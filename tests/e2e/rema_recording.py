@@ -1,6 +1,5 @@
 """Prompts that have the rollout worker that loads them write down what its engine is asked and answers: a
-line for each request, in the file that `ENGINE_RECORD` names. Each start of a run has its own: the
-workers of a killed one may write a little longer than it lives."""
+line for each request, in the file that `ENGINE_RECORD` names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A LoRA adapter for each role with real trainer and engine: what samples is what is trained, and a kill."""
+"""A LoRA adapter for each role with real trainer and engine: what samples is what is trained."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from training_runs import REPOSITORY, TrainingRun, train, train_and_kill
+from training_runs import REPOSITORY, TrainingRun, train
 
 from marsrl_verl.demo.assets import model_path
 from studies.tiny.tokenizer import ROLE_MARKERS, build_tokenizer
@@ -27,11 +27,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> TrainingRun:
-    """Killed after two steps, and resumed for a third."""
-    root = tmp_path_factory.mktemp("adapters")
-    train_and_kill(root, "adapters", 2, *SETTINGS, "trainer.total_training_steps=9")
-    resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=3")
-    return train(root, "adapters", *SETTINGS, *resume)
+    return train(tmp_path_factory.mktemp("runs"), "adapters", *SETTINGS, "trainer.total_training_steps=3")
 
 
 def test_the_engine_samples_with_the_adapters_that_the_trainer_has(run):

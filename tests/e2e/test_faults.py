@@ -1,146 +1,85 @@
-"""What dies, hangs or is told to end in a real run: Ray, FSDP2 and vLLM on CPU with the tiny model."""
+"""A real run on CPU with the tiny model (Ray, FSDP2 on gloo, vLLM, weight sync), and what dies, hangs or is
+told to end in it."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
-from training_runs import (
-    REPEATABLE,
-    REPOSITORY,
-    START_TIMEOUT_S,
-    STEPS,
-    TrainingRun,
-    command,
-    train,
-    train_and_kill,
-    wait_for_step,
+import torch
+from faults import (
+    LIMIT_S,
+    RESUME,
+    SETTINGS,
+    TRAINING_LIMIT_S,
+    interrupt,
+    kill_core,
+    kill_core_while_the_trainer_computes,
+    kill_rollout_worker,
+    rank,
+    stop_core,
+    stop_core_while_the_trainer_computes,
 )
+from training_runs import REPEATABLE, STEPS, TrainingRun, checkpoint_log_probs, train, train_and_kill
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500), pytest.mark.slow]
 
-LIMIT_S = 10
-TRAINING_LIMIT_S = 30
-"""A start on a busy machine takes some of it."""
-IDLE_PERCENT = 5.0
-SETTINGS = (
-    *REPEATABLE,
-    "trainer.save_freq=100",  # what is saved before the last step is saved because of a fault
-    f"marsrl.run.engine_timeout_s={LIMIT_S}",
-    f"marsrl.run.sync_timeout_s={LIMIT_S}",
-)
-RESUME = "marsrl.run.existing=resume"
-RECORD = "MARSRL_FAULTS"
-"""A file to which each fault writes a line, for `benchmarks.faults`."""
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> TrainingRun:
+    """One rank, pipelined, not interrupted."""
+    return train(tmp_path_factory.mktemp("runs"), "whole", *REPEATABLE)
 
 
-def note(fault: str, status: int, output: str, seconds: float) -> None:
-    """Write down what came of a fault, if a file is asked for."""
-    if RECORD in os.environ:
-        said = [
-            line for line in output.splitlines() if line.startswith(("The run ended: ", "The run was ended"))
-        ]
-        row = {"fault": fault, "status": status, "seconds": round(seconds, 1), "said": said}
-        with open(os.environ[RECORD], "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row) + "\n")
+def test_every_step_decodes_one_round_and_updates(whole_run):
+    metrics = whole_run.metrics()
+    assert sorted(metrics) == list(range(1, STEPS + 1))
+    assert {metrics[step]["rollout/rounds"] for step in metrics} == {1}
+    assert all(metrics[step]["actor/grad_norm"] > 0 for step in metrics if metrics[step]["training/updated"])
+    assert sum(metrics[step]["training/updated"] for step in metrics) >= STEPS - 1
 
 
-def engine_core(launcher: psutil.Process) -> psutil.Process:
-    """vLLM's core. Every process of a run is a fork of one template and looks like it; those of Ray have a
-    name, and of the other two the driver is the older one."""
-    forks = [
-        one for one in launcher.children(recursive=True) if "preload import serve" in " ".join(one.cmdline())
-    ]
-    template, driver, *cores = sorted(forks, key=lambda one: one.create_time())
-    assert template.ppid() == launcher.pid and driver.ppid() == template.pid
-    (core,) = cores
-    return core
+def test_stages_follow_one_another_from_step_to_step(whole_run):
+    assert {row["stage"] for row in whole_run.rollouts(1)} == {"solver"}
+    assert "verifier_1" in {row["stage"] for row in whole_run.rollouts(2)}
+    verifier = [row for row in whole_run.rollouts(2) if row["stage"] == "verifier_1"]
+    solver_samples = {row["trajectory"] for row in whole_run.rollouts(1)}
+    assert {row["parent"] for row in verifier} <= solver_samples
 
 
-def interrupt(
-    root: Path, name: str, after_step: int, fault: Callable[[psutil.Process], None], *overrides: str
-) -> tuple[int, str, float]:
-    """Start or resume a run and let something happen after a step; its status, its output, and the seconds
-    that it took to end. No process of it may be left."""
-    log = root / f"{name}.log"
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            command(root, name, *SETTINGS, *overrides),
-            cwd=REPOSITORY,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            wait_for_step(root / name, after_step, process, log)
-            launcher = psutil.Process(process.pid)
-            family = launcher.children(recursive=True)
-            began = time.monotonic()
-            fault(launcher)
-            status = process.wait(LIMIT_S + 60)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-    seconds = time.monotonic() - began
-    note(fault.__name__.replace("_", " "), status, log.read_text(), seconds)
-    _, left = psutil.wait_procs(family, timeout=10)
-    assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
-    return status, log.read_text(), seconds
+def test_engine_and_trainer_agree_before_and_after_the_weights_changed(whole_run):
+    # Step 1 samples with the first weights, later steps with synced ones. The trainer recomputes the
+    # log-probabilities of the sampled tokens with its own weights; float32 on both sides.
+    metrics = whole_run.metrics()
+    gaps = {step: one["rollout/log_prob_gap_max"] for step, one in metrics.items() if one["training/updated"]}
+    assert len(gaps) >= 2
+    assert max(gaps.values()) < 1e-3, gaps
 
 
-def stop_core(launcher: psutil.Process) -> None:
-    engine_core(launcher).suspend()
+def test_a_forgotten_sync_would_show(whole_run):
+    # The samples of step 3 come from the weights after step 2; those after step 1 say something else.
+    rows = [row for row in whole_run.rollouts(3) if row["stage"] == "solver" and row["token_ids"]]
+    synced = checkpoint_log_probs(whole_run.folder, 2, rows)
+    stale = checkpoint_log_probs(whole_run.folder, 1, rows)
+    differences = torch.cat([(a - b).abs() for a, b in zip(synced, stale, strict=True)])
+    assert differences.max() > 1e-2
 
 
-def kill_core(launcher: psutil.Process) -> None:
-    engine_core(launcher).kill()
+def test_samples_carry_the_version_that_sampled_them(whole_run):
+    for step in range(1, STEPS + 1):
+        assert {row["policy_version"] for row in whole_run.rollouts(step)} == {step - 1}
 
 
-def ray_process(launcher: psutil.Process, kind: str) -> psutil.Process:
-    """The first one of a class of actors; the trainer has one."""
-    return next(
-        one for one in launcher.children(recursive=True) if one.cmdline()[:1] and kind in one.cmdline()[0]
-    )
-
-
-def rank(launcher: psutil.Process) -> psutil.Process:
-    return ray_process(launcher, "ray::WorkerDict")
-
-
-def kill_rollout_worker(launcher: psutil.Process) -> None:
-    ray_process(launcher, "ray::RolloutWorker").kill()
-
-
-def kill_core_while_the_trainer_computes(launcher: psutil.Process) -> None:
-    while_the_trainer_computes(launcher, psutil.Process.kill)
-
-
-def stop_core_while_the_trainer_computes(launcher: psutil.Process) -> None:
-    while_the_trainer_computes(launcher, psutil.Process.suspend)
-
-
-def while_the_trainer_computes(launcher: psutil.Process, fault: Callable[[psutil.Process], None]) -> None:
-    """The trainer is held until vLLM's server, whose engine does nothing meanwhile, can know it."""
-    trains = rank(launcher)
-    trains.suspend()
-    try:
-        core = engine_core(launcher)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while core.cpu_percent(interval=1.0) > IDLE_PERCENT:  # the round is decoded to its end
-            assert time.monotonic() < deadline
-        fault(core)
-    finally:
-        trains.resume()
+def test_rewards_lose_kl_to_the_model_as_it_was_at_the_start(whole_run):
+    metrics = [one for _, one in sorted(whole_run.metrics().items()) if one["training/updated"]]
+    found = [one["actor/reward_kl_penalty"] for one in metrics]
+    assert found[0] == pytest.approx(0.0, abs=1e-8) and min(found[1:]) > 1e-6, found
+    coefficients = [one["actor/reward_kl_penalty_coeff"] for one in metrics]
+    # Far below its target the controller lowers it, by at most 0.2 % a row.
+    assert coefficients[0] == 0.001 and coefficients == sorted(set(coefficients), reverse=True)
 
 
 def batches(run: TrainingRun) -> dict[int, dict]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from test_faults import RESUME, interrupt, note
+from faults import RESUME, interrupt, note
 from training_runs import REPOSITORY, TrainingRun, checkpoint_weights, command
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint

@@ -1,5 +1,5 @@
 """Dialogues of two agents with real Ray, FSDP2 and vLLM on CPU: shared weights under a chat template that
-rewrites history, and an adapter or a whole model for each agent, trained in turn; each with a kill."""
+rewrites history, and an adapter for each agent, trained in turn, with a kill."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import torch
-from training_runs import TrainingRun, checkpoint_weights, train, train_and_kill
+from training_runs import TrainingRun, train, train_and_kill
 from transformers import AutoTokenizer
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES
@@ -59,34 +58,24 @@ def rewriting_model(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory) -> tuple[TrainingRun, Path]:
-    """Two steps with a kill between them, and the record of all that the engine was asked."""
+    """Two steps, and the record of all that the engine was asked."""
     root = tmp_path_factory.mktemp("dialogues")
-    killed_record, record = root / "killed.jsonl", root / "engine.jsonl"
-    model = rewriting_model(root / "model")
+    record, model = root / "engine.jsonl", rewriting_model(root / "model")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
-        words = (
+        patch.setenv("ENGINE_RECORD", str(record))
+        run = train(
+            root,
+            "shared",
             *SETTINGS,
             f"actor_rollout_ref.model.path={model}",
             "marsrl.prompts.target=rema_recording:RecordingPrompts",
             "marsrl.algo.mask_unfinished=false",
             "marsrl.algo.stop_when_truncated=false",
             "marsrl.algo.estimator=reinforce_pp",
+            "trainer.total_training_steps=2",
         )
-        patch.setenv("ENGINE_RECORD", str(killed_record))
-        killed = train_and_kill(root, "shared", 1, *words, "trainer.total_training_steps=9")
-        record.write_text(of_dialogues(killed_record, {row["trajectory"] for row in killed.rollouts(1)}))
-        patch.setenv("ENGINE_RECORD", str(record))
-        resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=2")
-        run = train(root, "shared", *words, *resume)
     return run, record
-
-
-def of_dialogues(record: Path, finished: set[str]) -> str:
-    """What was asked for these dialogues: others begin anew after the resume."""
-    lines = [line for line in record.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    names = [json.loads(line)["name"].removesuffix(f"/{REASONING}") for line in lines]
-    return "".join(line for line, name in zip(lines, names, strict=True) if name in finished)
 
 
 def sampled_parts(row: dict) -> list[int]:
@@ -187,21 +176,6 @@ def check_turns(run: TrainingRun, steps: int) -> None:
 
 def test_each_agents_adapter_is_trained_in_its_turn_also_after_a_kill(adapters):
     check_turns(adapters, STEPS)
-
-
-def test_each_agents_model_is_trained_in_its_turn_also_after_a_kill(tmp_path):
-    """Killed where the first turn ends; the second one's step begins from both models' checkpoints."""
-    rate = "actor_rollout_ref.actor.optim.lr=0.001"
-    train_and_kill(tmp_path, "models", 2, *IN_TURN, rate, "trainer.total_training_steps=9")
-    resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=3")
-    run = train(tmp_path, "models", *IN_TURN, rate, *resume)
-    check_turns(run, 3)
-    at = {(step, role): checkpoint_weights(run.folder, step, role) for step in (1, 2, 3) for role in ROLES}
-    for step in (2, 3):
-        for role in ROLES:
-            before, after = at[step - 1, role], at[step, role]
-            same = all(torch.equal(before[name], after[name]) for name in before)
-            assert same == (role != DUE[step]), f"step {step}, {role}"
 
 
 def test_no_end_token_stands_behind_finish_that_nobody_sampled(adapters):

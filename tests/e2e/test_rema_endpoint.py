@@ -1,4 +1,4 @@
-"""Dialogues with a frozen meta-thinking agent behind an endpoint: the other one is trained. With a kill."""
+"""Dialogues with a frozen meta-thinking agent behind an endpoint: the other one is trained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 from endpoints import endpoint
-from training_runs import TrainingRun, train, train_and_kill
+from training_runs import TrainingRun, train
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING
 
@@ -43,15 +43,9 @@ def way_back(messages: list[dict[str, str]]) -> str:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> TrainingRun:
-    """Killed after its first step, and resumed with the endpoint at another address."""
-    root = tmp_path_factory.mktemp("teacher")
-    with endpoint(way_back) as (url, asked):
-        words = (*SETTINGS, f"{TEACHER}.endpoint.base_urls=[{url}]", "trainer.total_training_steps=9")
-        train_and_kill(root, "teacher", 1, *words)
-        assert asked
     with endpoint(way_back) as (url, _):
         words = (*SETTINGS, f"{TEACHER}.endpoint.base_urls=[{url}]", "trainer.total_training_steps=2")
-        return train(root, "teacher", *words, "marsrl.run.existing=resume")
+        return train(tmp_path_factory.mktemp("runs"), "teacher", *words)
 
 
 def test_the_other_agent_is_trained_on_what_the_teacher_says(run):
