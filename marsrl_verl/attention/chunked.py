@@ -16,8 +16,8 @@ def chunked_column_sums(
     window: int | None = None,
     chunk: int = 256,
 ) -> torch.Tensor:
-    """(H, N) the weighted sums c_t of `StepLayout`, computed in float32 (float64 stays); 0 for tokens that are
-    not measured. Arguments as of `column_sums.ColumnSums`; `chunk`: queries at a time."""
+    """(H, N) the weighted sums c_t of `StepLayout`, computed in float32 (float64 stays), `chunk` queries at a
+    time; 0 for tokens that are not measured. Other arguments as of `column_sums.ColumnSums`."""
     total, heads, size = query.shape
     kv_heads = key.shape[1]
     kind = torch.promote_types(query.dtype, torch.float32)

@@ -69,8 +69,11 @@ class InfluenceCollector:
             self.layers += 1
 
     def by_step(self) -> torch.Tensor:
-        """(S,) FCI of the steps of all sequences in order; 0 where a step is not measured. Raises RuntimeError
-        if not all layers of the model were seen."""
+        """(S,) FCI of the steps of all sequences in order; 0 where a step is not measured.
+
+        Raises:
+            RuntimeError: not all layers of the model were seen.
+        """
         if self._largest is None:
             raise RuntimeError(
                 "no attention was seen in the forward pass: the model does not take its attention function "

@@ -137,7 +137,7 @@ def triton_lse(
     query: torch.Tensor, key: torch.Tensor, blocks: QueryBlocks, scale: float, *, window: int | None = None
 ) -> torch.Tensor:
     """(H, N) float32: the natural log-sum-exp of the scores of the queries in `blocks`, which come from
-    `plan_visits(…, query_block=LSE_QUERY_BLOCK)`, 0 for others. Other arguments as of `triton_column_sums`."""
+    `plan_visits(…, query_block=LSE_QUERY_BLOCK)`, 0 for others. Arguments as of `triton_column_sums`."""
     check_last_axis(query, key)
     total, heads, size = query.shape
     lse = torch.zeros(heads, total, dtype=torch.float32, device=query.device)
