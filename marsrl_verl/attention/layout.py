@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -52,8 +52,8 @@ class StepLayout:
     def to(self, device: torch.device | str) -> StepLayout:
         """The same layout with its tensors on another device."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: one for name, one in values.items() if isinstance(one, torch.Tensor)}
-        return replace(self, **{name: one.to(device) for name, one in tensors.items()})
+        tensors = {name: one.to(device) for name, one in values.items() if isinstance(one, torch.Tensor)}
+        return StepLayout(**values | tensors)
 
 
 def build_layout(

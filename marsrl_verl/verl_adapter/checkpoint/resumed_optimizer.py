@@ -23,7 +23,7 @@ def as_configured(loaded: Sequence[tuple[Optimizer, LambdaLR]]) -> Iterator[None
     """
     settings = []
     for optimizer, schedule in loaded:
-        # `defaults` has the constructor's arguments; whatever else a group holds is the optimizer's own state.
+        # `defaults` has the constructor's arguments; what else a group holds is the optimizer's own state.
         names = [name for name in optimizer.defaults if name != "lr"]
         groups = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
         settings.append((groups, list(schedule.base_lrs)))

@@ -2,10 +2,10 @@
 
 `global_step_N/marsrl.pt` holds the plugin's state, plain values and arrays alone. After verl has written
 weights, optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was
-interrupted and is passed over, a file that differs from it is refused by name. The seal is the last thing that
-is written and the first that is removed. Each rank reads the files that it wrote, the trainer's process the
-others. verl's tracker file, which names the step to resume from, is written in place; it is set anew from the
-seals before verl reads it.
+interrupted and is passed over, a file that differs from it is refused by name. The seal is the last thing
+that is written and the first that is removed. Each rank reads the files that it wrote, the trainer's process
+the others. verl's tracker file, which names the step to resume from, is written in place; it is set anew from
+the seals before verl reads it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _log.setLevel(logging.WARNING)
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Writes the plugin's state into a checkpoint folder, an array that occurs several times once. TypeError if
-    it holds what `load_state` would refuse."""
+    """Writes the plugin's state into a checkpoint folder, an array that occurs several times once. TypeError
+    if it holds what `load_state` would refuse."""
     buffer = io.BytesIO()
     torch.save({"version": STATE_VERSION, **_plain(state, "state", {})}, buffer)
     write_bytes_atomic(folder / STATE_NAME, buffer.getvalue())
@@ -137,8 +137,8 @@ def describe_shards(folder: Path, rank: int) -> dict[str, Facts]:
 
 
 def seal(folder: Path, shards: Shards | None = None) -> None:
-    """Declares a checkpoint folder complete; CheckpointError if something that a resume needs was not written.
-    Without `shards` all files are read here."""
+    """Declares a checkpoint folder complete; CheckpointError if something that a resume needs was not
+    written. Without `shards` all files are read here."""
     found = dict(shards(folder)) if shards is not None else {}
     found |= _describe(folder, [name for name in _files(folder) if name not in found])
     if missing := seals.missing_files(found):
@@ -201,8 +201,8 @@ def point_tracker_at_newest(root: Path, shards: Shards | None = None) -> int | N
 
 
 def set_aside_after(root: Path, step: int) -> list[Path]:
-    """Moves the complete checkpoints of later steps into `replaced/`, and returns where they are now: a resume
-    that takes the newest one would otherwise return to the run that was given up."""
+    """Moves the complete checkpoints of later steps into `replaced/`, and returns where they are now: a
+    resume that takes the newest one would otherwise return to the run that was given up."""
     moved: list[Path] = []
     for later in sorted((one for one in seals.sealed_steps(root) if one > step), reverse=True):
         folder = seals.step_folder(root, later)

@@ -50,8 +50,8 @@ def _tracking(config: DictConfig) -> Tracking:
 
 
 def logger_variables(folder: Path) -> dict[str, str]:
-    """The environment variables with which loggers write into a run's folder. What the user has set counts
-    more."""
+    """The environment variables with which loggers write into a run's folder, unless the user has set
+    them."""
     return {
         "TENSORBOARD_DIR": str(folder / "tensorboard"),
         "WANDB_DIR": str(folder),  # wandb makes a folder `wandb` in it
