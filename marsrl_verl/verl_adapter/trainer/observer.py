@@ -102,9 +102,8 @@ class TrainingObserver:
         self._writer.submit(lambda: self.folder.write_rollouts(step, lines, trained))
 
     def flush(self) -> None:
-        """Waits until all that was to be written is in the folder: before a checkpoint is sealed, which says
-        that the run can go on from it. OSError if something could not, FolderLostError if the folder is
-        gone."""
+        """Waits until all that was to be written is in the folder, before a checkpoint is sealed. OSError if
+        something could not be, FolderLostError if the folder is gone."""
         self._writer.flush()
         self.folder.require()
 

@@ -78,9 +78,8 @@ class PolicyTrainer(EngineTrainer):
 
     @contextmanager
     def _profiled(self) -> Iterator[None]:
-        """Has the ranks record the step where it is one of `global_profiler.steps`; a step that fails leaves
-        no profile. Upstream behaviour: verl's own loop, which this trainer replaces, starts and stops
-        them."""
+        """Has the ranks record the step where it is one of `global_profiler.steps`, unless it fails. Upstream
+        behaviour: verl's own loop, which this trainer replaces, starts and stops them."""
         steps = OmegaConf.select(self.config, "global_profiler.steps") or ()
         due = self.global_steps in steps
         self._start_profiling(due)
@@ -107,8 +106,9 @@ class PolicyTrainer(EngineTrainer):
                     share = self.settings.training.share_prefixes and probe.shares_prefixes
                     layout_of = functools.partial(self._batch_layout, share=share)
                     for part in arrange(groups, refs, layout_of).parts:
-                        compute, version = self._workers(part.policy), self.policies.version(part.policy)
-                        run_probe(probe, part, compute.compute_log_prob, self._temperatures, version)
+                        compute_log_prob = self._workers(part.policy).compute_log_prob
+                        version = self.policies.version(part.policy)
+                        run_probe(probe, part, compute_log_prob, self._temperatures, version)
                         check_probed(part)
 
     def _due_policies(self) -> frozenset[str]:

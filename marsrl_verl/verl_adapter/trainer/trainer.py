@@ -181,9 +181,8 @@ class RayMarsRLTrainer(EndingTrainer):
     # --- hooks of a step ----------------------------------------------------------------------
 
     def _fit_get_batch(self, step: int, *, ahead: bool = False) -> bool:
-        """Opens `step`: new problems join the first stage, unless enough of them still wait there. Returns
-        whether it is open: `ahead` of the training of the step before, no step is opened that begins a pass
-        of a method with drained passes."""
+        """Opens `step`: new problems join the first stage, unless enough of them still wait there. False if
+        it would begin a drained pass `ahead` of the training of the step before."""
         if self.scheduler.open_step == step:
             return True  # opened in the step before, by overlap
         count, admits = self._problems_per_step(), self.method.schedule.admits
