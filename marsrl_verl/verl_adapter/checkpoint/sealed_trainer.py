@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import open_dict
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
-from marsrl_verl.reporting.seal import remedy
+from marsrl_verl.reporting.seal import remedy, step_folder
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
 
@@ -42,7 +42,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
         `global_steps`; None: as it is now.
         """
         root = Path(self.config.trainer.default_local_dir)
-        folder = root / f"global_step_{self.global_steps}"
+        folder = step_folder(root, self.global_steps)
         checkpoint.without_lock_files()
         try:
             checkpoint.unseal(folder)
@@ -113,4 +113,4 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
     def _resumed_folder(self) -> Path:
         if self.config.trainer.resume_mode == "resume_path":
             return Path(self.config.trainer.resume_from_path)
-        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        return step_folder(Path(self.config.trainer.default_local_dir), self.global_steps)

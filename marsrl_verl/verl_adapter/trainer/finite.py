@@ -14,6 +14,7 @@ import numpy as np
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, RESPONSE_MASK
 from marsrl_verl.core.sequence import TRAINER_LOG_PROBS
+from marsrl_verl.reporting.seal import step_folder
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.batch import PolicyBatch
 
@@ -95,7 +96,7 @@ def keep_sound(found: NotFiniteError, step: int, since: int, root: Path) -> NotF
     good = checkpoint.newest_sealed(root) if root.is_dir() else None
     where = "There is no checkpoint from before"
     if good is not None:
-        where = f"The last good checkpoint is {root / f'global_step_{good}'}"
+        where = f"The last good checkpoint is {step_folder(root, good)}"
     if moved:
         where += f"; those with spoiled weights are now in {root / checkpoint.SET_ASIDE}"
     advice = "Lower the learning rate (actor_rollout_ref.actor.optim.lr) before you go on"
