@@ -66,12 +66,7 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
         """As upstream; with `share_prefixes`, rows with a common beginning are in one micro-batch."""
         if not sharing(data):
             return super().forward_backward_batch(data, loss_function, forward_only)
-        config = _model_config(self)
-        if others := layer_kinds(config) - {FULL}:
-            raise ValueError(
-                f"marsrl.training.share_prefixes: {type(config).__name__} has layers of {sorted(others)}, "
-                "for which there is no mask of a prefix tree; set it to false"
-            )
+        self._refuse_what_shares_nothing()
         # Micro-batches are cut by tokens, and verl puts the rows back in order where it knows that.
         tu.assign_non_tensor(data, use_dynamic_bsz=True)
         with _micro_batches_by_prefix(padded_cost if self._dense() else packed_cost, self._joins()):
@@ -136,6 +131,14 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
 
     def _joins(self) -> Joins:
         return joins_where_cheaper(_model_config(self).hidden_size) if self._dense() else always_joins
+
+    def _refuse_what_shares_nothing(self) -> None:
+        config = _model_config(self)
+        if others := layer_kinds(config) - {FULL}:
+            raise ValueError(
+                f"marsrl.training.share_prefixes: {type(config).__name__} has layers of {sorted(others)}, "
+                "for which there is no mask of a prefix tree; set it to false"
+            )
 
 
 def computed_tokens(metrics: dict[str, Any], updates: int) -> float:

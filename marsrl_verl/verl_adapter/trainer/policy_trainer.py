@@ -18,7 +18,7 @@ from verl.utils.py_functional import rename_dict
 
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.core.credit import LossSpec
-from marsrl_verl.core.method import Method, StepView, trained_rows
+from marsrl_verl.core.method import Method, Probe, StepView, trained_rows
 from marsrl_verl.core.rows import (
     ADVANTAGES,
     ENTROPIES,
@@ -106,10 +106,15 @@ class PolicyTrainer(EngineTrainer):
                     share = self.settings.training.share_prefixes and probe.shares_prefixes
                     layout_of = functools.partial(self._batch_layout, share=share)
                     for part in arrange(groups, refs, layout_of).parts:
-                        compute_log_prob = self._workers(part.policy).compute_log_prob
-                        version = self.policies.version(part.policy)
-                        run_probe(probe, part, compute_log_prob, self._temperatures, version)
-                        check_probed(part)
+                        self._run_probe(probe, part)
+
+    def _run_probe(self, probe: Probe, part: PolicyBatch) -> None:
+        compute_log_prob, version = (
+            self._workers(part.policy).compute_log_prob,
+            self.policies.version(part.policy),
+        )
+        run_probe(probe, part, compute_log_prob, self._temperatures, version)
+        check_probed(part)
 
     def _due_policies(self) -> frozenset[str]:
         """The policies that this step trains."""
