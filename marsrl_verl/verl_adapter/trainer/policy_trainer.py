@@ -17,8 +17,10 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 
 from marsrl_verl.config.batching import optimizer_updates
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.method import Method, Probe, StepView, trained_rows
+from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.rows import (
     ADVANTAGES,
     ENTROPIES,
@@ -58,7 +60,9 @@ from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
 class PolicyTrainer(EngineTrainer):
     """The hooks of a step between its last round and the sync."""
 
+    settings: MarsRLConfig
     method: Method
+    policies: PolicySet
     scheduler: Scheduler
     global_steps: int
     metrics: dict[str, float]
