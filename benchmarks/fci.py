@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from benchmarks.fci_definition import attention_matrix, influence_by_definition
 from benchmarks.record import options, write_json
 from benchmarks.timing import measured, tensor_machine
 from marsrl_verl.attention.blocks import plan_visits
 from marsrl_verl.attention.chunked import chunked_column_sums
 from marsrl_verl.attention.column_sums import step_influence
 from marsrl_verl.attention.layout import StepLayout, build_layout
-from marsrl_verl.attention.reference import attention_matrix, influence_by_definition
 
 SHAPES = {"1.5B": (12, 2, 128), "7B": (28, 4, 128)}
 """Query heads, key heads and head size of Qwen2.5's and DeepSeek-R1-Distill-Qwen's models."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from marsrl_verl.attention.layout import NEVER, StepLayout
 
 
-@dataclass(frozen=True, slots=True)
-class KeyBlocks:
+class KeyBlocks(NamedTuple):
     """Blocks of keys with at least one measured token and one query that counts for it; (P,) int32 each."""
 
     key_start: torch.Tensor
@@ -26,8 +25,7 @@ class KeyBlocks:
     """One past the last query of the sequence."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryBlocks:
+class QueryBlocks(NamedTuple):
     """Blocks of queries that count for some measured key; (P,) int32 each."""
 
     query_start: torch.Tensor
@@ -36,8 +34,7 @@ class QueryBlocks:
     """First token of the sequence: a softmax runs over all of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class VisitPlan:
+class VisitPlan(NamedTuple):
     """What the two kernels visit for one layout."""
 
     keys: KeyBlocks
@@ -45,14 +42,8 @@ class VisitPlan:
 
 
 def plan_visits(layout: StepLayout, *, key_block: int, query_block: int) -> VisitPlan:
-    """Cut every sequence into blocks and leave out those that add nothing.
-
-    Args:
-        layout: sequences and steps.
-        key_block: keys of a program of the column sums.
-        query_block: queries of a program of the log-sum-exp.
-    """
-    device = layout.query_steps.device
+    """Cuts every sequence into blocks of so many keys (column sums) and queries (log-sum-exp), and leaves out
+    those that add nothing."""
     all_steps, all_keys = layout.query_steps.cpu(), layout.key_steps.cpu()
     keys: list[list[int]] = []
     queries: list[tuple[int, int, int]] = []
@@ -73,10 +64,8 @@ def plan_visits(layout: StepLayout, *, key_block: int, query_block: int) -> Visi
         queries += [
             (low, min(low + query_block, end), start) for low in range(first_of_all, end, query_block)
         ]
-    return VisitPlan(
-        KeyBlocks(*_columns(keys, 5, device)),
-        QueryBlocks(*_columns(queries, 3, device)),
-    )
+    device = layout.query_steps.device
+    return VisitPlan(KeyBlocks(*_columns(keys, 5, device)), QueryBlocks(*_columns(queries, 3, device)))
 
 
 def _columns(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> list[torch.Tensor]:

@@ -16,27 +16,17 @@ def chunked_column_sums(
     window: int | None = None,
     chunk: int = 256,
 ) -> torch.Tensor:
-    """The weighted sums c_t of `StepLayout`, computed in float32 (float64 stays).
-
-    Args:
-        query: (N, H, D), after the position embedding.
-        key: (N, H_kv, D), H a multiple of H_kv.
-        layout: sequences and steps on the axis of N tokens.
-        scale: factor of the scores.
-        window: length of a sliding window; None: every earlier token is seen.
-        chunk: queries at a time.
-
-    Returns:
-        (H, N); 0 for tokens that are not measured.
-    """
+    """(H, N) the weighted sums c_t of `StepLayout`, computed in float32 (float64 stays), `chunk` queries at a
+    time; 0 for tokens that are not measured. Other arguments as of `column_sums.ColumnSums`."""
     total, heads, size = query.shape
     kv_heads = key.shape[1]
     kind = torch.promote_types(query.dtype, torch.float32)
     sums = torch.zeros(heads, total, dtype=kind, device=query.device)
     for start, end in zip(layout.starts, layout.ends, strict=True):
-        first, last_key = _needed(layout, start, end)
-        if first is None:
+        needed = _needed(layout, start, end)
+        if needed is None:
             continue
+        first, last_key = needed
         keys = key[start:end].to(kind).permute(1, 2, 0)  # (H_kv, D, T)
         for low in range(first, end, chunk):
             high = min(low + chunk, end)
@@ -54,14 +44,12 @@ def chunked_column_sums(
     return sums
 
 
-def _needed(layout: StepLayout, start: int, end: int) -> tuple[int | None, int]:
-    """The first query of a sequence that counts for a measured key, and one past the last measured key;
-    (None, start) where there is none."""
+def _needed(layout: StepLayout, start: int, end: int) -> tuple[int, int] | None:
+    """The first query of a sequence that counts for a measured key, and one past the last measured key."""
     steps, keys = layout.query_steps[start:end], layout.key_steps[start:end]
-    counted = keys + layout.delta <= steps[-1]
-    if not bool(counted.any()):
-        return None, start
-    measured = torch.nonzero(counted).flatten()
+    measured = torch.nonzero(keys + layout.delta <= steps[-1]).flatten()
+    if not len(measured):
+        return None
     queries = torch.nonzero(steps >= keys[measured[0]] + layout.delta).flatten()
     return start + int(queries[0]), start + int(measured[-1]) + 1
 

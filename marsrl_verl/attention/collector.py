@@ -1,10 +1,9 @@
 """Collect FCI from a model's own forward pass, through transformers' registry of attention functions.
 
-No model file is edited: for the length of a `with` block, the attention function that the model is
-configured with is wrapped by one that calls it and then reads the same queries and keys. Any architecture
-works whose layers all take their attention from the registry and let a token see the earlier ones of its
-sequence, or a window of them; another one is refused. Outside of the block nothing is registered and nothing
-is paid for.
+For the length of a `with` block, the attention function that the model is configured with is wrapped by one
+that calls it and then reads the same queries and keys. Any architecture works whose layers all take their
+attention from the registry and let a token see the earlier ones of its sequence, or a window of them; another
+one is refused.
 """
 
 from __future__ import annotations
@@ -51,14 +50,10 @@ class InfluenceCollector:
         window: int | None = None,
         flash: FlashLse | None = None,
     ) -> None:
-        """Take in one layer's queries (B, H, T, D) and keys (B, H_kv, T, D), both after the position
-        embedding; B x T is the layout's axis of tokens.
+        """Takes in one layer's queries (B, H, T, D) and keys (B, H_kv, T, D); B x T is the layout's axis of
+        tokens, the other arguments are those of `ColumnSums`.
 
         Args:
-            query: the queries.
-            key: the keys.
-            scale: factor of the scores.
-            window: length of a sliding window; None: every earlier token is seen.
             flash: what flash-attention said of its softmax. Not used where it ran on other tokens, as on
                 padded rows, from which transformers takes the padding first.
         """
@@ -77,8 +72,7 @@ class InfluenceCollector:
         """(S,) FCI of the steps of all sequences in order; 0 where a step is not measured.
 
         Raises:
-            RuntimeError: not all layers of the model were seen, so that the attention of some does not come
-                from the registry.
+            RuntimeError: not all layers of the model were seen.
         """
         if self._largest is None:
             raise RuntimeError(
@@ -123,7 +117,12 @@ def collect_influence(
     config: Any = model.config
     name = str(config._attn_implementation)
     original = _function(name, config)
-    _refuse_other_layers(config)
+    if others := without_influence(config):
+        raise ValueError(
+            f"{type(config).__name__} (model type {config.model_type}) has layers of {others}: FCI is "
+            f"computed for {sorted(MEASURED)} only, and the largest influence over a part of the layers is "
+            "not FCI"
+        )
     collector = InfluenceCollector(layout, hidden_layers(config), backend)
     check_mask = MaskCheck(layout)
 
@@ -138,8 +137,9 @@ def collect_influence(
     ) -> Any:
         result = original(module, query, key, value, attention_mask, *args, **kwargs)
         _refuse_other_attention(module, query, key, kwargs)
-        scale, window = kwargs.get("scaling"), _window(kwargs)
+        scale, window = kwargs.get("scaling"), kwargs.get("sliding_window")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+        window = None if window is None else int(window)
         collector.add_layer(query, key, scale, window, tap.take())
         length = query.shape[2]
         if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4:
@@ -164,15 +164,6 @@ def _function(name: str, config: Any) -> Callable[..., Any]:
             f"attention function {name!r} is not in transformers' registry, found {sorted(registry)}"
         )
     return registry[name]
-
-
-def _refuse_other_layers(config: Any) -> None:
-    if others := without_influence(config):
-        raise ValueError(
-            f"{type(config).__name__} (model type {config.model_type}) has layers of {others}: FCI is "
-            f"computed for {sorted(MEASURED)} only, and the largest influence over a part of the layers is "
-            "not FCI"
-        )
 
 
 def _refuse_other_attention(
@@ -206,11 +197,6 @@ def _registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
             del local[name]
         else:
             local[name] = before
-
-
-def _window(kwargs: dict[str, Any]) -> int | None:
-    window = kwargs.get("sliding_window")
-    return None if window is None else int(window)
 
 
 def _token_first(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """Take the log-sum-exp of the attention scores from flash-attention's own forward pass.
 
-flash-attention computes it anyway and returns it when asked; transformers asks for the output alone. For the
-length of a `with` block transformers is given flash-attention's functions with that question added. This
+flash-attention computes it anyway and returns it when asked; transformers asks for the output alone. This
 spares the pass over the scores that `lse_kernel.py` needs.
 """
 
@@ -43,8 +42,8 @@ class LseTap:
         return latest
 
     def listen(self, function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """`function` with its log-sum-exp kept here. Functions that do not take the question, such as those
-        of other devices, are left as they are."""
+        """`function` with its log-sum-exp kept here, unless it does not take the question, as on other
+        devices."""
         if function is None or _ASKED_BY not in inspect.signature(function).parameters:
             return function
 

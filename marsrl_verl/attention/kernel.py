@@ -165,23 +165,18 @@ def triton_column_sums(
     *,
     window: int | None = None,
 ) -> torch.Tensor:
-    """The weighted sums c_t of `StepLayout`.
+    """(H, N) float32: the weighted sums c_t of `StepLayout`; 0 for tokens that are not measured.
 
     Args:
-        query: (N, H, D) bf16, fp16 or fp32, after the position embedding; the last axis contiguous.
-        key: (N, H_kv, D) of the same type, H a multiple of H_kv; the last axis contiguous.
-        lse: (H, N) float32: the natural log-sum-exp of every query's scores, as the attention's forward
-            pass has it; needed from the first query that counts.
-        layout: sequences and steps, delta included.
+        query, key: as of `column_sums.ColumnSums`, bf16, fp16 or fp32; the last axis contiguous.
+        lse: (H, N) float32: the natural log-sum-exp of every query's scores, needed from the first query that
+            counts.
+        layout: sequences and steps.
         blocks: what to visit, from `plan_visits(layout, key_block=KEY_BLOCK, …)`.
-        scale: factor of the scores.
-        window: length of a sliding window; None: every earlier token is seen.
-
-    Returns:
-        (H, N) float32; 0 for tokens that are not measured.
+        scale, window: as of `column_sums.ColumnSums`.
     """
     check_token_axis(query, key, layout)
-    _check_last_axis(query, key)
+    check_last_axis(query, key)
     total, heads, size = query.shape
     sums = torch.zeros(heads, total, dtype=torch.float32, device=query.device)
     count = blocks.key_start.numel()
@@ -196,15 +191,9 @@ def triton_column_sums(
         layout.query_steps,
         layout.key_steps,
         sums,
-        blocks.key_start,
-        blocks.key_end,
-        blocks.query_start,
-        blocks.full_start,
-        blocks.query_end,
-        query.stride(0),
-        query.stride(1),
-        key.stride(0),
-        key.stride(1),
+        *blocks,
+        *query.stride()[:2],
+        *key.stride()[:2],
         offsets.stride(0),
         sums.stride(0),
         scale * LOG2_E,
@@ -229,8 +218,7 @@ def launch_options(dtype: torch.dtype, size: int, *, interpreted: bool) -> dict[
     """How a kernel is built for queries and keys of a type and head size.
 
     By default float32 would be rounded to TF32, which has ten bits. "ieee" leaves the tensor cores and does
-    not fit into the registers; three products of TF32 ("tf32x3") are about as exact. Half precision is
-    multiplied exactly in any case.
+    not fit into the registers; three products of TF32 ("tf32x3") are about as exact.
     """
     single = dtype == torch.float32
     return {
@@ -244,7 +232,8 @@ def launch_options(dtype: torch.dtype, size: int, *, interpreted: bool) -> dict[
     }
 
 
-def _check_last_axis(query: torch.Tensor, key: torch.Tensor) -> None:
+def check_last_axis(query: torch.Tensor, key: torch.Tensor) -> None:
+    """Raises ValueError unless the kernels can read the queries' and keys' last axis."""
     size = query.shape[2]
     if size not in (16, 32, 64, 128, 256):
         raise ValueError(f"head size {size} has no kernel, expected 16, 32, 64, 128 or 256")

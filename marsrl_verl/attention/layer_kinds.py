@@ -11,12 +11,8 @@ MEASURED = frozenset({FULL, SLIDING})
 
 
 def layer_kinds(config: Any) -> frozenset[str]:
-    """Kinds of the layers, in transformers' words (`full_attention`, `linear_attention`, …).
-
-    Args:
-        config: a transformers configuration, or the content of a `config.json`. Of a model of texts and
-            images it is the text model's part that counts.
-    """
+    """Kinds of the layers, in transformers' words, of a transformers configuration or the content of a
+    `config.json`. Of a model of texts and images it is the text model's part that counts."""
     text = _text_part(config)
     named = _get(text, "layer_types") or _get(text, "layers_block_type")
     if named:
@@ -35,11 +31,7 @@ def without_influence(config: Any) -> list[str]:
 
 
 def hidden_layers(config: Any) -> int:
-    """How many layers the (text) model has.
-
-    Raises:
-        ValueError: the configuration does not say.
-    """
+    """Number of layers of the (text) model. Raises ValueError if the configuration does not say."""
     count = _get(_text_part(config), "num_hidden_layers")
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"{type(config).__name__} has num_hidden_layers = {count}, expected 1 or more")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -49,25 +49,11 @@ class StepLayout:
         """Tokens on the axis, gaps included (N)."""
         return int(self.query_steps.numel())
 
-    def measured_steps(self) -> torch.Tensor:
-        """(S,) bool: the steps whose influence is measured."""
-        first = self.token_index[torch.cumsum(self.step_lengths, 0) - self.step_lengths]
-        return self.key_steps[first] != NEVER
-
     def to(self, device: torch.device | str) -> StepLayout:
         """The same layout with its tensors on another device."""
-        moved = {
-            name: getattr(self, name).to(device)
-            for name in (
-                "query_steps",
-                "key_steps",
-                "weights",
-                "step_of_token",
-                "token_index",
-                "step_lengths",
-            )
-        }
-        return StepLayout(self.starts, self.ends, delta=self.delta, **moved)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: one.to(device) for name, one in values.items() if isinstance(one, torch.Tensor)}
+        return StepLayout(**values | tensors)
 
 
 def build_layout(
@@ -97,7 +83,6 @@ def build_layout(
     if sequence_ids is None:
         rows = step_ids if step_ids.dim() == 2 else step_ids[None]
         sequence_ids = torch.arange(rows.shape[0]).repeat_interleave(rows.shape[1])
-    device = step_ids.device
     steps = step_ids.reshape(-1).cpu().to(torch.int64)
     eligible = measured.reshape(-1).cpu().bool()
     sequences = sequence_ids.reshape(-1).cpu().to(torch.int64)
@@ -116,8 +101,7 @@ def build_layout(
         raise ValueError(f"step number {int(partly[0])} is measured for a part of its tokens only")
     weights = torch.zeros(len(steps), dtype=torch.float32)
     weights[index] = 1.0 / lengths[number].float()
-    inside = steps != OUTSIDE
-    key_steps = torch.where(eligible & inside, steps, torch.tensor(NEVER))
+    key_steps = torch.where(eligible & (steps != OUTSIDE), steps, torch.tensor(NEVER))
     return StepLayout(
         tuple(starts),
         tuple(ends),
@@ -128,14 +112,13 @@ def build_layout(
         token_index=index,
         step_lengths=lengths,
         delta=delta,
-    ).to(device)
+    ).to(step_ids.device)
 
 
 def _spans(sequences: torch.Tensor, index: torch.Tensor) -> tuple[list[int], list[int]]:
     owner = sequences[index]
-    change = torch.nonzero(owner[1:] != owner[:-1]).flatten() + 1
-    begins = [0, *change.tolist()]
-    stops = [*change.tolist(), len(index)]
+    bounds = [0, *(torch.nonzero(owner[1:] != owner[:-1]).flatten() + 1).tolist(), len(index)]
+    begins, stops = bounds[:-1], bounds[1:]
     starts = [int(index[begin]) for begin in begins]
     ends = [int(index[stop - 1]) + 1 for stop in stops]
     seen: set[int] = set()

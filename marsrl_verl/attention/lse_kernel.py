@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from marsrl_verl.attention.blocks import QueryBlocks
-from marsrl_verl.attention.kernel import LOG2_E, _check_last_axis, launch_options, walked_block
+from marsrl_verl.attention.kernel import LOG2_E, check_last_axis, launch_options, walked_block
 
 LSE_QUERY_BLOCK = 128
 
@@ -136,16 +136,9 @@ def _lse_kernel(
 def triton_lse(
     query: torch.Tensor, key: torch.Tensor, blocks: QueryBlocks, scale: float, *, window: int | None = None
 ) -> torch.Tensor:
-    """The natural log-sum-exp of every planned query's scores, (H, N) float32; 0 for other queries.
-
-    Args:
-        query: (N, H, D), last axis contiguous.
-        key: (N, H_kv, D) of the same type, last axis contiguous.
-        blocks: the queries that are needed, from `plan_visits(…, query_block=LSE_QUERY_BLOCK)`.
-        scale: factor of the scores.
-        window: length of a sliding window; None: every earlier token is seen.
-    """
-    _check_last_axis(query, key)
+    """(H, N) float32: the natural log-sum-exp of the scores of the queries in `blocks`, which come from
+    `plan_visits(…, query_block=LSE_QUERY_BLOCK)`, 0 for others. Arguments as of `triton_column_sums`."""
+    check_last_axis(query, key)
     total, heads, size = query.shape
     lse = torch.zeros(heads, total, dtype=torch.float32, device=query.device)
     count = blocks.query_start.numel()
@@ -155,13 +148,9 @@ def triton_lse(
         query,
         key,
         lse,
-        blocks.query_start,
-        blocks.query_end,
-        blocks.key_start,
-        query.stride(0),
-        query.stride(1),
-        key.stride(0),
-        key.stride(1),
+        *blocks,
+        *query.stride()[:2],
+        *key.stride()[:2],
         lse.stride(0),
         scale * LOG2_E,
         window or 0,

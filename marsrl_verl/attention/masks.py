@@ -13,26 +13,20 @@ _HIDDEN = -1e4
 
 
 class MaskCheck:
-    """Compares the masks of a pass with causal attention inside the layout's sequences.
-
-    Layers share their masks, so each of them is looked at once.
-    """
+    """Compares the masks of a pass, each once, with causal attention inside the layout's sequences."""
 
     def __init__(self, layout: StepLayout) -> None:
         self._layout = layout
         self._seen: list[tuple[torch.Tensor, int | None]] = []
 
     def __call__(self, mask: torch.Tensor, length: int, window: int | None) -> None:
-        """Look at a dense mask.
+        """Raises ValueError if tokens see others than the earlier ones of their sequence (in the window).
 
         Args:
             mask: (B or 1, H or 1, T, T): bool, true where a query sees a key, or numbers that are added to
                 the scores.
             length: T, tokens of a row; the rows end to end are the layout's axis.
             window: length of a sliding window; None: every earlier token is seen.
-
-        Raises:
-            ValueError: tokens see others than the earlier ones of their sequence (in the window).
         """
         if any(mask is one and window == its_window for one, its_window in self._seen):
             return
@@ -42,11 +36,8 @@ class MaskCheck:
         self._seen.append((mask, window))
 
     def without_mask(self, length: int, window: int | None) -> None:
-        """What sdpa does without a mask: all earlier tokens of the row are seen.
-
-        Raises:
-            ValueError: a row has several sequences, or one that is longer than the window.
-        """
+        """Raises ValueError if a row has several sequences, or one that is longer than the window: without a
+        mask sdpa lets all earlier tokens of the row be seen."""
         spans = list(zip(self._layout.starts, self._layout.ends, strict=True))
         if any(start % length for start, _ in spans):
             raise _refused("all earlier tokens of the row", "those of its own sequence")

@@ -73,12 +73,7 @@ class InfluenceMeasure:
 
 
 def influence_layout(rows: MeasuredRows, delta: int) -> StepLayout:
-    """The steps of the rows as the model sees these; the prompt is a row's step 0.
-
-    Args:
-        rows: with `step_ids` and `step_measured`.
-        delta: least distance in steps.
-    """
+    """The steps of the rows as the model sees these; the prompt is a row's step 0."""
     total, lengths = int(rows.offsets[-1]), rows.offsets.diff()
     owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     column = torch.arange(total) - rows.offsets[:-1][owner]

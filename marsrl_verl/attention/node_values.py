@@ -25,17 +25,9 @@ class NodeValues(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, logits: torch.Tensor, before: torch.Tensor, tokens: torch.Tensor, entropy: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Args:
-            ctx: autograd's.
-            logits: (M, V) of M places.
-            before: (N,) the place whose distribution each node's token is taken from.
-            tokens: (N,) the nodes' tokens.
-            entropy: whether entropies are wanted.
-
-        Returns:
-            (N,) log-probabilities and (M,) entropies in nats (zeros where not wanted), float32 or double.
-        """
+        """(N,) log-probabilities and (M,) entropies in nats (zeros where not wanted), float32 or double, from
+        the logits (M, V) of M places; `before` (N,) is the place whose distribution each of the nodes'
+        `tokens` (N,) is taken from."""
         parts = [_statistics(chunk, entropy) for chunk in logits.split(CHUNK)]
         normalisers = torch.cat([part[0] for part in parts])
         entropies = torch.cat([part[1] for part in parts])

@@ -6,7 +6,7 @@ so logits, and with them every gradient, are those of the sequences one by one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -34,9 +34,7 @@ class TreeLayout:
 
     def to(self, device: torch.device | str | int) -> TreeLayout:
         """The layout on a device."""
-        return TreeLayout(
-            *(x.to(device) for x in (self.input_ids, self.position_ids, self.ends, self.places))
-        )
+        return TreeLayout(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def packed_layout(tree: PrefixTree, *, pad_token_id: int = 0) -> TreeLayout:
@@ -78,11 +76,8 @@ def dense_mask(layout: TreeLayout) -> torch.Tensor:
 
 
 def block_mask(layout: TreeLayout) -> BlockMask:
-    """The same mask for flex attention, from the blocks' extremes: nothing of size T x T is made.
-
-    Raises:
-        ValueError: the layout has several rows, or not whole blocks (`packed_layout` has neither).
-    """
+    """The same mask of a `packed_layout` for flex attention, from the blocks' extremes: nothing of size T x T
+    is made."""
     rows, width = layout.ends.shape
     if rows != 1 or width % BLOCK:
         raise ValueError(f"a block mask needs one row of whole blocks of {BLOCK}, found {rows} of {width}")
@@ -115,18 +110,9 @@ def _listed(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def node_values(
     logits: torch.Tensor, layout: TreeLayout, tree: PrefixTree, *, entropy: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probability of every node's token after its ancestors, and the entropy of what follows a node.
-
-    Args:
-        logits: (B, T, V) of the layout's places, divided by the temperature.
-        layout: where the nodes stand.
-        tree: the nodes.
-        entropy: whether entropies are wanted.
-
-    Returns:
-        (N,) log-probabilities in nats, 0 for a first token; (N,) entropies in nats, or None. Both are
-        float32, or double as the logits.
-    """
+    """(N,) the log-probability of every node's token after its ancestors, 0 for a first token, and (N,) the
+    entropy of what follows a node, where wanted; nats, float32 or double as the logits (B, T, V), which are
+    those of the layout's places divided by the temperature."""
     device = logits.device
     parents = torch.from_numpy(tree.parents).to(device)
     known = parents >= 0

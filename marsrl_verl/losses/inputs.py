@@ -72,11 +72,7 @@ def giving(inputs: LossInputs) -> Iterator[LossCall]:
 
 
 def loss_inputs() -> LossInputs:
-    """What the policy loss that calls this can read.
-
-    Raises:
-        RuntimeError: it is not called by an update's policy loss.
-    """
+    """The inputs that the policy loss which calls this can read; RuntimeError if none does."""
     return _current().inputs
 
 
@@ -107,9 +103,6 @@ def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     Args:
         losses: (R, T)
         mask: (R, T) tokens in the loss, as the policy loss is given it.
-
-    Returns:
-        ()
     """
     call = _current()
     call.averaged = True
@@ -118,15 +111,8 @@ def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def mean_weights(mask: torch.Tensor, inputs: LossInputs) -> torch.Tensor:
-    """(R, T) what a token's loss counts for in the mean over the mini-batch; 0 where `mask` is.
-
-    Args:
-        mask: (R, T) tokens in the loss, boolean.
-        inputs: of the micro-batch; for a mean over turns with the column `turn`.
-
-    Raises:
-        ValueError: there is no such mean, or it lacks its scale.
-    """
+    """(R, T) what a token's loss counts for in the mean over the mini-batch; 0 where `mask` is: (R, T),
+    boolean. A mean over turns needs the column `turn`."""
     if inputs.mean in tuple(LossMean):
         return _turn_weights(mask, inputs)
     weights = mask.to(torch.float32)
@@ -145,17 +131,21 @@ def mean_weights(mask: torch.Tensor, inputs: LossInputs) -> torch.Tensor:
 
 
 def _turn_weights(mask: torch.Tensor, inputs: LossInputs) -> torch.Tensor:
-    turns = inputs.columns[TURN].long()[mask]
-    rows = torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
-    pairs, place, tokens = torch.unique(
-        torch.stack([rows, turns]), dim=1, return_inverse=True, return_counts=True
-    )
+    rows, place, tokens = turns_of(mask, inputs.columns)
     found = 1.0 / tokens[place]
     if inputs.mean == LossMean.TURN:
         found = found / max(inputs.turns, 1)
     else:
-        turns_of_row = torch.bincount(pairs[0], minlength=len(mask))
-        found = found / turns_of_row[rows] / max(inputs.sequences, 1)
-    weights = torch.zeros(mask.shape, dtype=found.dtype, device=mask.device)
-    weights[mask] = found
-    return weights
+        found = found / torch.bincount(rows)[rows[place]] / max(inputs.sequences, 1)
+    return found.new_zeros(mask.shape).masked_scatter(mask, found)
+
+
+def turns_of(
+    mask: torch.Tensor, columns: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The K turns with tokens in the loss: (K,) the row of each, the place among them of each such token, and
+    (K,) the number of their tokens."""
+    rows = torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
+    pairs = torch.stack([rows, columns[TURN].long()[mask]])
+    found, place, tokens = torch.unique(pairs, dim=1, return_inverse=True, return_counts=True)
+    return found[0], place, tokens

@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 
-from marsrl_verl.core.sequence import LABEL, TURN
-from marsrl_verl.losses.inputs import log_share, loss_inputs, mean_loss
+from marsrl_verl.core.sequence import LABEL
+from marsrl_verl.losses.inputs import log_share, loss_inputs, mean_loss, turns_of
 from marsrl_verl.settings.choices import TurnRatio
 
 LARGEST_LOG_RATIO = 20.0
@@ -48,8 +48,7 @@ def turn_ratio(
     """The loss of a micro-batch: see the module.
 
     Args:
-        old_log_prob, log_prob, advantages, rollout_is_weights: (R, T)
-        response_mask: (R, T) tokens in the loss.
+        old_log_prob, log_prob, advantages, response_mask (tokens in the loss), rollout_is_weights: (R, T)
         loss_agg_mode: not looked at; `mean_loss` knows it.
         config: the actor's, for `clip_ratio_low`, `clip_ratio_high` and `clip_ratio_c`.
     """
@@ -88,12 +87,7 @@ def turn_ratio(
 
 
 class Parts:
-    """What has a ratio of its own: turns, or tokens.
-
-    Args:
-        mask: (R, T) tokens in the loss.
-        kind: of the ratio.
-    """
+    """Turns, or tokens: parts with a ratio of their own. `mask`: (R, T) tokens in the loss."""
 
     def __init__(self, mask: torch.Tensor, kind: TurnRatio) -> None:
         self.mask, self.kind = mask, kind
@@ -101,21 +95,12 @@ class Parts:
             self.weights = mask.to(torch.float32)
             """(R, T) of a token in the loss, one over the number of those that share its ratio; else 0."""
             return
-        turns = loss_inputs().columns[TURN].long()[mask]
-        rows = torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
-        _, place, counts = torch.unique(
-            torch.stack([rows, turns]), dim=1, return_inverse=True, return_counts=True
-        )
-        self._place, self._counts = place, counts
-        self.weights = self._spread(1.0 / counts[place].to(torch.float32))
+        _, self._place, self._counts = turns_of(mask, loss_inputs().columns)
+        self.weights = self._spread(1.0 / self._counts[self._place].to(torch.float32))
 
     def ratio(self, log_ratio: torch.Tensor, bound: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """(R, T) each token's ratio, whose gradient is that of its own part, and where `bound` held it back.
-
-        Args:
-            log_ratio: (R, T) of tokens; 0 outside of the loss.
-            bound: upper bound of log-ratios.
-        """
+        """(R, T) each token's ratio, whose gradient is that of its own part, and where the upper bound of
+        log-ratios held it back; from the log-ratios of tokens (R, T), 0 outside of the loss."""
         if self.kind is TurnRatio.GEOMETRIC:
             log_ratio = log_ratio - log_ratio.detach() + self._means(log_ratio.detach())
         bounded = log_ratio.detach() > bound
@@ -127,15 +112,12 @@ class Parts:
     def _means(self, values: torch.Tensor) -> torch.Tensor:
         """(R, T) the mean over the turn of each token in the loss; 0 elsewhere."""
         some = values[self.mask]
-        sums = torch.zeros(len(self._counts), dtype=some.dtype, device=some.device)
-        sums.index_add_(0, self._place, some)
+        sums = some.new_zeros(len(self._counts)).index_add_(0, self._place, some)
         return self._spread((sums / self._counts)[self._place])
 
     def _spread(self, values: torch.Tensor) -> torch.Tensor:
         """(R, T) values of the tokens in the loss; 0 elsewhere."""
-        found = torch.zeros(self.mask.shape, dtype=values.dtype, device=values.device)
-        found[self.mask] = values
-        return found
+        return values.new_zeros(self.mask.shape).masked_scatter(self.mask, values)
 
 
 def clip_range(config: Any) -> tuple[float, float, float]:

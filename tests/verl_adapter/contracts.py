@@ -40,7 +40,6 @@ SIGNATURES: dict[str, list[str]] = {
     ],
     f"{TRAINER}.fit": ["self"],
     f"{TRAINER}.init_workers": ["self"],
-    f"{TRAINER}._validate": ["self", "merged"],
     f"{TRAINER}._save_checkpoint": ["self"],
     f"{TRAINER}._load_checkpoint": ["self"],
     f"{TRAINER}._get_dp_size": ["self", "worker_group", "role"],
@@ -397,7 +396,7 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
         "workers.MarsRLActorRolloutRefWorker relies on its tests of `role`, and wraps the actor's loss_fn",
     ),
     f"{TRAINER}._update_actor": ("dda3ac857da10533", "policy_trainer.PolicyTrainer._update_policy"),
-    f"{TRAINER}._validate": ("5dc498e75f56f157", "trainer.RayMarsRLTrainer._validate"),
+    f"{TRAINER}._validate": ("5dc498e75f56f157", "trainer.RayMarsRLTrainer._evaluate"),
     f"{TRAINER}._save_checkpoint": (
         "28005868cd2dd4e4",
         "trainer.RayMarsRLTrainer._save_checkpoint relies on the tracker file being written last",

@@ -17,7 +17,7 @@ from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchLayout, PolicyBatch, arrange, jagged
-from marsrl_verl.verl_adapter.trainer.recorded_rows import fill_log_probs, fully_recorded, slots_to_compute
+from marsrl_verl.verl_adapter.trainer.probes import fill_log_probs, fully_recorded, slots_to_compute
 
 
 def row(name: str, length: int, *, recorded: int = 0, entropies: bool = True) -> Trajectory:
@@ -62,7 +62,7 @@ class Pass:
         self.requests: list[list[str]] = []
 
     def __call__(self, slots):
-        rows = self.batch.slots if slots is None else self.batch.slots[slots]
+        rows = self.batch.slots[slots]
         names = [
             "padding" if row == PADDING else self.batch.rows.trajectory(row).trajectory_id
             for row in rows.tolist()

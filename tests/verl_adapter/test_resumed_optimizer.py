@@ -9,7 +9,7 @@ import pytest
 import torch
 from verl.utils.torch_functional import get_constant_schedule_with_warmup, get_cosine_schedule_with_warmup
 
-from marsrl_verl.verl_adapter.checkpoint.resumed_optimizer import apply, configured
+from marsrl_verl.verl_adapter.checkpoint.resumed_optimizer import as_configured
 
 
 def built(lr=5e-4, betas=(0.9, 0.99), weight_decay=0.0, warmup=4, cosine=False):
@@ -36,11 +36,10 @@ def train(parts, steps):
 def resumed(parts, **changes):
     """The same run in a new process: what verl saves is loaded into what the settings build."""
     new = built(**changes)
-    settings = configured(*new[1:])
-    new[0].data = parts[0].data.clone()
-    for part, old in zip(new[1:], parts[1:], strict=True):
-        part.load_state_dict(copy.deepcopy(old.state_dict()))
-    apply(settings, *new[1:])
+    with as_configured([new[1:]]):
+        new[0].data = parts[0].data.clone()
+        for part, old in zip(new[1:], parts[1:], strict=True):
+            part.load_state_dict(copy.deepcopy(old.state_dict()))
     return new
 
 
@@ -79,7 +78,8 @@ def test_betas_and_weight_decay_act_and_moments_stay():
 
 def test_a_checkpoint_of_another_optimizer_is_refused():
     _, optimizer, schedule = built()
-    settings = configured(optimizer, schedule)
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
-    with pytest.raises(ValueError, match="2 groups of parameters, expected 1"):
-        apply(settings, optimizer, schedule)
+    with (
+        pytest.raises(ValueError, match="2 groups of parameters, expected 1"),
+        as_configured([(optimizer, schedule)]),
+    ):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})

@@ -6,48 +6,34 @@ were, so a learning rate, betas or weight decay that was changed for the resume 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 
-@dataclass(frozen=True, slots=True)
-class Configured:
-    """The hyperparameters of a new optimizer, by group."""
-
-    groups: list[dict[str, Any]]
-    base_rates: list[float]
-
-
-def configured(optimizer: Any, schedule: Any) -> Configured:
-    """What the configuration says: to be taken of an optimizer and a schedule before they are loaded."""
-    # `defaults` has the constructor's arguments; whatever else a group holds is the optimizer's own state.
-    names = [name for name in optimizer.defaults if name != "lr"]
-    groups = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
-    return Configured(groups, list(schedule.base_lrs))
-
-
-def apply(settings: Configured, optimizer: Any, schedule: Any) -> None:
-    """Give a loaded optimizer the configured hyperparameters, and the learning rate that the schedule has for
-    the step it stands at.
-
-    Args:
-        settings: as `configured` found them.
-        optimizer: with the checkpoint's state.
-        schedule: a `LambdaLR`, as verl's schedules are, with the checkpoint's state.
+@contextmanager
+def as_configured(loaded: Sequence[tuple[Optimizer, LambdaLR]]) -> Iterator[None]:
+    """Keeps the hyperparameters of optimizers whose states are loaded inside, and gives them the rates that
+    their schedules have for the step they then stand at.
 
     Raises:
         ValueError: the checkpoint has another number of groups.
     """
-    groups = optimizer.param_groups
-    if len(groups) != len(settings.groups):
-        found, expected = len(groups), len(settings.groups)
-        raise ValueError(f"the checkpoint has {found} groups of parameters, expected {expected}")
-    schedule.base_lrs = list(settings.base_rates)
-    rates = [
-        base * rate(schedule.last_epoch)
-        for base, rate in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
-    ]
-    for group, values, base, rate in zip(groups, settings.groups, schedule.base_lrs, rates, strict=True):
-        group.update(values)
-        group["initial_lr"], group["lr"] = base, rate
-    schedule._last_lr = rates
+    settings = []
+    for optimizer, schedule in loaded:
+        # `defaults` has the constructor's arguments; what else a group holds is the optimizer's own state.
+        names = [name for name in optimizer.defaults if name != "lr"]
+        groups = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
+        settings.append((groups, list(schedule.base_lrs)))
+    yield
+    for (optimizer, schedule), (groups, base_rates) in zip(loaded, settings, strict=True):
+        found, expected = len(optimizer.param_groups), len(groups)
+        if found != expected:
+            raise ValueError(f"the checkpoint has {found} groups of parameters, expected {expected}")
+        scales = [scale(schedule.last_epoch) for scale in schedule.lr_lambdas]
+        rates = [base * scale for base, scale in zip(base_rates, scales, strict=True)]
+        for group, values, base, rate in zip(optimizer.param_groups, groups, base_rates, rates, strict=True):
+            group.update(values, initial_lr=base, lr=rate)
+        schedule.base_lrs, schedule._last_lr = base_rates, rates

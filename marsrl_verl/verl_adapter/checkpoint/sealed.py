@@ -2,12 +2,10 @@
 
 `global_step_N/marsrl.pt` holds the plugin's state, plain values and arrays alone. After verl has written
 weights, optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was
-interrupted and is passed over, a file that differs from it is refused by name. Each rank reads the files that
-it wrote, the trainer's process reads the others. verl's tracker file, which names the step to resume from, is
-written in place; it is set anew from the seals before verl reads it.
-
-The seal is the last thing that is written and the first that is removed: whatever is deleted or written
-again is unsealed before.
+interrupted and is passed over, a file that differs from it is refused by name. The seal is the last thing
+that is written and the first that is removed. Each rank reads the files that it wrote, the trainer's process
+the others. verl's tracker file, which names the step to resume from, is written in place; it is set anew from
+the seals before verl reads it.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,8 @@ _log.setLevel(logging.WARNING)
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write the plugin's state into a checkpoint folder. An array that occurs several times is written once.
-
-    Raises:
-        TypeError: it holds something else than plain values, arrays of numbers and tensors, which
-            `load_state` would refuse.
-    """
+    """Writes the plugin's state into a checkpoint folder, an array that occurs several times once. TypeError
+    if it holds what `load_state` would refuse."""
     buffer = io.BytesIO()
     torch.save({"version": STATE_VERSION, **_plain(state, "state", {})}, buffer)
     write_bytes_atomic(folder / STATE_NAME, buffer.getvalue())
@@ -99,11 +94,8 @@ def _with_arrays(value: Any, arrays: dict[int, np.ndarray]) -> Any:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """Read the plugin's state from a checkpoint folder; no code in it is run.
-
-    Raises:
-        CheckpointError: the file is missing, cut off, or of another version.
-    """
+    """Reads the plugin's state from a checkpoint folder; no code in it is run. CheckpointError if the file is
+    missing, cut off, or of another version."""
     path = folder / STATE_NAME
     if not path.is_file():
         raise CheckpointError(
@@ -125,11 +117,8 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def without_lock_files() -> None:
-    """Have verl make the folders of checkpoints in this process without a lock.
-
-    Upstream behaviour: for each folder, `local_mkdir_safe` leaves a file `ckpt_*.lock` in the temporary one.
-    Its name is a hash that differs from process to process, so it keeps nobody out.
-    """
+    """Upstream behaviour: for each folder of a checkpoint, `local_mkdir_safe` leaves a file `ckpt_*.lock` in
+    the temporary one. Its name is a hash that differs from process to process, so it keeps nobody out."""
     from verl.utils import fs
     from verl.utils.checkpoint import fsdp_checkpoint_manager
 
@@ -148,14 +137,8 @@ def describe_shards(folder: Path, rank: int) -> dict[str, Facts]:
 
 
 def seal(folder: Path, shards: Shards | None = None) -> None:
-    """Declare a checkpoint folder complete.
-
-    Args:
-        shards: has the ranks describe their files; None: all are read here.
-
-    Raises:
-        CheckpointError: something that a resume needs was not written.
-    """
+    """Declares a checkpoint folder complete; CheckpointError if something that a resume needs was not
+    written. Without `shards` all files are read here."""
     found = dict(shards(folder)) if shards is not None else {}
     found |= _describe(folder, [name for name in _files(folder) if name not in found])
     if missing := seals.missing_files(found):
@@ -169,11 +152,7 @@ def unseal(folder: Path) -> None:
 
 
 def check_seal(folder: Path, shards: Shards | None = None) -> None:
-    """Raise CheckpointError, naming the file, unless the folder is complete and unchanged.
-
-    Args:
-        shards: has the ranks describe their files; None: all are read here.
-    """
+    """Raises CheckpointError, naming the file, unless the folder is complete and unchanged."""
     recorded = seals.read_seal(folder)
     found = dict(shards(folder)) if shards is not None else {}
     found |= _describe(folder, [name for name in recorded if name not in found and (folder / name).is_file()])
@@ -188,21 +167,17 @@ def give_up(folder: Path, error: Exception) -> CheckpointError:
     root = folder.parent
     free = free_space(root)
     left = _removed(folder)
-    try:
-        needed = seals.sealed_bytes(root)
-    except CheckpointError:  # the resume that reads it says so
-        needed = None
-    if needed is not None:
-        free += f", and the checkpoint before it takes {size_text(needed)}"
+    with suppress(CheckpointError):  # the resume that reads it says so
+        if (needed := seals.sealed_bytes(root)) is not None:
+            free += f", and the checkpoint before it takes {size_text(needed)}"
     if is_full(error):
         cause = "there is no space left"
         fix = "Make room (trainer.max_actor_ckpt_to_keep=N keeps the N newest), then continue"
     else:
         cause = f"{type(error).__name__}: {str(error).strip()[-300:]}"
         fix = "Remove the cause, then continue"
-    return CheckpointError(
-        f"{folder} can't be written: {cause}. {free}.{left} {fix} with marsrl.run.existing=resume"
-    )
+    what = f"{folder} can't be written: {cause}. {free}.{left}"
+    return CheckpointError(f"{what} {fix} with marsrl.run.existing=resume")
 
 
 def _removed(folder: Path) -> str:
@@ -216,11 +191,8 @@ def _removed(folder: Path) -> str:
 
 
 def point_tracker_at_newest(root: Path, shards: Shards | None = None) -> int | None:
-    """Have verl's tracker name the newest complete checkpoint, which is checked; returns its step.
-
-    Raises:
-        CheckpointError: a file of that checkpoint is damaged.
-    """
+    """Has verl's tracker name the newest complete checkpoint; returns its step. CheckpointError if a file of
+    it is damaged."""
     step = newest_sealed(root)
     if step is not None:
         check_seal(seals.step_folder(root, step), shards)
@@ -229,17 +201,10 @@ def point_tracker_at_newest(root: Path, shards: Shards | None = None) -> int | N
 
 
 def set_aside_after(root: Path, step: int) -> list[Path]:
-    """Move the complete checkpoints of later steps into `replaced/`: a run goes on from `step`.
-
-    A resume that takes the newest one would otherwise return to the run that was given up.
-
-    Returns:
-        Where they are now.
-    """
+    """Moves the complete checkpoints of later steps into `replaced/`, and returns where they are now: a
+    resume that takes the newest one would otherwise return to the run that was given up."""
     moved: list[Path] = []
-    for later in sorted(seals.sealed_steps(root), reverse=True):
-        if later <= step:
-            break
+    for later in sorted((one for one in seals.sealed_steps(root) if one > step), reverse=True):
         folder = seals.step_folder(root, later)
         (root / SET_ASIDE).mkdir(exist_ok=True)
         target = free_name(root / SET_ASIDE, folder.name, "")
@@ -258,31 +223,21 @@ def set_aside_after(root: Path, step: int) -> list[Path]:
 
 
 def keep_newest(root: Path, number: int | None) -> None:
-    """Delete all but the newest `number` complete checkpoints, and what interrupted ones older than the
-    newest left; None: keep everything.
-
-    To be called when a checkpoint is sealed. An interrupted deletion is finished by the next call.
-    """
+    """Deletes all but the newest `number` complete checkpoints (None: keeps everything), and what interrupted
+    ones older than the newest left, interrupted deletions too."""
     sealed = sorted(seals.sealed_steps(root))
     if number is None or number < 1 or not sealed:
         return
     kept = sealed[-number:]
-    for step in sorted(seals.steps(root)):
-        if step < kept[-1] and step not in kept:
-            _delete(seals.step_folder(root, step))
-
-
-def _delete(folder: Path) -> None:
-    try:
-        unseal(folder)
-        shutil.rmtree(folder)
-    except OSError as error:
-        # Too full a disk is found by what writes to it; training goes on until then.
-        _log.warning(
-            "The old checkpoint %s can't be deleted as a whole (%s); the next save tries again",
-            folder,
-            error,
-        )
+    for step in sorted(one for one in seals.steps(root) if one < kept[-1] and one not in kept):
+        folder = seals.step_folder(root, step)
+        try:
+            unseal(folder)
+            shutil.rmtree(folder)
+        except OSError as error:
+            # Too full a disk is found by what writes to it; training goes on until then.
+            text = "The old checkpoint %s can't be deleted as a whole (%s); the next save tries again"
+            _log.warning(text, folder, error)
 
 
 def _write_tracker(root: Path, step: int | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import open_dict
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
-from marsrl_verl.reporting.seal import remedy
+from marsrl_verl.reporting.seal import remedy, step_folder
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
 
@@ -38,16 +38,11 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
         """verl's checkpoint with the plugin's state in it, sealed when all of it is written.
 
         Older ones are deleted after that, by `trainer.max_actor_ckpt_to_keep`. What could not be written as a
-        whole is deleted.
-
-        Args:
-            state: the plugin's state at the end of step `global_steps`; None: as it is now.
-
-        Raises:
-            CheckpointError: it could not be written, for example because the disk is full.
+        whole is deleted, and CheckpointError raised. `state` is the plugin's at the end of step
+        `global_steps`; None: as it is now.
         """
         root = Path(self.config.trainer.default_local_dir)
-        folder = root / f"global_step_{self.global_steps}"
+        folder = step_folder(root, self.global_steps)
         checkpoint.without_lock_files()
         try:
             checkpoint.unseal(folder)
@@ -62,7 +57,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
 
     @contextmanager
     def _verl_deletes_nothing(self) -> Iterator[int | None]:
-        """Hide `trainer.max_actor_ckpt_to_keep` from verl, and yield it.
+        """Hides `trainer.max_actor_ckpt_to_keep` from verl, and yields it.
 
         Upstream behaviour: verl deletes older weights as soon as the new ones are written, when data state
         and seal are still missing; a kill at that moment would leave no complete checkpoint.
@@ -79,21 +74,13 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
     def _shards(self, folder: Path) -> dict[str, checkpoint.Facts]:
         """Size and checksum of the ranks' files: each rank reads what it wrote, on its own node."""
         found: dict[str, checkpoint.Facts] = {}
-        for group in self._worker_groups():
-            for files in group.describe_shards(str(folder.absolute())):
-                found.update(files)
+        for files in self.actor_rollout_wg.describe_shards(str(folder.absolute())):
+            found.update(files)
         return found
 
-    def _worker_groups(self) -> list[Any]:
-        """The groups of workers that have weights to train; those of verl's trainer are the only one."""
-        return [self.actor_rollout_wg]
-
     def _load_checkpoint(self) -> int:
-        """Restore verl's part, then the plugin's, if there is a checkpoint.
-
-        Raises:
-            CheckpointError: it is damaged, or another trainer's.
-        """
+        """Restores verl's part, then the plugin's, if there is a checkpoint; CheckpointError if it is damaged
+        or another trainer's."""
         self.global_steps = 0
         mode, root = self.config.trainer.resume_mode, Path(self.config.trainer.default_local_dir)
         if mode == "auto" and not self.continues_run:
@@ -116,7 +103,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
 
     @contextmanager
     def _remedy(self) -> Iterator[None]:
-        """Say with an error of the resumed checkpoint what to do about it."""
+        """Says with an error of the resumed checkpoint what to do about it."""
         try:
             yield
         except checkpoint.CheckpointError as error:
@@ -126,4 +113,4 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
     def _resumed_folder(self) -> Path:
         if self.config.trainer.resume_mode == "resume_path":
             return Path(self.config.trainer.resume_from_path)
-        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        return step_folder(Path(self.config.trainer.default_local_dir), self.global_steps)

@@ -7,7 +7,7 @@ adapter is the one that computes and trains; all others stay as they are, bit fo
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -32,11 +32,7 @@ AdapterFiles = dict[str, bytes]
 
 
 class PerAdapter:
-    """Optimizers or schedules of all adapters, as verl's checkpoint manager takes one: with a state.
-
-    Args:
-        parts: by adapter.
-    """
+    """Optimizers or schedules by adapter, as verl's checkpoint manager takes one: with a state."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self.parts = dict(parts)
@@ -46,11 +42,7 @@ class PerAdapter:
         return {name: part.state_dict() for name, part in self.parts.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with saved states.
-
-        Raises:
-            ValueError: they are of other adapters.
-        """
+        """Goes on with saved states; ValueError if they are of other adapters."""
         if state.keys() != self.parts.keys():
             raise ValueError(
                 f"the checkpoint has optimizers of the adapters {sorted(state)}, this run trains "
@@ -116,7 +108,9 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
         if not self._is_lora:
             return super()._build_optimizer(module)
         self._optimizers = {
-            name: super(AdapterFSDPEngine, self)._build_optimizer(_Parameters(_parameters(module, name)))
+            name: super(AdapterFSDPEngine, self)._build_optimizer(
+                torch.nn.ParameterList(_parameters(module, name).values())
+            )
             for name in self.adapters
         }
         return self._optimizers[self.adapters[0]]
@@ -131,12 +125,8 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
         return self._schedules[self.adapters[0]]
 
     def select_adapter(self, policy: str) -> None:
-        """Let this policy's adapter compute and train from now on; nothing to do where all weights are one
-        policy's.
-
-        Raises:
-            ValueError: it has none here.
-        """
+        """Lets this policy's adapter compute and train from now on; ValueError if it has none. Nothing to do
+        where all weights are one policy's."""
         if not self._is_lora:
             return
         if policy not in self.adapters:
@@ -166,8 +156,13 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
         parameters = {name: _full_tensor(one) for name, one in _parameters(self.module, policy).items()}
         if self.rank != 0:
             return None
+        from safetensors.torch import save_file
+
+        state = get_peft_model_state_dict(self.module, state_dict=parameters, adapter_name=policy)
+        weights = {name: value.contiguous() for name, value in state.items()}
         with tempfile.TemporaryDirectory() as folder:
-            _save_adapter(self.module, policy, parameters, Path(folder))
+            save_file(weights, Path(folder) / "adapter_model.safetensors")
+            self.module.peft_config[policy].save_pretrained(folder)
             return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> None:
@@ -188,16 +183,6 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
                 (folder / file).write_bytes(content)
 
 
-class _Parameters:
-    """Looks like a module with these parameters alone, for verl's optimizer."""
-
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter]) -> None:
-        self._parameters = parameters
-
-    def parameters(self) -> Iterable[torch.nn.Parameter]:
-        return self._parameters.values()
-
-
 def _parameters(module: torch.nn.Module, adapter: str) -> dict[str, torch.nn.Parameter]:
     """An adapter's parameters, by their names in the model."""
     found = {}
@@ -213,20 +198,3 @@ def _full_tensor(parameter: torch.Tensor) -> torch.Tensor:
     device, which the ranks' messages need."""
     tensor = parameter.detach().to(get_device_id())
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu().clone()
-
-
-def _save_adapter(
-    model: PeftModel, adapter: str, parameters: Mapping[str, torch.Tensor], folder: Path
-) -> None:
-    """Write an adapter as peft does, into `folder` itself.
-
-    Args:
-        parameters: by their names in the model.
-    """
-    from safetensors.torch import save_file
-
-    state = get_peft_model_state_dict(model, state_dict=dict(parameters), adapter_name=adapter)
-    save_file(
-        {name: value.contiguous() for name, value in state.items()}, folder / "adapter_model.safetensors"
-    )
-    model.peft_config[adapter].save_pretrained(str(folder))

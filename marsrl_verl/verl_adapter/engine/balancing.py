@@ -10,38 +10,37 @@ from marsrl_verl.core.seeding import derive_generator
 def balance_rows(
     lengths: Sequence[int], *, ranks: int, updates: int, seed: int, step: int, padding_rows: int = 0
 ) -> list[int]:
-    """Spread rows over mini-batches and ranks.
+    """Spreads rows over mini-batches and ranks.
 
     verl cuts the batch into `ranks` equal consecutive parts, and every part into `updates` consecutive
-    mini-batches. Rows are drawn into mini-batches at random (seeded), padding rows evenly. Inside a
+    mini-batches. Rows are drawn into mini-batches at random (by seed and step), padding rows evenly. Inside a
     mini-batch they are dealt out by length in serpentine order: every rank gets about as many tokens,
     and rows that share a micro-batch are of similar length, so little is padded.
 
     Args:
-        lengths: tokens of each row, prompt and response.
+        lengths: tokens of each row, prompt and response; a multiple of `ranks * updates` many.
         ranks: data-parallel ranks.
         updates: mini-batches.
-        seed, step: where the random order comes from.
         padding_rows: how many of the last rows are padding. A mini-batch of nothing else would divide
             by no token, so `updates` must not exceed the other rows.
 
     Returns:
-        The new order as indices of `lengths`, which must be a multiple of `ranks * updates` many.
+        The new order as indices of `lengths`.
     """
     count, real = len(lengths), len(lengths) - padding_rows
     _check(count, real, ranks, updates)
     order = list(range(count))
     if updates > 1:
         order[:real] = derive_generator(seed, "mini-batches", str(step)).permutation(real).tolist()
-    mini_batches = [order[update::updates] for update in range(updates)]
-    parts: list[list[list[int]]] = [[[] for _ in range(updates)] for _ in range(ranks)]
+    dealt = []
     for update in range(updates):
-        rows = sorted(mini_batches[update], key=lambda row: (-lengths[row], row))
+        by_rank: list[list[int]] = [[] for _ in range(ranks)]
+        rows = sorted(order[update::updates], key=lambda row: (-lengths[row], row))
         for position, row in enumerate(rows):
             turn, place = divmod(position, ranks)
-            rank = place if turn % 2 == 0 else ranks - 1 - place
-            parts[rank][update].append(row)
-    return [row for rank in parts for rows in rank for row in rows]
+            by_rank[place if turn % 2 == 0 else ranks - 1 - place].append(row)
+        dealt.append(by_rank)
+    return _rank_by_rank(dealt)
 
 
 def balance_by_prompt(
@@ -56,12 +55,9 @@ def balance_by_prompt(
 ) -> list[int]:
     """As `balance_rows`, with rows of one prompt in one mini-batch and on one rank as far as there is room.
 
-    Prompts are drawn into mini-batches at random (seeded). In a mini-batch the largest ones go first, each
-    to the rank with the fewest tokens that has room for all of it; where no rank has, it is cut.
-
-    Args:
-        prompts: the prompt of each row. Padding rows are dealt out for themselves.
-        lengths, ranks, updates, seed, step, padding_rows: as in `balance_rows`.
+    Prompts, one of each row but for padding, are drawn into mini-batches at random. In a mini-batch the
+    largest ones go first, each to the rank with the fewest tokens that has room for all of it; where no rank
+    has, it is cut.
     """
     real = len(lengths) - padding_rows
     members: dict[Hashable, list[int]] = {}
@@ -73,23 +69,18 @@ def balance_by_prompt(
         names = [names[index] for index in drawn]
     order = [row for name in names for row in members[name]]
     mini_batches = _cut(order, len(lengths), ranks, updates)
-    parts: list[list[list[int]]] = [[[] for _ in range(updates)] for _ in range(ranks)]
-    for update, rows in enumerate(mini_batches):
-        capacity = len(rows) // ranks
-        for part in _deal_by_prompt(rows, prompts, lengths, real, ranks, capacity):
-            parts[part[0]][update].extend(part[1])
-    return [row for rank in parts for rows in rank for row in rows]
+    return _rank_by_rank([_dealt_by_prompt(rows, prompts, lengths, real, ranks) for rows in mini_batches])
 
 
-def _deal_by_prompt(
-    rows: list[int], prompts: Sequence[Hashable], lengths: Sequence[int], real: int, ranks: int, capacity: int
-) -> list[tuple[int, list[int]]]:
-    """(rank, rows) parts of one mini-batch; every rank gets `capacity` rows."""
+def _dealt_by_prompt(
+    rows: list[int], prompts: Sequence[Hashable], lengths: Sequence[int], real: int, ranks: int
+) -> list[list[int]]:
+    """A mini-batch's rows by rank, as many for each."""
     units: dict[Hashable, list[int]] = {}
     for row in rows:
         units.setdefault(("padding", row) if row >= real else ("prompt", prompts[row]), []).append(row)
-    tokens, free = [0] * ranks, [capacity] * ranks
-    parts = []
+    tokens, free = [0] * ranks, [len(rows) // ranks] * ranks
+    by_rank: list[list[int]] = [[] for _ in range(ranks)]
     for unit in sorted(units.values(), key=lambda some: (-sum(lengths[row] for row in some), some[0])):
         while unit:
             fitting = [rank for rank in range(ranks) if free[rank] >= len(unit)]
@@ -100,20 +91,24 @@ def _deal_by_prompt(
             taken, unit = unit[: free[rank]], unit[free[rank] :]
             free[rank] -= len(taken)
             tokens[rank] += sum(lengths[row] for row in taken)
-            parts.append((rank, taken))
-    return parts
+            by_rank[rank] += taken
+    return by_rank
+
+
+def _rank_by_rank(dealt: list[list[list[int]]]) -> list[int]:
+    """All rows of the first rank, mini-batch by mini-batch, then those of the next one."""
+    return [row for mini_batches in zip(*dealt, strict=True) for rows in mini_batches for row in rows]
 
 
 def _cut(order: list[int], count: int, ranks: int, updates: int) -> list[list[int]]:
     """Mini-batches of equal size: consecutive parts of `order`, and the other rows (padding) evenly."""
     _check(count, len(order), ranks, updates)
-    size = count // updates
-    mini_batches = []
-    start = 0
+    mini_batches, start = [], 0
     for update in range(updates):
-        padding = list(range(len(order) + update, count, updates))
-        mini_batches.append(order[start : start + size - len(padding)] + padding)
-        start += size - len(padding)
+        padding = range(len(order) + update, count, updates)
+        end = start + count // updates - len(padding)
+        mini_batches.append([*order[start:end], *padding])
+        start = end
     return mini_batches
 
 

@@ -8,7 +8,7 @@ mask is 0, so that they add nothing to loss or normaliser.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -74,23 +74,23 @@ class PolicyBatch:
         return len(self) - len(self.members)
 
     def ids(self, temperature: float | Mapping[str, float]) -> TensorDict:
-        """What the workers are sent of the rows themselves.
+        """The rows themselves, as the workers are sent them, with the policy's name.
+
+        Per slot (S,): `row_id` (its number), `prompt_len`, `temperature`, `n_rows` and `n_turns`: rows with a
+        token in the loss, and their turns, in the slot's mini-batch of all ranks. Jagged: `input_ids`
+        (S, P + T) int32, `response_mask` (S, T) uint8.
 
         Args:
             temperature: at which tokens were sampled, by role, where a request says no other.
 
         Raises:
             ValueError: a row was decoded greedily.
-
-        Returns:
-            The policy's name. Per slot (S,): `row_id` (its number), `prompt_len`, `temperature`, `n_rows` and
-            `n_turns`: rows with a token in the loss, and their turns, in the slot's mini-batch of all ranks.
-            Jagged: `input_ids` (S, P + T) int32, `response_mask` (S, T) uint8.
         """
-        prompts = [self._sequence(row).prompt_ids if row != PADDING else _ONE_TOKEN for row in self.slots]
-        responses = [self._sequence(row).response_ids if row != PADDING else _ONE_TOKEN for row in self.slots]
-        prompt_lengths = np.array([len(one) for one in prompts], dtype=np.int64)
+        sequences = [None if row == PADDING else self.rows.sequence(row) for row in self.slots]
+        prompts = [_ONE_TOKEN if one is None else one.prompt_ids for one in sequences]
+        responses = [_ONE_TOKEN if one is None else one.response_ids for one in sequences]
         pieces = [piece for pair in zip(prompts, responses, strict=True) for piece in pair]
+        prompt_lengths = np.array([len(one) for one in prompts], dtype=np.int64)
         return self._named(
             {
                 ROW_ID: torch.arange(len(self)),
@@ -109,7 +109,7 @@ class PolicyBatch:
         for slot, row in enumerate(self.slots.tolist()):
             if row == PADDING:
                 continue
-            role = self._sequence(row).role
+            role = self.rows.sequence(row).role
             usual = of[role] if isinstance(of, Mapping) else of
             found[slot] = self.rows.group(row).request.sampling.get(role, {}).get("temperature", usual)
             if found[slot] <= 0:
@@ -123,34 +123,21 @@ class PolicyBatch:
         return torch.from_numpy(found)
 
     def column(self, values: NDArray[Any]) -> torch.Tensor:
-        """A column of the step's rows, jagged (S, T); 0 in slots without a row.
-
-        Args:
-            values: (N,)
-        """
+        """A column of the step's rows, (N,), as jagged (S, T); 0 in slots without a row."""
         filler = np.zeros(1, dtype=values.dtype)
         parts = [values[self.rows.slice(row)] if row != PADDING else filler for row in self.slots.tolist()]
         return jagged(np.concatenate(parts), self._lengths())
 
     def columns(self, named: Mapping[str, NDArray[Any]], slots: Sequence[int] | None = None) -> TensorDict:
         """Columns (N,) of the step's rows by name, for the slots in question (None: all), with `row_id`."""
-        if slots is not None:
-            chosen = np.array(slots, dtype=np.int64)
-            part = PolicyBatch(self.policy, self.rows, self.slots[chosen], self.updates, self.plan)
-            found = part.columns(named)
-            found[ROW_ID] = torch.from_numpy(chosen)
-            return found
-        columns = {name: self.column(values) for name, values in named.items()}
-        return self._named({ROW_ID: torch.arange(len(self)), **columns})
+        chosen = np.arange(len(self)) if slots is None else np.array(slots, dtype=np.int64)
+        part = replace(self, slots=self.slots[chosen])
+        columns = {name: part.column(values) for name, values in named.items()}
+        return part._named({ROW_ID: torch.from_numpy(chosen), **columns})
 
     def read(self, computed: torch.Tensor, into: NDArray[Any], slots: Sequence[int] | None = None) -> None:
-        """Write what the workers found into a column of the step's rows.
-
-        Args:
-            computed: jagged (S', T), a value per response token of the slots that were asked for.
-            into: (N,)
-            slots: these; None: all.
-        """
+        """Writes what the workers found, jagged (S', T), into a column (N,) of the step's rows. `slots` are
+        those that were asked for; None: all."""
         values, offsets = computed.values().float().numpy(), computed.offsets().tolist()  # type: ignore[attr-defined]
         for place, slot in enumerate(range(len(self)) if slots is None else slots):
             if (row := int(self.slots[slot])) != PADDING:
@@ -160,9 +147,6 @@ class PolicyBatch:
         """The columns of all slots, with the policy's name."""
         data = TensorDict(columns, batch_size=[len(self)])  # type: ignore[arg-type]
         return tu.assign_non_tensor(data, **{POLICY: self.policy})
-
-    def _sequence(self, row: int) -> TokenSequence:
-        return self.rows.sequence(row)
 
     def _lengths(self) -> NDArray[np.int64]:
         """(S,) response tokens of each slot."""
@@ -188,9 +172,8 @@ class PolicyBatch:
 
     def _per_update(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """(S,) the sum over each slot's mini-batch, all ranks together."""
-        by_update = counts.reshape(self.plan.ranks, self.updates, -1).sum(axis=(0, 2))
-        shape = (self.plan.ranks, self.updates, len(self) // (self.plan.ranks * self.updates))
-        return np.broadcast_to(by_update[None, :, None], shape).reshape(-1).copy()
+        cut = counts.reshape(self.plan.ranks, self.updates, -1)
+        return np.broadcast_to(cut.sum(axis=(0, 2), keepdims=True), cut.shape).reshape(-1).copy()
 
 
 _ONE_TOKEN = np.zeros(1, dtype=np.int32)
@@ -219,24 +202,24 @@ def arrange(
     updates_of: Callable[[int], int] = lambda rows: 1,
     annotations: Sequence[str] = (),
 ) -> StepBatch:
-    """Order rows for their policies' ranks and mini-batches, and pack them in that order.
+    """Orders a step's rows, given in the order of the groups, for their policies' ranks and mini-batches, and
+    packs them in that order.
 
     Args:
-        groups: of the step.
-        refs: the rows, in the order of the groups.
         layout_of: how the rows of a policy are cut, by its name.
         updates_of: mini-batches of a policy with so many rows.
         annotations: become columns too.
     """
+    sequences = {ref: groups[ref.group].trajectories[ref.trajectory].sequences[ref.sequence] for ref in refs}
     by_policy: dict[str, list[RowRef]] = {}
     for ref in refs:
-        by_policy.setdefault(_sequence_of(groups, ref).policy, []).append(ref)
+        by_policy.setdefault(sequences[ref].policy, []).append(ref)
     ordered: list[RowRef] = []
     cuts: list[tuple[str, NDArray[np.int64], int, BatchLayout]] = []
     for policy in sorted(by_policy):
         members, plan = by_policy[policy], layout_of(policy)
         updates = updates_of(len(members))
-        order = _order([_sequence_of(groups, ref) for ref in members], plan, updates)
+        order = _order([sequences[ref] for ref in members], plan, updates)
         slots = np.full(len(order), PADDING, dtype=np.int64)
         filled = [slot for slot, place in enumerate(order) if place < len(members)]
         slots[filled] = len(ordered) + np.arange(len(filled))
@@ -269,11 +252,7 @@ def _computed_tokens(sequences: Sequence[TokenSequence]) -> list[int]:
     return added
 
 
-def _sequence_of(groups: Sequence[Group], ref: RowRef) -> TokenSequence:
-    return groups[ref.group].trajectories[ref.trajectory].sequences[ref.sequence]
-
-
-def jagged(values: NDArray[Any], lengths: NDArray[np.int64]) -> torch.Tensor:
+def jagged(values: NDArray[Any] | torch.Tensor, lengths: NDArray[np.int64] | torch.Tensor) -> torch.Tensor:
     """(S, *) rows of these lengths, laid end to end in `values`."""
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return torch.nested.nested_tensor_from_jagged(torch.from_numpy(values), torch.from_numpy(offsets))
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), torch.as_tensor(lengths).cumsum(0)])
+    return torch.nested.nested_tensor_from_jagged(torch.as_tensor(values), offsets)

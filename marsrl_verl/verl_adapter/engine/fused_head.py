@@ -19,8 +19,6 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from marsrl_verl.attention.node_values import at_least_float32
 
-_HEAD = "lm_head"
-
 
 class FusedHeadFSDPEngine(FSDPEngineWithLMHead):
     """Upstream behaviour: FSDP2 gathers a module's weights when it is called, `apply_fsdp2` makes a head that
@@ -44,11 +42,10 @@ def whole_batch_log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.T
 
 
 def use_whole_batch_log_probs() -> None:
-    """Take the log-softmax of all tokens at once where flash-attn is not installed.
+    """Takes the log-softmax of all tokens at once where flash-attn is not installed.
 
-    Upstream behaviour: `logprobs_from_logits` then calls `logprobs_from_logits_v2`, which walks over the
-    first dimension to save memory and rounds bfloat16's results to bfloat16. The engine hands it one row per
-    token, so every token becomes its own node of the autograd graph, and several launches on a GPU.
+    Upstream behaviour: `logprobs_from_logits_v2` walks over the first dimension, a token each, and rounds
+    bfloat16's results to bfloat16: a node of the autograd graph and several launches for every token.
     """
     logits_functional.logprobs_from_logits_v2 = whole_batch_log_probs
 
@@ -58,8 +55,8 @@ def _head_in_the_root_unit() -> Iterator[None]:
     upstream = fsdp_utils._select_fsdp2_wrap_targets
 
     def without_head(model: torch.nn.Module, *args: Any) -> list[torch.nn.Module]:
-        heads = [one for name, one in model.named_modules() if name.rpartition(".")[2] == _HEAD]
-        return [one for one in upstream(model, *args) if not any(one is head for head in heads)]
+        heads = {one for name, one in model.named_modules() if name.rpartition(".")[2] == "lm_head"}
+        return [one for one in upstream(model, *args) if one not in heads]
 
     fsdp_utils._select_fsdp2_wrap_targets = without_head
     try:

@@ -1,8 +1,8 @@
 """How verl cuts a rank's rows into micro-batches, in less time.
 
-verl asks Karmarkar and Karp's method for ever more parts until none of them has too many tokens, and then
-selects the rows of each part. With the rows of a published step, thousands, that takes up to a minute of
-Python on every rank while its GPU waits (`benchmarks/micro_batches.py`). The micro-batches are the same.
+verl asks Karmarkar and Karp's method for ever more parts until none of them has too many tokens. With the
+rows of a published step that takes up to a minute of Python on every rank while its GPU waits
+(`benchmarks/micro_batches.py`). The micro-batches are the same.
 """
 
 from __future__ import annotations
@@ -29,14 +29,6 @@ def karmarkar_karp(seqlen_list: Sequence[int], k_partitions: int, equal_size: bo
     the n merges. Here a state holds only those of its parts that are not empty, as tuples that the
     interpreter compares; items that were not merged yet wait in a sorted list; and a single item, with which
     nearly every merge is, is put where it belongs by bisection.
-
-    Args:
-        seqlen_list: a value for each item, 0 or more.
-        k_partitions: how many parts are wanted.
-        equal_size: whether all parts have the same number of items.
-
-    Returns:
-        `k_partitions` lists of indices with sums that are near each other.
     """
     count = k_partitions
     items: list[_Part] = [(value, 1, [index, value]) for index, value in enumerate(seqlen_list)]
@@ -75,12 +67,7 @@ class _LargestFirst:
 
 
 def _state(parts: list[_Part], count: int) -> _State:
-    """A state as an entry of the heap: the largest spread first.
-
-    Args:
-        parts: that are not empty, the smallest first.
-        count: of all parts.
-    """
+    """A state as an entry of the heap, the largest spread first; `count` is that of all parts."""
     least = parts[0][0] if len(parts) == count else 0
     return least - parts[-1][0], _LargestFirst(parts[-1]), parts
 
@@ -131,10 +118,6 @@ def index_select_tensor_dict(batch: TensorDict, indices: torch.Tensor | list[int
 
     Upstream behaviour: each jagged column is taken apart into all of its rows to select some of them, so that
     cutting n rows into k micro-batches makes n * k tensors for each column.
-
-    Args:
-        batch: of n rows.
-        indices: of rows, in the order of the result.
     """
     places = torch.as_tensor(indices)
     if batch is None or places.dim() != 1:

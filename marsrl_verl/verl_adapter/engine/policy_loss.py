@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,8 @@ COLUMN = "loss/"
 
 
 def register_loss(name: str) -> None:
-    """Import a policy loss that is named `package.module:function` and put it into verl's registry under that
-    name, in this process; a name without a colon has to be there.
-
-    Raises:
-        ValueError: there is no such loss.
-    """
+    """Puts a policy loss named `package.module:function` into verl's registry under that name, in this
+    process; a name without a colon has to be there. ValueError if there is no such loss."""
     if name in core_algos.POLICY_LOSS_REGISTRY:
         return
     module, colon, function = name.partition(":")
@@ -55,14 +51,10 @@ def register_loss(name: str) -> None:
 def update_loss(
     loss: functools.partial[Any], *, model_output: Any, data: TensorDict, dp_group: Any = None
 ) -> Any:
-    """verl's loss as the batch asks for it.
+    """verl's `ppo_loss`, with the actor's configuration as its `config`, as the batch asks for it.
 
     Upstream behaviour: `global_batch_size` comes with the batch and counts rows of padding; a policy loss is
     given five columns and no other; no mean knows turns.
-
-    Args:
-        loss: verl's `ppo_loss` with the actor's configuration as its `config`.
-        model_output, data, dp_group: as the engine calls it.
     """
     spec: LossSpec = tu.get_non_tensor_data(data, SPEC_KEY, default=LossSpec())
     mean = tu.get_non_tensor_data(data, MEAN_KEY, default=None)
@@ -71,12 +63,8 @@ def update_loss(
     tu.assign_non_tensor(data, global_batch_size=max(inputs.sequences, 1))
     if spec.name is not None:
         loss = _with_policy_loss(loss, spec.name)
-    with giving(inputs) as call:
-        if mean is None:
-            found, metrics = loss(model_output=model_output, data=data, dp_group=dp_group)
-        else:
-            with _averaged_over_turns(torch.nested.to_padded_tensor(data[RESPONSE_MASK], 0).bool(), call):
-                found, metrics = loss(model_output=model_output, data=data, dp_group=dp_group)
+    with giving(inputs) as call, nullcontext() if mean is None else _averaged_over_turns(data, call):
+        found, metrics = loss(model_output=model_output, data=data, dp_group=dp_group)
     return found, metrics | _sums(call)
 
 
@@ -94,11 +82,7 @@ def _sums(call: LossCall) -> dict[str, Metric]:
 
 
 def divided_shares(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """A worker's metrics of its updates, with shares in place of what they are made of.
-
-    Args:
-        metrics: by name, one value of each update.
-    """
+    """A worker's metrics, one value of each update, with shares in place of what they are made of."""
     found = {name: value for name, value in metrics.items() if not name.startswith(_SHARE)}
     for name in (one.removesuffix(_OF) for one in metrics if one.startswith(_SHARE) and one.endswith(_OF)):
         if (of := float(np.sum(metrics[f"{name}{_OF}"]))) > 0:
@@ -135,17 +119,13 @@ def _with_policy_loss(loss: functools.partial[Any], name: str) -> functools.part
 
 
 @contextmanager
-def _averaged_over_turns(mask: torch.Tensor, call: LossCall) -> Iterator[None]:
+def _averaged_over_turns(data: TensorDict, call: LossCall) -> Iterator[None]:
     """Have policy loss, entropy bonus and KL term weight tokens as `losses.inputs.mean_weights`.
 
     Upstream behaviour: all three call `agg_loss`, by the name that their module has for it, with
     `loss_agg_mode`, which knows no turns.
-
-    Args:
-        mask: (R, T) tokens in the loss.
-        call: of the update's loss.
     """
-    weights = mean_weights(mask, call.inputs)
+    weights = mean_weights(torch.nested.to_padded_tensor(data[RESPONSE_MASK], 0).bool(), call.inputs)
     callers: list[Any] = []
 
     def agg_loss(caller: Any, loss_mat: Any, loss_mask: Any, loss_agg_mode: str, **batch: Any) -> Any:

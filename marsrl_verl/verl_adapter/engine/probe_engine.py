@@ -5,7 +5,7 @@ Asked for by the micro-batch itself, so that every other pass runs as upstream.
 
 from __future__ import annotations
 
-import importlib
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ class ProbeFSDPEngine(SharedPrefixFSDPEngine):
                 "it measures in them is not put together; set ulysses_sequence_parallel_size=1"
             )
         settings = tu.get_non_tensor_data(data=micro_batch, key=SETTINGS_KEY, default={})
-        measure = _load(target)(settings)
+        measure = resolve_name(target)(settings)
         model: Any = getattr(self.module, "module", self.module)  # FSDP1 keeps the model below
         with measure.around(model, self._measured_rows(micro_batch)):
             self._measure = measure
@@ -80,11 +80,6 @@ class ProbeFSDPEngine(SharedPrefixFSDPEngine):
             padding=self._get_packed_pad_size(int(offsets[-1])) if packed else 0,
             device=get_device_id(),
         )
-
-
-def _load(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def register_engine() -> None:

@@ -13,6 +13,7 @@ from marsrl_verl.verl_adapter.engine.batch import (
     PROMPT_LENGTH,
     ROW_ID,
     TEMPERATURE,
+    jagged,
 )
 
 
@@ -26,19 +27,14 @@ def with_token_columns(data: TensorDict) -> TensorDict:
     in_prompt = position < torch.repeat_interleave(prompt_lengths, lengths)
     data[INPUT_IDS] = torch.nested.nested_tensor_from_jagged(values, offsets)
     data["position_ids"] = torch.nested.nested_tensor_from_jagged(position, offsets)
-    data["prompts"] = _jagged(values[in_prompt], prompt_lengths)
-    data["responses"] = _jagged(values[~in_prompt], lengths - prompt_lengths)
+    data["prompts"] = jagged(values[in_prompt], prompt_lengths)
+    data["responses"] = jagged(values[~in_prompt], lengths - prompt_lengths)
     data["loss_mask"] = data[RESPONSE_MASK]
     temperatures = data[TEMPERATURE]
     if bool((temperatures == temperatures[0]).all()):
         # verl leaves logits alone at the number 1, and fused kernels take a number only.
         tu.assign_non_tensor(data, temperature=float(temperatures[0]))
     return data
-
-
-def _jagged(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    return torch.nested.nested_tensor_from_jagged(values, offsets)
 
 
 class HeldRows:
@@ -55,11 +51,7 @@ class HeldRows:
 
     def complete(self, data: TensorDict) -> TensorDict:
         """The rows that `data` names by policy and `row_id`, with its columns and settings; where it brings
-        tokens of its own, these.
-
-        Raises:
-            RuntimeError: a row is not held.
-        """
+        tokens of its own, these. RuntimeError if a row is not held."""
         if data.get(INPUT_IDS, None) is not None:
             return with_token_columns(data)
         policy, row_ids = _policy(data), data[ROW_ID].tolist()
@@ -89,18 +81,12 @@ def _policy(data: TensorDict) -> str:
 
 
 def responses_only(output: TensorDict, data: TensorDict) -> TensorDict:
-    """What a pass found, of the response tokens alone.
-
-    verl's outputs have a value for each token of a row, in the place before it.
-
-    Args:
-        output: jagged columns (S, P + T), and metrics.
-        data: the rows of the pass, as the engine took them.
-    """
+    """The output of a pass over the rows in `data`, of the response tokens alone: verl's jagged columns
+    (S, P + T) have a value for each token of a row, in the place before it."""
     ends, lengths = data[INPUT_IDS].offsets()[1:].tolist(), data[RESPONSE_MASK].offsets().diff()
     spans = [(end - length - 1, end - 1) for end, length in zip(ends, lengths.tolist(), strict=True)]
     for name, value in list(output.items()):
         if isinstance(value, torch.Tensor) and value.is_nested:
             values = value.values().float()
-            output[name] = _jagged(torch.cat([values[start:end] for start, end in spans]), lengths)
+            output[name] = jagged(torch.cat([values[start:end] for start, end in spans]), lengths)
     return output

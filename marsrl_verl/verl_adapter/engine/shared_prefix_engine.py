@@ -77,7 +77,8 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
         if not sharing(micro_batch):
             return super().prepare_model_inputs(micro_batch)
         rows = _token_rows(micro_batch)
-        tree = _unmarked(build_prefix_tree(rows, self._joins()))
+        tree = build_prefix_tree(rows, self._joins())
+        tree = replace(tree, tokens=tree.tokens % _MARK)
         self._computed_tokens = len(tree.tokens)
         if self._computed_tokens == sum(map(len, rows)):  # nothing to share, and a mask would cost more
             return super().prepare_model_inputs(micro_batch)
@@ -102,14 +103,12 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
         entropy = bool(tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False))
         logits = _scaled(output.logits, _temperatures(micro_batch), tree, layout)
         log_probs, entropies = node_values(logits, layout, tree, entropy=entropy)
-        device = log_probs.device
-        offsets = micro_batch["input_ids"].offsets()
-        nodes = torch.from_numpy(np.concatenate(tree.rows)).to(device)
+        device, offsets = log_probs.device, micro_batch["input_ids"].offsets()
         # A log-probability stands one place to the left of its token; the row's last place has none.
         following = torch.from_numpy(np.concatenate([np.append(row[1:], row[0]) for row in tree.rows]))
         result = {"log_probs": log_probs[following.to(device)]}
         if entropies is not None:
-            result["entropy"] = entropies[nodes]
+            result["entropy"] = entropies[torch.from_numpy(np.concatenate(tree.rows)).to(device)]
         return {k: torch.nested.nested_tensor_from_jagged(v, offsets) for k, v in result.items()}
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
@@ -135,8 +134,7 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
 
     def _refuse_what_shares_nothing(self) -> None:
         config = _model_config(self)
-        others = layer_kinds(config) - {FULL}
-        if others:
+        if others := layer_kinds(config) - {FULL}:
             raise ValueError(
                 f"marsrl.training.share_prefixes: {type(config).__name__} has layers of {sorted(others)}, "
                 "for which there is no mask of a prefix tree; set it to false"
@@ -144,12 +142,8 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
 
 
 def computed_tokens(metrics: dict[str, Any], updates: int) -> float:
-    """Take the computed tokens of a step out of an update's metrics, and verl's utilisation with them, which
-    counts the tokens of whole rows.
-
-    Raises:
-        RuntimeError: there are none, so the rows were computed one by one.
-    """
+    """Takes the computed tokens of a step out of an update's metrics, and verl's utilisation with them, which
+    counts the tokens of whole rows. RuntimeError if the rows were computed one by one."""
     mean = metrics.pop(f"actor/{COMPUTED_TOKENS}", None)
     if mean is None:
         raise RuntimeError(
@@ -178,10 +172,6 @@ def _token_rows(data: TensorDict) -> list[np.ndarray]:
     return [np.append(row[:1] + mark * _MARK, row[1:]) for row, mark in zip(rows, marks, strict=True)]
 
 
-def _unmarked(tree: PrefixTree) -> PrefixTree:
-    return replace(tree, tokens=tree.tokens % _MARK)
-
-
 def _temperatures(data: TensorDict) -> np.ndarray:
     """(R,) of the rows."""
     value = data["temperature"]
@@ -207,11 +197,8 @@ def _scaled(
 
 @contextmanager
 def _micro_batches_by_prefix(cost: Any, joins: Joins) -> Iterator[None]:
-    """Have `forward_backward_batch` cut the batch by prefixes.
-
-    Upstream behaviour: it calls its module's `prepare_micro_batches`, which balances rows by their lengths,
-    and has no hook to cut them otherwise.
-    """
+    """Upstream behaviour: `forward_backward_batch` calls its module's `prepare_micro_batches`, which balances
+    rows by their lengths, and has no hook to cut them by prefixes."""
 
     def cut(data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[Any], list[list[int]]]:
         limit = int(data["max_token_len_per_gpu"])
@@ -236,10 +223,8 @@ def _micro_batches_by_prefix(cost: Any, joins: Joins) -> Iterator[None]:
 
 
 def _let_flex_attention_take_block_masks(name: str) -> None:
-    """Let the attention function `name` leave calls with a block mask to flex attention.
-
-    For good and not for the length of a pass: activation checkpointing calls it again in the backward pass.
-    """
+    """Has the attention function `name` leave calls with a block mask to flex attention, for good: activation
+    checkpointing calls it again in the backward pass."""
     if name not in ALL_ATTENTION_FUNCTIONS:
         raise ValueError(
             f"marsrl.training.share_prefixes: attention {name!r} is not in transformers' registry and takes "

@@ -15,8 +15,8 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.models import models, part_of, several_models
 from marsrl_verl.config.pools import own_pool_gpus
-from marsrl_verl.verl_adapter.checkpoint import resumed_optimizer
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.checkpoint.resumed_optimizer import as_configured
 from marsrl_verl.verl_adapter.engine.adapter_engine import AdapterFiles, AdapterFSDPEngine
 from marsrl_verl.verl_adapter.engine.batch import POLICY, ROW_ID
 from marsrl_verl.verl_adapter.engine.fused_head import use_whole_batch_log_probs
@@ -33,13 +33,10 @@ class MarsRLTrainingWorker(TrainingWorker):
 
     def __init__(self, config: Any) -> None:
         if on_cpu_platform():
-            from marsrl_verl.verl_adapter.cpu.ranks import (
-                initialize_gloo,
-                offload_without_pinned_memory,
-            )
+            from marsrl_verl.verl_adapter.cpu import ranks
 
-            initialize_gloo()
-            offload_without_pinned_memory()
+            ranks.initialize_gloo()
+            ranks.offload_without_pinned_memory()
         use_whole_batch_log_probs()
         register_engine()
         use_fast_micro_batches()
@@ -51,11 +48,8 @@ class MarsRLTrainingWorker(TrainingWorker):
         self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
         """As upstream; then the configuration's learning rate, betas and weight decay apply again."""
-        optimizers = self.engine.optimizers()
-        settings = [resumed_optimizer.configured(*one) for one in optimizers]
-        super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
-        for one, its_settings in zip(optimizers, settings, strict=True):
-            resumed_optimizer.apply(its_settings, *one)
+        with as_configured(self.engine.optimizers()):
+            super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
 
 
 class ModelWorker(ActorRolloutRefWorker):
@@ -144,8 +138,7 @@ class MarsRLActorRolloutRefWorker(ModelWorker):
         return ActorRolloutRefWorker.update_actor(self._selected(data), rows)
 
     def _selected(self, data: TensorDict) -> ModelWorker:
-        """The worker whose model has the weights of the policy whose rows these are, ready to compute with
-        them."""
+        """The worker whose model has the weights of these rows' policy, ready to compute with them."""
         policy = str(tu.get(data, POLICY))
         worker = self._one_of(self._models, policy)
         if worker.actor is not None:

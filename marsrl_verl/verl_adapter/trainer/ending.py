@@ -28,17 +28,15 @@ class EndingTrainer(PolicyTrainer):
 
     @contextmanager
     def _ends_in_order(self) -> Iterator[None]:
-        """Around all steps: whatever ends them, but an error of nobody knows what, the last state is saved as
-        far as it is sound and there is a place for it."""
+        """Saves the last state whatever ends the steps inside, but an error of nobody knows what, as far as
+        it is sound and there is a place for it."""
         with stop_signals.deferred():
             try:
                 yield
-            except (StopRequested, *SAVABLE_ERRORS) as end:
+            except (StopRequested, CollapsedError, *SAVABLE_ERRORS) as end:
                 self._fit_save_last_state(end)
-                raise
-            except CollapsedError as end:
-                self._fit_save_last_state(end)
-                self._fit_report_end(end)
+                if isinstance(end, CollapsedError):
+                    self._fit_report_end(end)
                 raise
             except NotFiniteError as found:
                 told = self._fit_keep_sound(found)
@@ -67,8 +65,8 @@ class EndingTrainer(PolicyTrainer):
         super()._save_checkpoint(state)
 
     def _fit_save_elsewhere(self, lost: StorageError) -> None:
-        """Save the last state if the folder of checkpoints can be written; a run's folder that was deleted is
-        made anew for it."""
+        """Saves the last state if the folder of checkpoints can be written; a run's folder that was deleted
+        is made anew for it."""
         if isinstance(lost, FolderLostError):
             if lost.taken:
                 return

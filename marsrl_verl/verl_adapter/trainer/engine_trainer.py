@@ -35,15 +35,13 @@ from marsrl_verl.verl_adapter.terminal import terminal
 
 SILENCE_SECONDS = 10.0
 """For the engines to drop their round: a run that was told to end has little time."""
-
-
-def _nothing(worker: Any) -> None:
-    """Return at once, from a process that is idle."""
-
-
 _WELL = (StopRequested, CollapsedError, StorageError)
 """Ends that are no engine's fault."""
 _log = logging.getLogger(__name__)
+
+
+def _nothing(worker: Any) -> None:
+    """Returns at once, from a process that is idle."""
 
 
 class EngineTrainer(SealedCheckpointTrainer):
@@ -126,10 +124,8 @@ class EngineTrainer(SealedCheckpointTrainer):
         return self.actor_rollout_wg
 
     def _send_model(self, policy: str, version: int) -> None:
-        """To the engines that are the policy's own, from the ranks on their GPUs.
-
-        Upstream behaviour: verl's manager has one model sent to all engines.
-        """
+        """Upstream behaviour: verl's manager has one model sent to all engines. Here the ranks send to the
+        engines on their GPUs, which are the policy's own."""
         ray.get(self._workers(policy).update_weights(global_steps=version, mode=SHARED_SYNC, policy=policy))
 
     def _send_adapter(self, policy: str, version: int) -> None:
@@ -164,12 +160,8 @@ class EngineTrainer(SealedCheckpointTrainer):
     # --- the end of a run that was not finished -----------------------------------------------------
 
     def _fit_save_last_state(self, end: BaseException) -> None:
-        """Save the weights with the state at the end of the step that updated them last, unless a checkpoint
-        holds them already. A round in flight is dropped: a resumed run asks its inputs again.
-
-        Args:
-            end: why the run ends.
-        """
+        """Saves the weights with the state at the end of the step that updated them last, unless a checkpoint
+        holds them already. A round in flight is dropped: a resumed run asks its inputs again."""
         state = self.last_state
         if state is None or self.config.trainer.save_freq <= 0:
             return
@@ -184,11 +176,8 @@ class EngineTrainer(SealedCheckpointTrainer):
             _log.exception("step %s could not be saved", state["step"])
 
     def _silence_engines(self, stopped: bool) -> None:
-        """Leave memory and processors to the trainer.
-
-        Args:
-            stopped: whether the engines are well, and only told to end.
-        """
+        """Leaves memory and processors to the trainer; `stopped`: the engines are well, and only told to
+        end."""
         if self.engines.left_behind:
             raise RuntimeError("the trainer's processes are in the midst of a weight sync that does not end")
         if stopped:
@@ -212,14 +201,8 @@ class EngineTrainer(SealedCheckpointTrainer):
         if hasattr(self, "engines"):
             self.engines.watch.kill()
         if hasattr(self, "actor_rollout_wg"):
-            for group in self._worker_groups():
-                for worker in group.workers:
-                    ray.kill(worker)
-
-    # --- times --------------------------------------------------------------------------------------
-
-    def _time_of(self, *names: str) -> float:
-        return sum(self.timing.get(name, 0.0) for name in names)
+            for worker in self.actor_rollout_wg.workers:
+                ray.kill(worker)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

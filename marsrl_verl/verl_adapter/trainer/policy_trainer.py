@@ -53,8 +53,7 @@ from marsrl_verl.verl_adapter.trainer.finite import (
     not_finite,
 )
 from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
-from marsrl_verl.verl_adapter.trainer.probes import rows_to_probe, run_probe
-from marsrl_verl.verl_adapter.trainer.recorded_rows import fill_log_probs
+from marsrl_verl.verl_adapter.trainer.probes import fill_log_probs, rows_to_probe, run_probe
 from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
 
 
@@ -83,11 +82,8 @@ class PolicyTrainer(EngineTrainer):
 
     @contextmanager
     def _profiled(self) -> Iterator[None]:
-        """Have the ranks record the step where it is one of `global_profiler.steps`; a step that fails leaves
-        no profile.
-
-        Upstream behaviour: verl's own loop, which this trainer replaces, starts and stops them.
-        """
+        """Has the ranks record the step where it is one of `global_profiler.steps`, unless it fails. Upstream
+        behaviour: verl's own loop, which this trainer replaces, starts and stops them."""
         steps = OmegaConf.select(self.config, "global_profiler.steps") or ()
         due = self.global_steps in steps
         self._start_profiling(due)
@@ -96,33 +92,32 @@ class PolicyTrainer(EngineTrainer):
         self._stop_profiling(due, run_command=not later)  # `finish_hook_cmd` runs once
 
     def _fit_run_probes(self) -> None:
-        """Find out what the method wants to know of sequences at the end of their stage.
-
-        Raises:
-            NotFiniteError: log-probabilities of the engine or of the pass are not finite.
-        """
+        """Finds out what the method wants to know of sequences at the end of their stage; NotFiniteError if
+        log-probabilities of the engine or of the pass are not finite."""
         groups = self.scheduler.completed_stages()
         check_samples(groups)
-        for stage in self.method.stages(self.method.config):
-            for probe in self.method.probes(stage.name):
-                if refs := rows_to_probe(groups, stage.name, probe):
-                    self._sleep_engine()  # the pass needs the memory
-                    with self._timed("probe"):
-                        # A measure may read whole rows. Else the pass is cut as the update is, so that both
-                        # compute alike.
-                        share = self.settings.training.share_prefixes and probe.shares_prefixes
-                        layout_of = functools.partial(self._batch_layout, share=share)
-                        for part in arrange(groups, refs, layout_of).parts:
-                            self._run_probe(probe, part)
+        probes = [
+            (stage.name, probe)
+            for stage in self.method.stages(self.method.config)
+            for probe in self.method.probes(stage.name)
+        ]
+        for stage, probe in probes:
+            if refs := rows_to_probe(groups, stage, probe):
+                self._sleep_engine()  # the pass needs the memory
+                with self._timed("probe"):
+                    # A measure may read whole rows. Else the pass is cut as the update is, so that both
+                    # compute alike.
+                    share = self.settings.training.share_prefixes and probe.shares_prefixes
+                    layout_of = functools.partial(self._batch_layout, share=share)
+                    for part in arrange(groups, refs, layout_of).parts:
+                        self._run_probe(probe, part)
 
     def _run_probe(self, probe: Probe, part: PolicyBatch) -> None:
-        run_probe(
-            probe,
-            part,
+        compute_log_prob, version = (
             self._workers(part.policy).compute_log_prob,
-            temperature=self._temperatures,
-            version=self.policies.version(part.policy),
+            self.policies.version(part.policy),
         )
+        run_probe(probe, part, compute_log_prob, self._temperatures, version)
         check_probed(part)
 
     def _due_policies(self) -> frozenset[str]:
@@ -207,7 +202,7 @@ class PolicyTrainer(EngineTrainer):
             self.metrics["batch/recomputed_rows"] = int(batch.computed.sum())
 
     def _log_probs_and_entropies(
-        self, part: PolicyBatch, slots: list[int] | None
+        self, part: PolicyBatch, slots: list[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         data = part.columns({}, slots)
         share = {SHARE_KEY: part.plan.share_prefixes}
@@ -242,12 +237,8 @@ class PolicyTrainer(EngineTrainer):
         return self.settings.cut_roles | self.method.traits(self.method.config).grammar_roles
 
     def _fit_compute_advantages(self, batch: StepBatch) -> None:
-        """What rewards lose for KL, advantages, masks, and what the loss compares the current probabilities
-        with.
-
-        Raises:
-            NotFiniteError: log-probabilities or entropies are not finite.
-        """
+        """Sets what rewards lose for KL, advantages, masks, and what the loss compares the current
+        probabilities with; NotFiniteError if log-probabilities or entropies are not finite."""
         rows = batch.rows
         for part in batch.parts:
             check_columns(part)
@@ -255,17 +246,12 @@ class PolicyTrainer(EngineTrainer):
             self.metrics.update(self.reward_kl.penalize(rows))
         self.metrics.update(entropy_metrics(rows))
         self.metrics.update(set_advantages(rows, self.method.credit))
-        versions = [self.policies.version(rows.sequence(row).policy) for row in range(len(rows))]
-        numbers = np.array(versions, dtype=np.int32)
-        off_policy, cut = self.settings.off_policy, self.cut_roles
-        self.metrics.update(correct_off_policy(rows, off_policy, numbers, batch.computed, cut))
+        newest = [self.policies.version(rows.sequence(row).policy) for row in range(len(rows))]
+        versions, settings = np.array(newest, dtype=np.int32), self.settings.off_policy
+        self.metrics.update(correct_off_policy(rows, settings, versions, batch.computed, self.cut_roles))
 
     def _fit_update_actor(self, batch: StepBatch) -> None:
-        """Update the policies.
-
-        Raises:
-            NotFiniteError: a loss, a gradient norm or weights are not finite.
-        """
+        """Updates the policies; NotFiniteError if a loss, a gradient norm or weights are not finite."""
         self.skipped_updates = None
         with self._timed("update_actor"):
             for part in batch.parts:
@@ -275,15 +261,12 @@ class PolicyTrainer(EngineTrainer):
                 self._refuse_not_finite(part.policy, metrics)
                 self.changed_in[part.policy] = self.global_steps
                 if part.plan.share_prefixes:
-                    computed = computed_tokens(metrics, part.updates)
-                    self.metrics["batch/computed_tokens"] = computed + self.metrics.get(
-                        "batch/computed_tokens", 0
-                    )
+                    before = self.metrics.get("batch/computed_tokens", 0)
+                    self.metrics["batch/computed_tokens"] = computed_tokens(metrics, part.updates) + before
                 self.metrics.update({f"{whose}{name}": value for name, value in metrics.items()})
 
     def _refuse_not_finite(self, policy: str, metrics: dict[str, Any]) -> None:
-        actor = self.config.actor_rollout_ref.actor
-        found = not_finite(metrics, scaled=trains_in_fp16(actor))
+        found = not_finite(metrics, scaled=trains_in_fp16(self.config.actor_rollout_ref.actor))
         if not found:
             return
         values = ", ".join(f"{name} = {metrics[name]}" for name in found)
@@ -298,7 +281,7 @@ class PolicyTrainer(EngineTrainer):
         Upstream behaviour: `mini_batch_size = ppo_mini_batch_size * rollout.n` must divide the rows,
         which a batch of varying size cannot promise; the worker takes `num_mini_batch` instead.
         """
-        actor = self.config.actor_rollout_ref.actor
+        actor, mean = self.config.actor_rollout_ref.actor, self.settings.training.loss_mean
         data = part.columns(_update_columns(part.rows, self._loss_columns))
         tu.assign_non_tensor(
             data,
@@ -310,11 +293,7 @@ class PolicyTrainer(EngineTrainer):
             seed=actor.data_loader_seed,
             dataloader_kwargs={"shuffle": actor.shuffle},
             compute_loss=True,
-            **{
-                SHARE_KEY: part.plan.share_prefixes,
-                SPEC_KEY: self._loss,
-                MEAN_KEY: self.settings.training.loss_mean,
-            },
+            **{SHARE_KEY: part.plan.share_prefixes, SPEC_KEY: self._loss, MEAN_KEY: mean},
         )
         output = tu.get(self._workers(part.policy).update_actor(data), "metrics")
         metrics = rename_dict(divided_shares(output), "actor/")

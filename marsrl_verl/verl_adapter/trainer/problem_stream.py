@@ -53,40 +53,34 @@ def _plain_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
 
 
+def limits_text(limits: Mapping[str, int]) -> str:
+    """The settings that say how long prompts of roles may be."""
+    return " or ".join(f"marsrl.roles.{role}.max_prompt_tokens = {limit}" for role, limit in limits.items())
+
+
 class NothingToTrainError(RuntimeError):
     """No problem of the training data is ever asked."""
 
 
 class SkippedProblems:
-    """Looks whether all problems of the training data are skipped.
-
-    Args:
-        rows: of the training data.
-        limits: by role, most tokens of a prompt that decides whether a problem is asked.
-    """
+    """Counts rows of the training data that are skipped one after another; `limits`: by role, most tokens of
+    a prompt that decides whether a problem is asked."""
 
     def __init__(self, rows: int, limits: Mapping[str, int]) -> None:
         self._rows, self._limits = rows, limits
         self._skipped = 0
 
     def look(self, result: StepResult) -> None:
-        """Look at a finished step.
-
-        Raises:
-            NothingToTrainError: a whole pass over the data was skipped.
-        """
+        """Looks at a finished step; NothingToTrainError if a whole pass over the data was skipped."""
         if result.completed or result.in_flight or any(result.waiting.values()):
             self._skipped = 0
             return
         self._skipped += sum(end.reason is EndReason.SKIPPED for end in result.ended)
         if self._skipped >= self._rows:
-            over = (
-                f"marsrl.roles.{role}.max_prompt_tokens = {limit}" for role, limit in self._limits.items()
-            )
             raise NothingToTrainError(
                 f"the last {self._skipped} problems were all skipped, a whole pass over the training "
-                f"data: their prompts have more than {' or '.join(over)} tokens; raise it, or give shorter "
-                "problems"
+                f"data: their prompts have more than {limits_text(self._limits)} tokens; raise it, or give "
+                "shorter problems"
             )
 
 
@@ -95,14 +89,8 @@ Admits = Callable[[Problem], bool]
 
 
 class ProblemStream:
-    """The problems of the data, pass after pass.
-
-    A problem's number counts the problems read so far, so it is unique for the whole run.
-
-    Args:
-        dataloader: verl's, which leaves out the last problems of a pass where they make no whole batch.
-        whole_passes: read these too.
-    """
+    """The problems of verl's dataloader, pass after pass, numbered through the whole run. Without
+    `whole_passes` the last ones of a pass are left out where they make no whole batch."""
 
     def __init__(self, dataloader: Any, *, whole_passes: bool = False) -> None:
         self._dataloader = dataloader
@@ -121,11 +109,7 @@ class ProblemStream:
 
     def take(self, count: int, admits: Admits = lambda problem: True) -> list[Problem]:
         """The next so many admitted problems, whatever the size of the dataloader's batches and where passes
-        end.
-
-        Raises:
-            NothingToTrainError: a whole pass has none.
-        """
+        end; NothingToTrainError if a whole pass has none."""
         problems, read = self.take_from_pass(count, admits), self.taken
         while len(problems) < count:
             self.begin_pass()
@@ -170,12 +154,10 @@ class ProblemStream:
             self._iterator = iter(self._dataloader)
             batch = next(self._iterator, None)
         self._begun, self._over = True, batch is None
-        if batch is None:
-            return False
-        problems = problems_of(batch, self.taken, "p")
+        problems = [] if batch is None else problems_of(batch, self.taken, "p")
         self._buffer += problems
         self.taken += len(problems)
-        return True
+        return not self._over
 
     def state_dict(self) -> dict[str, Any]:
         """Position and dataloader state (sampler and generator included)."""
@@ -189,11 +171,8 @@ class ProblemStream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken."""
-        self.epoch = state["epoch"]
-        self.taken = state["taken"]
-        self._over = state["over"]
+        self.epoch, self.taken, self._over = state["epoch"], state["taken"], state["over"]
         self._buffer = [problem_from_plain(plain) for plain in state["buffer"]]
-        self._iterator = None
-        self._loaded = state["dataloader"]
+        self._iterator, self._loaded = None, state["dataloader"]
         if self._loaded is not None:
             self._dataloader.load_state_dict(self._loaded)

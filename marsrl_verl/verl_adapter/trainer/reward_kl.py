@@ -14,17 +14,10 @@ from marsrl_verl.core.rows import KL_PENALTIES, OLD_LOG_PROBS, REF_LOG_PROBS, RE
 
 
 class RewardKL:
-    """verl's `apply_kl_penalty` on packed rows: each token costs the controller's coefficient times its KL.
-
-    The adaptive controller's coefficient goes from step to step, and so into checkpoints.
-    """
+    """verl's `apply_kl_penalty` on packed rows, by its node `algorithm`: each token costs the controller's
+    coefficient times its KL. That of the adaptive controller goes from step to step, and into checkpoints."""
 
     def __init__(self, algorithm: DictConfig) -> None:
-        """Begin with the configured coefficient.
-
-        Args:
-            algorithm: verl's node, with `kl_penalty` and `kl_ctrl`.
-        """
         self._kind, self._initial = str(algorithm.kl_penalty), float(algorithm.kl_ctrl.kl_coef)
         self._adapts = str(algorithm.kl_ctrl.type) == "adaptive"
         self._controller = core_algos.get_kl_controller(algorithm.kl_ctrl)
@@ -40,10 +33,8 @@ class RewardKL:
         return float(self._controller.value)
 
     def penalize(self, rows: Rows) -> dict[str, float]:
-        """Set the column `kl_penalties`; then the controller sees the step's KL.
-
-        Args:
-            rows: of the step, with `old_log_probs` under the weights about to be updated and `ref_log_probs`.
+        """Sets the column `kl_penalties` from `old_log_probs` under the weights about to be updated and
+        `ref_log_probs`; then the controller sees the step's KL.
 
         Returns:
             The KL, mean over rows of the mean over their tokens in the loss, nats; the coefficient.

@@ -30,11 +30,11 @@ def start_tracking(config: DictConfig) -> Tracking:
     if names:
         for variable, value in logger_variables(Path(config.marsrl.run.output_dir).absolute()).items():
             os.environ.setdefault(variable, value)
-    if not automatic:
-        return _tracking(config)
     try:
         return _tracking(config)
-    except Exception as error:  # whatever wandb and its server answer; nobody asked for it by name
+    except Exception as error:  # whatever wandb and its server answer
+        if not automatic:  # asked for by name
+            raise
         _log.warning("Metrics go to metrics.jsonl alone: %s can't be started (%s)", ", ".join(names), error)
         config.trainer.logger = []
         return _tracking(config)
@@ -50,8 +50,7 @@ def _tracking(config: DictConfig) -> Tracking:
 
 
 def logger_variables(folder: Path) -> dict[str, str]:
-    """The environment variables with which loggers write into a run's folder. What the user has set counts
-    more."""
+    """The environment variables with which loggers write into a run's folder, where the user set no other."""
     return {
         "TENSORBOARD_DIR": str(folder / "tensorboard"),
         "WANDB_DIR": str(folder),  # wandb makes a folder `wandb` in it

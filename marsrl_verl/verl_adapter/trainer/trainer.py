@@ -1,8 +1,5 @@
-"""`RayMarsRLTrainer`: verl's trainer with a method's stages, a scheduler and policies.
-
-The loop is cut into `_fit_*` hooks named like those of verl's `SeparateRayPPOTrainer`, so that both
-can be read side by side.
-"""
+"""`RayMarsRLTrainer`: verl's trainer with a method's stages, a scheduler and policies, whose `_fit_*` hooks
+are named like those of verl's `SeparateRayPPOTrainer`."""
 
 from __future__ import annotations
 
@@ -49,10 +46,7 @@ MOST_EMPTY_PASSES = 100
 
 
 class RayMarsRLTrainer(EndingTrainer):
-    """Trains the stages of `marsrl.algo` on verl's workers.
-
-    The constructor's arguments are `RayPPOTrainer`'s.
-    """
+    """Trains the stages of `marsrl.algo` on verl's workers. The arguments are `RayPPOTrainer`'s."""
 
     def __init__(self, config: DictConfig, tokenizer: Any, **kwargs: Any) -> None:
         super().__init__(config=config, tokenizer=tokenizer, **kwargs)
@@ -72,14 +66,8 @@ class RayMarsRLTrainer(EndingTrainer):
         self.continues_run = self.observer.folder.resumed
         self.overlaps = self.settings.pipeline.overlap is Overlap.ONE_STEP
         self.watch = build_watch(self.settings)
-        self.changed_in: dict[str, int] = {}
-        self.global_steps = 0
-        self.engine_versions: dict[str, int] = {}
-        self.generated_tokens = 0
-        self.tool_calls = 0
-        self.samples = 0
-        self.metrics: dict[str, float] = {}
-        self.timing: dict[str, float] = {}
+        self.changed_in, self.engine_versions, self.metrics, self.timing = {}, {}, {}, {}
+        self.global_steps = self.generated_tokens = self.tool_calls = self.samples = 0
 
     def init_workers(self) -> None:
         """The engine trainer's; says and records what tools the rollouts have."""
@@ -102,18 +90,15 @@ class RayMarsRLTrainer(EndingTrainer):
         Before any of them comes out but the last one, the state at the end of the last step is saved.
         """
         with self._ends_in_order():
-            self._fit_steps()
-
-    def _fit_steps(self) -> None:
-        self._fit_begin()
-        if self.evaluates_only:
-            self._evaluate(ALONE)
-            self.observer.finish_evaluation(self.global_steps)
-            return
-        while not self._is_last_step():
-            self.global_steps += 1
-            self.fit_step()
-        self._fit_end()
+            self._fit_begin()
+            if self.evaluates_only:
+                self._evaluate(ALONE)
+                self.observer.finish_evaluation(self.global_steps)
+                return
+            while not self._is_last_step():
+                self.global_steps += 1
+                self.fit_step()
+            self._fit_end()
 
     def fit_step(self) -> None:
         """One training step: generate, probe, select, log-probabilities, advantages, update, record, save,
@@ -196,23 +181,17 @@ class RayMarsRLTrainer(EndingTrainer):
     # --- hooks of a step ----------------------------------------------------------------------
 
     def _fit_get_batch(self, step: int, *, ahead: bool = False) -> bool:
-        """Open `step`: new problems join the first stage, unless enough of them still wait there.
-
-        Args:
-            ahead: the step before has not trained yet.
-
-        Returns:
-            Whether it is open. `ahead`, no step is opened that begins a pass of a method with drained passes.
-        """
+        """Opens `step`: new problems join the first stage, unless enough of them still wait there. False if
+        it would begin a drained pass `ahead` of the training of the step before."""
         if self.scheduler.open_step == step:
             return True  # opened in the step before, by overlap
-        count = self._problems_per_step()
+        count, admits = self._problems_per_step(), self.method.schedule.admits
         problems: list[Problem] = []
         if self.scheduler.waiting_problems() < count:
             if not self._drains:
-                problems = self.problems.take(count, self.method.schedule.admits)
+                problems = self.problems.take(count, admits)
             else:
-                problems = self.problems.take_from_pass(count, self.method.schedule.admits)
+                problems = self.problems.take_from_pass(count, admits)
                 if not problems and self.scheduler.idle():
                     if ahead:
                         return False
@@ -245,21 +224,24 @@ class RayMarsRLTrainer(EndingTrainer):
 
     def _fit_generate(self) -> None:
         """Decode rounds until the scheduler asks for none, then let the engine sleep."""
-        inner = self._time_of("probe", "update_weights")
+        before = self._seconds_between_rounds()
         with self._timed("gen"):
             counts = self.generation.finish()
             self._sleep_engine()
-        # What the trainer does between two rounds is not generation.
-        self.timing["gen"] -= self._time_of("probe", "update_weights") - inner
+        self.timing["gen"] -= self._seconds_between_rounds() - before
         self.timing["rollout"] = counts.seconds
         self.generated_tokens += counts.tokens
         self.tool_calls += counts.tool_calls
-        self.metrics.update(counts.metrics())
         self.samples += counts.trajectories
+        self.metrics.update(counts.metrics())
         self.metrics["rollout/generated_tokens_total"] = self.generated_tokens
         self.metrics["rollout/samples_total"] = self.samples
         if self.tool_calls:
             self.metrics["rollout/executed_tool_calls_total"] = self.tool_calls
+
+    def _seconds_between_rounds(self) -> float:
+        """What the trainer does between two rounds, which is not generation."""
+        return self.timing.get("probe", 0.0) + self.timing.get("update_weights", 0.0)
 
     def _fit_start_next_round(self) -> None:
         """Bring the weights of the last update to the idle engine and start the next step's round."""
@@ -317,27 +299,20 @@ class RayMarsRLTrainer(EndingTrainer):
 
     # --- evaluation ---------------------------------------------------------------------------
 
-    def _validate(self, merged: bool = False) -> dict[str, float]:
-        """Evaluate all roles and the system; means by metric name."""
-        return self._evaluate(f"step_{self.global_steps}")
-
-    def _evaluate(self, tag: str) -> dict[str, float]:
+    def _evaluate(self, tag: str) -> None:
+        """Evaluates all roles and the system."""
         self._fit_collect_round()
         self._fit_update_weights()
-        problems = self._held_out_problems()
+        problems: list[Problem] = []
+        for batch in self.val_dataloader:
+            problems += problems_of(batch, len(problems), "v")
+        problems = problems[: self.settings.evaluation.problems]
         with self._timed("evaluate"):
             means = self.observer.evaluate(
                 self.async_rollout_manager, problems, self.prompts, self.sampling, tag, self.global_steps
             )
         if self.config.trainer.logger:
             self.tracking.log({f"val/{name}": mean for name, mean in means.items()}, step=self.global_steps)
-        return means
-
-    def _held_out_problems(self) -> list[Problem]:
-        problems: list[Problem] = []
-        for batch in self.val_dataloader:
-            problems += problems_of(batch, len(problems), "v")
-        return problems[: self.settings.evaluation.problems]
 
     # --- checkpoints --------------------------------------------------------------------------
 
@@ -384,8 +359,8 @@ class RayMarsRLTrainer(EndingTrainer):
             self.reward_kl.load_state_dict(state["reward_kl"])
         self.metrics, self.timing = state["metrics"], state["timing"]
         self.generated_tokens, self.samples = state["generated_tokens"], state["samples"]
+        # Older checkpoints lack these.
         self.tool_calls = state.get("tool_calls", 0)
-        # Older checkpoints have neither.
         self.changed_in = dict(state.get("changed_in", {}))
         self.watch.load_state_dict(state.get("watch", Watch(self.settings.watch).state_dict()))
 
@@ -397,11 +372,8 @@ class RayMarsRLTrainer(EndingTrainer):
         return bool(self.config.trainer.get("val_only", False))
 
     def _is_last_step(self) -> bool:
-        """Whether no step follows: the limit of steps, tokens or tool calls is reached, or the method's
-        last pass is through.
-
-        True to the step that is being taken as soon as its tokens are generated.
-        """
+        """True where no step follows: the limit of steps, tokens or tool calls is reached, or the method's
+        last pass is through. True to the step that is being taken as soon as its tokens are generated."""
         run = self.settings.run
         limits = ((run.max_generated_tokens, self.generated_tokens), (run.max_tool_calls, self.tool_calls))
         enough = any(limit is not None and taken >= limit for limit, taken in limits)
