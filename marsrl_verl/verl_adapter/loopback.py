@@ -53,15 +53,14 @@ def create_store(
     """As torch's `_create_c10d_store`, but for where the first rank listens."""
     from torch.distributed import TCPStore
 
-    first = rank == 0
     listening: dict[str, Any] = {}
-    if first and hostname in _OWN_NAMES:
+    if rank == 0 and hostname in _OWN_NAMES:
         listening["master_listen_fd"] = socket.create_server((LOOPBACK, port), backlog=1024).detach()
     return TCPStore(
         host_name=hostname,
         port=port,
         world_size=world_size,
-        is_master=first,
+        is_master=rank == 0,
         timeout=timeout,
         multi_tenant=True,
         use_libuv=use_libuv,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 
@@ -13,13 +14,15 @@ def keep_linear_weights() -> None:
     finds no parameter to load into. A plain `torch.nn.functional.linear` keeps it in place.
     """
     import torch
-    from vllm.model_executor.layers import utils
+    import vllm.model_executor.layers.utils  # noqa: F401  (so that it is among the modules)
 
     def dispatch_plain_linear(layer: Any, remove_weight: bool) -> None:
         layer.cpu_linear = torch.nn.functional.linear
 
-    vars(utils)["dispatch_cpu_unquantized_gemm"] = dispatch_plain_linear
-    _rebind_importers(dispatch_plain_linear)
+    # Modules that imported the function by name before the plugin ran hold the old one.
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm.") and hasattr(module, "dispatch_cpu_unquantized_gemm"):
+            vars(module)["dispatch_cpu_unquantized_gemm"] = dispatch_plain_linear
 
 
 def keep_expert_weights() -> None:
@@ -31,20 +34,5 @@ def keep_expert_weights() -> None:
     """
     from vllm.model_executor.layers.fused_moe.cpu_fused_moe import CPUFusedMOE
 
-    def unpacked(self: Any, layer: Any) -> tuple[bool, str]:
-        return False, "none"
-
-    def unpadded(self: Any, layer: Any) -> None:
-        return None
-
-    CPUFusedMOE.check_grouped_gemm = unpacked
-    CPUFusedMOE._pad_moe_intermediate_for_grouped_gemm = unpadded
-
-
-def _rebind_importers(replacement: Any) -> None:
-    """Modules that imported the function by name before the plugin ran hold the old one."""
-    import sys
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("vllm.") and hasattr(module, "dispatch_cpu_unquantized_gemm"):
-            vars(module)["dispatch_cpu_unquantized_gemm"] = replacement
+    CPUFusedMOE.check_grouped_gemm = lambda self, layer: (False, "none")
+    CPUFusedMOE._pad_moe_intermediate_for_grouped_gemm = lambda self, layer: None

@@ -25,11 +25,6 @@ def packed(content: Any) -> bytes:
     return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def unpacked(content: bytes) -> Any:
-    """The inverse of `packed`."""
-    return pickle.loads(content)
-
-
 @dataclass
 class PolicyClients:
     """verl's `LLMServerClient`s by policy, where each has servers of its own."""
@@ -83,7 +78,7 @@ class ServerClient:
             payload = packed((policy, prompt_ids, decoding, request_id, n))
             reference = server.generate_packed.remote(payload)
             try:
-                answers: list[Completion] = unpacked(await reference)
+                answers: list[Completion] = pickle.loads(await reference)
             except asyncio.CancelledError:
                 ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
                 raise
@@ -99,15 +94,15 @@ class ServerClient:
 async def _acquired(llm_client: Any, route: str, prompt_ids: TokenIds, n: int) -> tuple[str, Any]:
     """A server; one that comes when nobody waits for it any more is given back at once, or the router would
     take it for busier than it is."""
+
+    def give_back(acquired: asyncio.Future[tuple[str, Any]]) -> None:
+        if not acquired.cancelled() and acquired.exception() is None:
+            llm_client._release_server(acquired.result()[0], request_id=route)
+
     acquisition = asyncio.ensure_future(llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n))
     try:
         server: tuple[str, Any] = await asyncio.shield(acquisition)
         return server
     except asyncio.CancelledError:
-        acquisition.add_done_callback(lambda done: _give_back(llm_client, done, route))
+        acquisition.add_done_callback(give_back)
         raise
-
-
-def _give_back(llm_client: Any, acquisition: asyncio.Future[tuple[str, Any]], route: str) -> None:
-    if not acquisition.cancelled() and acquisition.exception() is None:
-        llm_client._release_server(acquisition.result()[0], request_id=route)

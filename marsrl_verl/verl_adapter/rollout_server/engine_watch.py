@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.rollout_server.dead_process import dead_process, running_process
@@ -30,23 +30,6 @@ _MOST_COUNTED_S = 5 * POLL_S
 _GATHER_S = 0.01
 """What is ready shortly after the first is taken with it: a look at all references takes as long as there are
 many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long the trainer waits (`marsrl.run`), in seconds."""
-
-    engine_s: float
-    """For an engine's sign of life."""
-    sync_s: float
-    """For a weight sync, or for the engines to fall asleep."""
-    progress_s: float
-    """For a token, an answer or a score in a generation round."""
-
-    @classmethod
-    def of(cls, run: RunConfig) -> Limits:
-        """Those of the configuration."""
-        return cls(run.engine_timeout_s, run.sync_timeout_s, run.progress_timeout_s)
 
 
 class Stopwatch:
@@ -122,10 +105,7 @@ class EngineWatch:
     """
 
     def __init__(
-        self,
-        servers: Sequence[Any],
-        limit_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, servers: Sequence[Any], limit_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.servers = tuple(servers)
         self._limit_s = limit_s
@@ -212,7 +192,8 @@ class EngineGuard:
     """What the trainer does with its engines, never without a limit."""
 
     watch: EngineWatch
-    limits: Limits
+    sync_s: float
+    """Seconds for a weight sync, or for the engines to fall asleep."""
     left_behind: bool = False
     """Whether work was given up that the trainer's processes may still be at."""
 
@@ -225,7 +206,7 @@ class EngineGuard:
             what: the work in words, for the message.
 
         Raises:
-            EngineUnavailableError: an engine is dead, or the work took longer than `limits.sync_s`.
+            EngineUnavailableError: an engine is dead, or the work took longer than `sync_s`.
         """
         self.watch.check()
         self.watch.begin()
@@ -239,8 +220,8 @@ class EngineGuard:
 
         try:
             return within(
-                self.limits.sync_s,
-                f"{what} has taken longer than marsrl.run.sync_timeout_s = {self.limits.sync_s:g} s",
+                self.sync_s,
+                f"{what} has taken longer than marsrl.run.sync_timeout_s = {self.sync_s:g} s",
                 work_and_tell,
                 look=lambda: self.watch.look(through_core=False),
             )
@@ -251,45 +232,31 @@ class EngineGuard:
 def within(
     seconds: float, too_late: str, work: Callable[[], T], look: Callable[[], object] = lambda: None
 ) -> T:
-    """The result of `work`, done in a thread.
-
-    Args:
-        seconds: how long it may take.
-        too_late: what the error says if it takes longer.
-        look: called now and then; what it raises ends the wait.
+    """The result of `work`, done in a thread. What `look` raises, called now and then, ends the wait.
 
     Raises:
-        EngineUnavailableError: it has not ended in time. Its thread goes on.
+        EngineUnavailableError: it has not ended in time, `too_late` says. Its thread goes on.
     """
-    outcome: list[tuple[bool, Any]] = []
-    ended = threading.Event()
+    outcome: Future[T] = Future()
 
     def do() -> None:
         try:
-            outcome.append((True, work()))
+            outcome.set_result(work())
         except BaseException as error:
-            outcome.append((False, error))
-        finally:
-            ended.set()
+            outcome.set_exception(error)
 
     threading.Thread(target=do, name="waits for the engines", daemon=True).start()
     watch = Stopwatch()
-    while not ended.wait(POLL_S):
+    while not wait([outcome], POLL_S).done:
         if watch.look() >= seconds:
             raise EngineUnavailableError(too_late)
         look()
-    done, result = outcome[0]
-    if not done:
-        raise result
-    return result  # type: ignore[no-any-return]
+    return outcome.result()
 
 
 def results(references: Sequence[Any], look: Callable[[], object], *, heeds_stop: bool = True) -> list[Any]:
-    """What the references bring, in their order; raises as `next_results`, within a second.
-
-    Args:
-        heeds_stop: whether a signal to end interrupts the wait.
-    """
+    """What the references bring, in their order; raises as `next_results`, within a second. `heeds_stop`: a
+    signal to end interrupts the wait."""
     found: dict[Any, Any] = {}
     pending = list(references)
     while pending:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ class ForcedTokens:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self._backend: XgrammarBackend | None = None
         self._vocabulary: list[bytes] = []
 
     def reader(self, structured: Mapping[str, Any]) -> Callable[[TokenIds], ForcedMask]:
@@ -40,7 +40,7 @@ class ForcedTokens:
         Raises:
             ValueError: the engine's structured outputs can't be followed.
         """
-        backend = self._compiler()
+        backend = self._backend
         params = sampling_params(Decoding(1, structured=structured), 1)
         try:
             validate_xgrammar_grammar(params)
@@ -60,17 +60,16 @@ class ForcedTokens:
 
         return read
 
-    def _compiler(self) -> XgrammarBackend:
-        if self._backend is None:
-            config, tokenizer = self._engine.vllm_config, self._engine.get_tokenizer()
-            if (name := config.structured_outputs_config.backend) not in _BACKENDS:
-                raise ValueError(
-                    f"{ENGINE_KEYS}.structured_outputs_config.backend={name}: the tokens that it forces "
-                    f"can't be told; expected one of {', '.join(_BACKENDS)}"
-                )
-            size = config.model_config.get_vocab_size()
-            self._backend = XgrammarBackend(config, tokenizer=tokenizer, vocab_size=size)
-        return self._backend
+    @cached_property
+    def _backend(self) -> XgrammarBackend:
+        config, tokenizer = self._engine.vllm_config, self._engine.get_tokenizer()
+        if (name := config.structured_outputs_config.backend) not in _BACKENDS:
+            raise ValueError(
+                f"{ENGINE_KEYS}.structured_outputs_config.backend={name}: the tokens that it forces "
+                f"can't be told; expected one of {', '.join(_BACKENDS)}"
+            )
+        size = config.model_config.get_vocab_size()
+        return XgrammarBackend(config, tokenizer=tokenizer, vocab_size=size)
 
 
 def forced_tokens(

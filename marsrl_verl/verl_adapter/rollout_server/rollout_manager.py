@@ -30,7 +30,6 @@ from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.settings.declaration import RewardSpec
 from marsrl_verl.tools.toolbox import read_all_secrets
 from marsrl_verl.verl_adapter.components import endpoint_keys, policy_set
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, next_results, reason, results
@@ -98,8 +97,7 @@ def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters
 
 
 class MarsRLAgentLoopManager(AgentLoopManager):
-    """Spreads rollout requests over the workers. Implements `RolloutEngine` and
-    `RoundEngine`."""
+    """Spreads rollout requests over the workers. Implements `RolloutEngine` and `RoundEngine`."""
 
     _measured_servers: Sequence[Any] = ()
     _engines: EngineWatch | None = None
@@ -123,11 +121,9 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return self._grade_watch()
 
     def _grade_watch(self) -> GradeWatch:
-        def reward(role: str) -> RewardSpec:
-            return typed_settings(self.config).reward[role]
-
+        rewards = typed_settings(self.config).reward
         return GradeWatch(
-            lambda role: reward(role).max_failed_frac, lambda role: reward(role).max_unanswered_frac
+            lambda role: rewards[role].max_failed_frac, lambda role: rewards[role].max_unanswered_frac
         )
 
     @cached_property
@@ -171,11 +167,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             }
 
     def measure_prefill(self, servers: Sequence[Any]) -> None:
-        """From now on, tell of every started round what these servers read in it.
-
-        Args:
-            servers: handles of all `MarsRLvLLMServer`s with an engine.
-        """
+        """From now on, tell of every started round what these servers read in it: all with an engine."""
         self._measured_servers = tuple(servers)
 
     def watch(self, engines: EngineWatch, progress_limit_s: float) -> None:

@@ -56,11 +56,6 @@ class _Group:
         if len(self.results) == len(self.requests) and not self.future.done():
             self.future.set_result([self.results[k] for k in range(len(self.requests))])
 
-    def fail(self, error: Exception) -> None:
-        """What a reward worker raised."""
-        if not self.future.done():
-            self.future.set_exception(error)
-
 
 class GroupScorer:
     """Spreads groups over the reward workers.
@@ -121,7 +116,8 @@ class GroupScorer:
             self._in_a_call = size_of_call(len(places), self._clock() - began)
         except Exception as error:
             for group, _ in places:
-                group.fail(without_tracebacks(error))
+                if not group.future.done():
+                    group.future.set_exception(without_tracebacks(error))
 
 
 def size_of_call(graded: int, seconds: float) -> int:

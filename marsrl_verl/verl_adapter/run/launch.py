@@ -38,15 +38,11 @@ def run(config: DictConfig, work: str = TRAIN) -> int:
     """
     with stop_signals.stop_on_signals():
         try:
-            return _run(config, work)
+            env_vars = prepare_environment(config)
+            with socket_folder(env_vars):
+                return _start(config, work, env_vars)
         except StopRequested as stop:  # while Ray starts
             return report_end(config, stop)
-
-
-def _run(config: DictConfig, work: str) -> int:
-    env_vars = prepare_environment(config)
-    with socket_folder(env_vars):
-        return _start(config, work, env_vars)
 
 
 def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
@@ -138,16 +134,14 @@ def wants_template(config: DictConfig) -> bool:
 def ray_settings(config: DictConfig, env_vars: dict[str, str]) -> dict[str, Any]:
     """The keyword arguments of `ray.init`: configured resources and the run's environment variables."""
     settings = cast("dict[str, Any]", OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True))
-    runtime_env: dict[str, Any] = dict(settings.pop("runtime_env", None) or {})
+    runtime_env: dict[str, Any] = settings.pop("runtime_env", None) or {}
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **env_vars}
     settings.setdefault("logging_level", logging.WARNING)
     settings.setdefault("log_to_driver", bool(config.marsrl.run.worker_logs))
-    if not joins_cluster(config):
-        if str(config.trainer.device) == "cpu":
-            # Without an address Ray would join whatever cluster runs here, and refuse the resources.
-            settings["address"] = LOCAL
-    else:
-        # An existing cluster has its own resources.
-        settings = {key: value for key, value in settings.items() if key not in ("num_cpus", "num_gpus")}
-    settings = {key: value for key, value in settings.items() if value is not None}
-    return {**settings, "runtime_env": runtime_env}
+    if joins_cluster(config):
+        settings |= {"num_cpus": None, "num_gpus": None}  # an existing cluster has its own resources
+    elif str(config.trainer.device) == "cpu":
+        # Without an address Ray would join whatever cluster runs here, and refuse the resources.
+        settings["address"] = LOCAL
+    settings["runtime_env"] = runtime_env
+    return {key: value for key, value in settings.items() if value is not None}

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from marsrl_verl.verl_adapter.cpu.template import client
@@ -85,17 +84,13 @@ class TemplateProcess:
         self._process.stdin.flush()
 
     def run(self, argv: list[str], payload: bytes = b"", descriptors: Sequence[int] = ()) -> int:
-        """Run an interpreter's command line in a fork with this process's streams and surroundings.
-
-        Signals that reach this process meanwhile are passed on.
+        """The wait status of an interpreter's command line, run in a fork with this process's streams and
+        surroundings. Signals that reach this process meanwhile are passed on.
 
         Args:
             argv: the arguments of the interpreter; `{payload}` in them becomes the number of an open
                 file that holds `payload`.
             descriptors: open files that the fork has too, under the same numbers.
-
-        Returns:
-            The wait status.
 
         Raises:
             TemplateEndedError: the template is gone.
@@ -136,9 +131,7 @@ class TemplateProcess:
     def __enter__(self) -> TemplateProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
