@@ -32,15 +32,9 @@ _ENDED_BY = ("stop_reason", "matched_stop")
 
 class ChatEndpoint:
     """Asks one request per answer. Requests go to the base URLs in turn, and a repeated one to the next after
-    that which failed.
-
-    Args:
-        settings: of the endpoint.
-        node: where they are, for messages.
-        api_key: sent as bearer token; None: no key is sent.
-        concurrency: most requests of this object that are under way at a time, pauses included.
-        seed: of the random part of the pauses.
-    """
+    that which failed. `node` names the settings in messages; `api_key` is sent as bearer token; at most
+    `concurrency` requests are under way at a time, pauses included; `seed` is of the random part of the
+    pauses."""
 
     def __init__(
         self, settings: EndpointConfig, node: str, *, api_key: str | None, concurrency: int, seed: int
@@ -55,15 +49,11 @@ class ChatEndpoint:
         self._numbers = itertools.count()
 
     async def ask(self, name: str, messages: Sequence[Message], stop: Sequence[str] = ()) -> ChatAnswer:
-        """The answer to a chat; one that could not be had is an answer with an error, never an exception.
+        """The answer to a chat; one that could not be had is an answer with an error, never an exception. The
+        slot is kept during the pauses between attempts, so that an endpoint that is too busy is asked less.
 
-        As many attempts as it takes; the slot is kept during pauses, so that an endpoint that is too busy is
-        asked less.
-
-        Args:
-            name: of the request: the random part of its pauses derives from it.
-            stop: strings at which the endpoint ends its answer; the one that did is part of it. An endpoint
-                that does not say which one did has not answered.
+        The random part of the pauses derives from `name`. One of the strings `stop` that ended the answer is
+        part of it; an endpoint that does not say which one did has not answered.
         """
         one = self._settings
         body = request_body(one, messages, stop)

@@ -116,11 +116,8 @@ def build_watch(settings: MarsRLConfig) -> Watch:
 def answer_sources(
     config: DictConfig, api_keys: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, AnswerSource]:
-    """Who answers for the frozen policies, by name; `api_keys` of the endpoints that want one.
-
-    Raises:
-        AnswerFileError: a file of answers can't be used.
-    """
+    """The sources that answer for the frozen policies, by name, with the keys of those endpoints that want
+    one; AnswerFileError: a file of answers can't be used."""
     settings = typed_settings(config)
     seed = settings.run.seed
     sources: dict[str, AnswerSource] = {}
@@ -136,11 +133,8 @@ def answer_sources(
 
 
 def endpoint_keys(config: DictConfig) -> dict[str, str]:
-    """The keys of frozen policies' endpoints as the driver finds them, by policy, where one is wanted.
-
-    Raises:
-        ApiKeyError: one is not where the settings say.
-    """
+    """The keys of frozen policies' endpoints as the driver finds them, by policy, where one is wanted;
+    ApiKeyError: one is not where the settings say."""
     frozen = typed_settings(config).frozen_policies
     endpoints = {name: one.endpoint for name, one in frozen.items() if one.kind is PolicyKind.ENDPOINT}
     return {name: key for name, one in endpoints.items() if (key := read_api_key(one)) is not None}

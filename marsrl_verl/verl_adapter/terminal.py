@@ -25,11 +25,9 @@ def chatter_log() -> Path | None:
 
 @contextmanager
 def library_output_to(path: Path) -> Iterator[None]:
-    """Send what this process prints to `path`, native libraries' output included, except by `terminal()`.
-
-    Leaving the block restores both streams, so an exception that passes through it is still printed
-    on the terminal.
-    """
+    """Sends what this process prints to `path`, native libraries' output included, except by `terminal()`.
+    Leaving the block restores both streams, so an exception that passes through it is still printed on the
+    terminal."""
     global _terminal, _log_path
     copies = _flushed_copies()
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -58,12 +58,8 @@ def _listening_store(host: str) -> dist.TCPStore:
 
 @CheckpointEngineRegistry.register(CPU_SYNC)
 class GlooWeightSync(CheckpointEngine):
-    """Broadcast of weights in buckets, each behind a header of what it holds.
-
-    Args:
-        bucket_size: bytes of a bucket.
-        is_master: whether this is the trainer's rank 0, which sends.
-    """
+    """Broadcast of weights in buckets of `bucket_size` bytes, each behind a header of what it holds;
+    `is_master` is the trainer's rank 0, which sends."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
         self._bucket_size = bucket_size

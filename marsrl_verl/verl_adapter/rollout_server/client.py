@@ -32,11 +32,7 @@ class PolicyClients:
     clients: dict[str, Any]
 
     def of(self, policy: str) -> Any:
-        """The client that reaches a policy's servers.
-
-        Raises:
-            ValueError: no servers have its weights.
-        """
+        """The client that reaches a policy's servers; ValueError: no servers have its weights."""
         if policy not in self.clients:
             known = ", ".join(sorted(self.clients))
             raise ValueError(f"no servers have the weights of policy {policy!r}, those that do: {known}")
@@ -45,11 +41,9 @@ class PolicyClients:
 
 @dataclass(slots=True)
 class ServerClient:
-    """Asks verl's load balancer for a server and sends it a whole request (`GenerationClient`).
-
-    Uses verl's `LLMServerClient._acquire_server` and `_release_server`, so routing stays verl's
-    (`OneServerClient` where there is one server).
-    """
+    """Asks verl's load balancer for a server and sends it a whole request (`GenerationClient`). By verl's
+    `LLMServerClient._acquire_server` and `_release_server`, so routing stays verl's (`OneServerClient` where
+    there is one server)."""
 
     llm_client: Any
     """verl's `LLMServerClient`, or `PolicyClients`."""
@@ -60,12 +54,10 @@ class ServerClient:
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
-        """See `marsrl_verl.rollout.generation.GenerationClient`.
+        """See `marsrl_verl.rollout.generation.GenerationClient`. One request of the engine, never split;
+        cancelled, it is aborted there.
 
-        What is asked is one request of the engine, never split. Cancelled, it is aborted there.
-
-        Raises:
-            EngineUnavailableError: the server or its engine is gone.
+        Raises EngineUnavailableError: the server or its engine is gone.
         """
         llm_client = self.llm_client
         if isinstance(llm_client, PolicyClients):

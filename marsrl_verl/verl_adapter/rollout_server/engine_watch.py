@@ -53,11 +53,8 @@ class Stopwatch:
 
 
 class Inquiry:
-    """One question to an actor, asked again a while after each answer.
-
-    Args:
-        ask: asks it; returns the Ray reference of the answer.
-    """
+    """One question to an actor, asked again a while after each answer; `ask` returns the Ray reference of the
+    answer."""
 
     def __init__(self, ask: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -73,14 +70,8 @@ class Inquiry:
         self.pending, self.answers = None, 0
 
     def look(self, *arguments: Any) -> float:
-        """Take an answer that is there, or ask if it is time; returns at once.
-
-        Returns:
-            Seconds for which a question has been waiting; 0 without one.
-
-        Raises:
-            RayError: what the question came to, or the actor.
-        """
+        """Takes an answer that is there, or asks if it is time; returns at once the seconds for which a
+        question has been waiting, 0 without one. RayError: what the question came to, or the actor."""
         if self.pending is None:
             if not self.answers or self._watch.look() >= PULSE_EVERY_S:
                 self._watch.reset()
@@ -97,12 +88,8 @@ class Inquiry:
 
 
 class EngineWatch:
-    """Asks vLLM servers for signs of life (`MarsRLvLLMServer.pulse`).
-
-    Args:
-        servers: handles of all servers with an engine.
-        limit_s: seconds that a server may leave a question unanswered.
-    """
+    """Asks vLLM servers for signs of life (`MarsRLvLLMServer.pulse`), which may be `limit_s` seconds in
+    coming."""
 
     def __init__(
         self, servers: Sequence[Any], limit_s: float, clock: Callable[[], float] = time.monotonic
@@ -117,17 +104,12 @@ class EngineWatch:
             inquiry.begin()
 
     def look(self, through_core: bool = True) -> tuple[Any, ...]:
-        """Take the answers that are there, and ask who has answered again after a while; returns at once.
+        """Takes the answers that are there, and asks who has answered again after a while; returns at once
+        what the servers last said about the progress of their requests.
 
-        Args:
-            through_core: whether the engine's core must answer, as it does between two of its steps. It does
-                not while it receives weights; then the server alone tells whether the core has died.
-
-        Returns:
-            What the servers last said about the progress of their requests.
-
-        Raises:
-            EngineUnavailableError: an engine is dead, or has not answered in time.
+        The engine's core must answer (`through_core`), as it does between two of its steps, but not while it
+        receives weights; then the server alone tells whether the core has died. EngineUnavailableError: an
+        engine is dead, or has not answered in time.
         """
         for number, inquiry in enumerate(self._inquiries):
             try:
@@ -143,11 +125,7 @@ class EngineWatch:
         return tuple(inquiry.answer for inquiry in self._inquiries)
 
     def check(self) -> None:
-        """Return when every engine has answered.
-
-        Raises:
-            EngineUnavailableError: one is dead, or has not answered in time.
-        """
+        """Returns when every engine has answered; EngineUnavailableError: one is dead, or has not in time."""
         self.begin()
         while True:
             self.look()
@@ -198,15 +176,11 @@ class EngineGuard:
     """Whether work was given up that the trainer's processes may still be at."""
 
     def run(self, what: str, work: Callable[[], T]) -> T:
-        """Do `work`, which waits for the engines, when all of them have shown a sign of life.
+        """Does `work`, which waits for the engines, when all of them have shown a sign of life. It is done in
+        a thread, which is left behind where a limit is passed: the run must then end. `what` is the work in
+        words, for the message.
 
-        It is done in a thread, which is left behind where a limit is passed: the run must then end.
-
-        Args:
-            what: the work in words, for the message.
-
-        Raises:
-            EngineUnavailableError: an engine is dead, or the work took longer than `sync_s`.
+        Raises EngineUnavailableError: an engine is dead, or the work took longer than `sync_s`.
         """
         self.watch.check()
         self.watch.begin()
@@ -232,11 +206,8 @@ class EngineGuard:
 def within(
     seconds: float, too_late: str, work: Callable[[], T], look: Callable[[], object] = lambda: None
 ) -> T:
-    """The result of `work`, done in a thread. What `look` raises, called now and then, ends the wait.
-
-    Raises:
-        EngineUnavailableError: it has not ended in time, `too_late` says. Its thread goes on.
-    """
+    """The result of `work`, done in a thread. What `look` raises, called now and then, ends the wait;
+    EngineUnavailableError(`too_late`): it has not ended in time, and its thread goes on."""
     outcome: Future[T] = Future()
 
     def do() -> None:
@@ -270,15 +241,11 @@ def results(references: Sequence[Any], look: Callable[[], object], *, heeds_stop
 
 
 def next_results(references: Sequence[Any], look: Callable[[], object]) -> list[tuple[Any, Any]]:
-    """What is there of what the references bring, as soon as there is something; the first error of any of
-    them comes out at once.
+    """The references that have brought something, with what, as soon as there are any; the first error of any
+    of them comes out at once. What `look` raises, called every second while nothing is there, ends the wait.
 
-    Args:
-        look: called every second while nothing is there; what it raises ends the wait.
-
-    Raises:
-        StopRequested: the run is told to end.
-        EngineUnavailableError: an engine that one of them waited for is gone.
+    Raises StopRequested: the run is told to end; EngineUnavailableError: an engine that one of them waited
+    for is gone.
     """
     while True:
         stop_signals.check()

@@ -21,13 +21,10 @@ _BACKENDS = ("auto", "xgrammar")
 
 
 class ForcedTokens:
-    """Reads completions with the grammars that the engine holds them to.
+    """Reads completions with the grammars that vLLM's `AsyncLLM` holds them to.
 
     Upstream behaviour: vLLM's engine keeps its grammars in the process of its core, and tells nobody what
     they allowed. The same grammars are compiled here, by vLLM's own class.
-
-    Args:
-        engine: vLLM's `AsyncLLM`.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -35,11 +32,8 @@ class ForcedTokens:
         self._vocabulary: list[bytes] = []
 
     def reader(self, structured: Mapping[str, Any]) -> Callable[[TokenIds], ForcedMask]:
-        """What tells the forced tokens of completions with this structure (`Decoding.structured`).
-
-        Raises:
-            ValueError: the engine's structured outputs can't be followed.
-        """
+        """The function that tells the forced tokens of completions with this structure
+        (`Decoding.structured`); ValueError: the engine's structured outputs can't be followed."""
         backend = self._backend
         params = sampling_params(Decoding(1, structured=structured), 1)
         try:
@@ -75,20 +69,13 @@ class ForcedTokens:
 def forced_tokens(
     matcher: xgrammar.GrammarMatcher, vocabulary: Sequence[bytes], token_ids: Sequence[int]
 ) -> ForcedMask:
-    """Which tokens spell what every text of the grammar with this beginning goes on with.
+    """Which tokens (T,) spell what every text of the grammar with this beginning goes on with; what the
+    grammar does not allow ends the reading.
 
     Where a tokenizer has several ways to cut the forced text, no single token has probability 1, and each of
     them says the same; a token that reaches beyond the forced text chooses what follows. An end token is
     forced where nothing else may follow. What the grammar leaves open counts as a choice, also where the
-    vocabulary can spell one way of it alone.
-
-    Args:
-        matcher: at the beginning of the grammar.
-        vocabulary: the bytes of each token.
-        token_ids: (T,) sampled under the grammar; what it does not allow ends the reading.
-
-    Returns:
-        (T,)
+    vocabulary can spell one way of it alone. `vocabulary`: the bytes of each token.
     """
     forced = np.zeros(len(token_ids), dtype=np.bool_)
     ends = set(matcher.stop_token_ids)

@@ -72,11 +72,8 @@ class RoundCounts:
     """Calls of tools that ran."""
 
     def add(self, done: Round, earlier: frozenset[str] = frozenset()) -> None:
-        """Count a round that is over.
-
-        Args:
-            earlier: ids of tool calls that trajectories had made before it (`executed_calls`).
-        """
+        """Counts a round that is over; `earlier` are ids of tool calls that trajectories had made before it
+        (`executed_calls`)."""
         self.rounds += 1
         trajectories = [one for output in done.outputs for one in output.trajectories]
         self.trajectories += len(trajectories)

@@ -59,12 +59,9 @@ def engine_arguments(config: DictConfig, max_model_len: int) -> dict[str, Any]:
 
 
 class OfflineClient:
-    """Implements `marsrl_verl.rollout.generation.GenerationClient`. Loads the model at once.
-
-    Args:
-        config: the training configuration; engine, model and environment are taken from it.
-        settings: the limits of prompts and responses.
-    """
+    """Implements `marsrl_verl.rollout.generation.GenerationClient`. Loads the model at once; engine, model
+    and environment are those of the training configuration, `settings` the limits of prompts and
+    responses."""
 
     def __init__(self, config: DictConfig, settings: Sampling) -> None:
         prepare_environment(config)

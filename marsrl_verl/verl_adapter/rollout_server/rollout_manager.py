@@ -144,11 +144,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         super().__init__(*args, **kwargs)
 
     async def _init_agent_loop_workers(self) -> None:
-        """verl's workers, each with the keys of frozen policies' endpoints and with tools that have started.
-
-        Raises:
-            ToolUnavailableError: a tool can't start.
-        """
+        """verl's workers, each with the keys of frozen policies' endpoints and with tools that have started;
+        ToolUnavailableError: a tool can't start."""
         await super()._init_agent_loop_workers()
         if keys := endpoint_keys(self.config):
             handed_over = [worker.take_endpoint_keys.remote(keys) for worker in self.agent_loop_workers]
@@ -175,11 +172,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         self._engines, self._progress_limit_s = engines, progress_limit_s
 
     def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> _WorkersRound:
-        """Begin a generation round; `wait` on what this returns ends it.
-
-        Raises:
-            EngineUnavailableError: a server whose statistics are wanted is gone.
-        """
+        """Begins a generation round; `wait` on what this returns ends it. EngineUnavailableError: a server
+        whose statistics are wanted is gone."""
         look, servers = self._watched(), self._measured_servers
         before = _read(servers, look)
         answers = self._send_round(requests, sampling)

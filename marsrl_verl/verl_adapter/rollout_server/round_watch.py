@@ -34,13 +34,8 @@ class GroupCounts:
 
 
 class RoundWatch:
-    """Looks after one round.
-
-    Args:
-        engines: the servers that answer it.
-        workers: handles of the rollout workers that are at it (`RolloutWorker.counts`).
-        limit_s: seconds in which a token, an answer or a score must come.
-    """
+    """Looks after one round, in which a token, an answer or a score must come within `limit_s` seconds from
+    the servers that answer it or the workers that are at it (`RolloutWorker.counts`)."""
 
     def __init__(
         self,
@@ -57,12 +52,8 @@ class RoundWatch:
         self._seen: Any = None
 
     def look(self) -> None:
-        """To be called every second.
-
-        Raises:
-            EngineUnavailableError: an engine is dead, or has shown no sign of life in time.
-            RoundStalledError: nothing has happened for too long.
-        """
+        """To be called every second; raises as `EngineWatch.look`, and RoundStalledError where nothing has
+        happened for too long."""
         tokens = self._engines.look()
         for inquiry in self._workers:
             inquiry.look()

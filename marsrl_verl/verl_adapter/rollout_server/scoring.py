@@ -58,12 +58,7 @@ class _Group:
 
 
 class GroupScorer:
-    """Spreads groups over the reward workers.
-
-    Args:
-        workers: Ray handles of verl's reward workers, at least one.
-        clock: seconds.
-    """
+    """Spreads groups over verl's reward workers, of which there must be one; `clock` in seconds."""
 
     def __init__(self, workers: Sequence[Any], clock: Callable[[], float] = time.monotonic) -> None:
         if not workers:

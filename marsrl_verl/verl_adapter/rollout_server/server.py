@@ -121,20 +121,13 @@ class MarsRLvLLMServer(vLLMHttpServer):
     async def generate_group(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
     ) -> list[Completion]:
-        """Sample `n` completions of a prompt (P,), in one request.
+        """`n` completions of a prompt (P,), sampled in one request with an id that is unique among those in
+        flight. They are of the version that the engine had when it admitted the request; where the engine
+        aborted it they have the tokens that were there. `policy` names whose weights answer: the model's own,
+        or those of an adapter.
 
-        Args:
-            policy: whose weights answer: the model's own, or those of the adapter of this name.
-            request_id: unique among the requests in flight.
-
-        Returns:
-            The completions, of the version that the engine had when it admitted the request. Where the engine
-            aborted it they have the tokens that were there.
-
-        Raises:
-            EngineUnavailableError: the engine has died, or has other policies' weights alone: they must not
-                answer for this one.
-            ValueError, VLLMValidationError: the engine cannot answer such a request.
+        Raises EngineUnavailableError: the engine has died, or has other policies' weights alone, which must
+        not answer for this one. ValueError, VLLMValidationError: it cannot answer such a request.
         """
         if policy not in self._adapters and policy not in self._answered:
             known = ", ".join(sorted({*self._adapters, *self._answered})) or "none"
@@ -173,18 +166,14 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return packed(await self.generate_group(*pickle.loads(payload)))
 
     async def set_adapter(self, policy: str, folder: str, version: int) -> None:
-        """Let requests of `policy` be answered with this adapter from now on, in the place of an earlier one.
+        """Lets requests of `policy` be answered from now on with the adapter in a folder on this server's
+        node, as PEFT saves it, in the place of an earlier one.
 
         vLLM keeps prefixes of an adapter under its name, and an adapter under its number. Both are new ones
         here: nothing that was cached under the earlier weights is found again, and requests that are on their
         way keep the weights that they began with as long as those are in their folder.
 
-        Args:
-            folder: with the adapter as PEFT saves it, on this server's node.
-
-        Raises:
-            EngineUnavailableError: the engine has died.
-            ValueError: the engine was started without adapters.
+        Raises EngineUnavailableError: the engine has died. ValueError: it was started without adapters.
         """
         if self.engine.vllm_config.lora_config is None:
             raise ValueError(
@@ -223,18 +212,13 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return own_folder() / "adapters" / f"replica_{self.replica_rank}" / policy / str(version)
 
     async def pulse(self, through_core: bool) -> tuple[int, int]:
-        """A sign of life of the engine.
+        """A sign of life of the engine: how many requests are in it, and how many tokens they have so far.
+        While it works on them, one of the two changes. EngineUnavailableError: it has died.
 
         Upstream behaviour: `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs
         shows by a question that it leaves open (`through_core`); it answers one between two of its steps. A
-        question to a core that has just died is left open too, while vLLM has not marked the engine yet.
-
-        Returns:
-            How many requests are in the engine, and how many tokens they have so far. While it works on them,
-            one of the two changes.
-
-        Raises:
-            EngineUnavailableError: the engine has died.
+        question to a core that has just died is left open too, while vLLM cleans up and has not marked the
+        engine yet.
         """
         with _dead_engine_named():
             await self.engine.check_health()

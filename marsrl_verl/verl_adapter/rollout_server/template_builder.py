@@ -28,11 +28,8 @@ class ChatTemplateBuilder:
 
     @classmethod
     def of(cls, chat: ChatTokenizer) -> ChatTemplateBuilder:
-        """The builder of a tokenizer's model.
-
-        Raises:
-            ValueError: with this template, chats can't grow token by token.
-        """
+        """The builder of a tokenizer's model; ValueError: with this template, chats can't grow token by
+        token."""
         kind, kwargs = model_type(chat.tokenizer.name_or_path), chat.template_kwargs
         try:
             made = create_continuous_token_builder(

@@ -44,11 +44,7 @@ class VerlTurnParser:
 
     @classmethod
     def of(cls, name: str, tokenizer: Any) -> VerlTurnParser:
-        """The parser of that name.
-
-        Raises:
-            ValueError: verl has none.
-        """
+        """The parser of that name; ValueError: verl has none."""
         parser = ToolParser.get_tool_parser(name, copy.deepcopy(tokenizer))
         stop = tuple(
             str(tokenizer.convert_ids_to_tokens(one)) for one in parser.stop_token_ids if one is not None

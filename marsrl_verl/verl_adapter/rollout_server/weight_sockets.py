@@ -38,12 +38,8 @@ def socket_folder(env_vars: dict[str, str]) -> Iterator[None]:
 
 
 def own_folder() -> Path:
-    """The folder of this run's sockets on this node.
-
-    Raises:
-        RuntimeError: this process belongs to no run.
-        PermissionError: somebody else made a folder of this name.
-    """
+    """The folder of this run's sockets on this node. RuntimeError: this process belongs to no run;
+    PermissionError: somebody else made a folder of this name."""
     name = os.environ.get(FOLDER_VARIABLE)
     if name is None:
         raise RuntimeError(f"{FOLDER_VARIABLE} is not set: the launcher sets it for every process of a run")

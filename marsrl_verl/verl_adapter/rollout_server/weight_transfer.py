@@ -47,11 +47,8 @@ def refusal(address: str) -> Path:
 
 
 class ListeningSender(BucketedWeightSender):
-    """Upstream behaviour: verl's sender waits without end for an engine's side that has failed.
-
-    Raises:
-        EngineUnavailableError: the engine's side has failed, and why.
-    """
+    """Raises EngineUnavailableError where the engine's side has failed, with its reason. Upstream behaviour:
+    verl's sender waits for it without end."""
 
     socket: Any
 
@@ -94,11 +91,7 @@ class OwnSocketExtension(vLLMColocateWorkerExtension):
         return own_socket(super()._get_zmq_handle())
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> None:
-        """Take the weights as verl's does, and tell the sender if that fails.
-
-        Raises:
-            RuntimeError: the engine can't take the weights.
-        """
+        """Takes the weights as verl's does; if that fails, tells the sender and raises RuntimeError."""
         try:
             super().update_weights_from_ipc(*args, **kwargs)
         except Exception as error:

@@ -28,13 +28,11 @@ from marsrl_verl.verl_adapter.stop_signals import StopRequested
 
 
 def run(config: DictConfig, work: str = TRAIN) -> int:
-    """Start Ray unless this process already belongs to a cluster job, train, and return the exit status.
+    """Starts Ray unless this process already belongs to a cluster job, trains, and returns the exit status.
 
-    The trainer runs in this process: under `ray job submit` that is the job's entry point on the
-    cluster, locally it saves a process that would import everything once more.
-
-    Args:
-        work: `package.module:function` with the arguments of `train`; what is done once Ray is there.
+    The trainer runs in this process: under `ray job submit` that is the job's entry point on the cluster,
+    locally it saves a process that would import everything once more. `work` (`driver.do`) is done once Ray
+    is there.
     """
     with stop_signals.stop_on_signals():
         try:
@@ -54,7 +52,7 @@ def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
     if wants_template(config):
         from marsrl_verl.verl_adapter.run.template_run import run_in_template
 
-        return run_in_template(config, settings, env_vars, work)
+        return run_in_template(config, settings, work)
     import ray
 
     if ray.is_initialized():
@@ -75,12 +73,8 @@ def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
 
 
 def quiet_third_parties(own_cluster: bool) -> None:
-    """Keep import-time chatter of the libraries below the run's own output.
-
-    Args:
-        own_cluster: whether the run starts a Ray of its own. A cluster that is already there has its own way
-            of authentication, and its own workers.
-    """
+    """Keeps import-time chatter of the libraries below the run's own output. A cluster that is already there,
+    no `own_cluster`, has its own way of authentication, and its own workers."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if own_cluster:

@@ -37,11 +37,8 @@ _SENTENCES = (
 
 
 def report_end(config: DictConfig, error: BaseException) -> int:
-    """Say on the terminal why the run ended; a traceback goes to `error.log` in its folder.
-
-    Returns:
-        The exit status: 143 after SIGTERM, 130 after SIGINT, 1 after an error.
-    """
+    """Says on the terminal why the run ended; a traceback goes to `error.log` in its folder. The exit status
+    is 143 after SIGTERM, 130 after SIGINT, 1 after an error."""
     lines = [""]
     if isinstance(error, StopRequested):
         lines.append(f"The run was ended by {signal.Signals(error.number).name}.")

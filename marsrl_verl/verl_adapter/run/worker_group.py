@@ -72,11 +72,7 @@ class MarsRLWorkerGroup(RayWorkerGroup):
         return super()._bind_worker_method(user_defined_cls, generate)
 
     def _wait(self, name: str, references: Sequence[Any]) -> list[Any]:
-        """What the ranks return.
-
-        Raises:
-            TrainerHangsError: not all have returned within the limit.
-        """
+        """What the ranks return; TrainerHangsError: not all have returned within the limit."""
         watch = Stopwatch()
         limit, why = self._limit(name)
 

@@ -61,13 +61,10 @@ class TemplateThreadsError(RuntimeError):
 def serve(
     listener_descriptor: int, launcher_pid: int, early_modules: Sequence[str], modules: Sequence[str]
 ) -> None:
-    """Be the template process: import, then fork on request until standard input closes.
+    """The template process: imports, then forks on request until standard input closes. Between the early
+    modules and the others it waits for one line on standard input, a JSON object of environment variables.
 
-    Between the early modules and the others it waits for one line on standard input: a JSON object of
-    environment variables.
-
-    Raises:
-        TemplateThreadsError: an import started a thread.
+    Raises TemplateThreadsError: an import started a thread.
     """
     die_with_parent(launcher_pid)
     os.setsid()

@@ -34,16 +34,11 @@ class TemplateEndedError(RuntimeError):
 
 
 class TemplateProcess:
-    """A running template process; ends with the `with` block, or with this process however it ends.
+    """A running template process; ends with the `with` block, or with this process however it ends. It leaves
+    no file behind: its socket lives in Linux's abstract namespace, and it serves no other user.
 
-    Requests made while it still imports wait for it. It leaves no file behind: its socket lives in
-    Linux's abstract namespace, and it serves no other user.
-
-    Args:
-        early_modules: what it imports at once.
-        modules: what it imports after `provide`; None: what a run's processes need.
-        show_output: let it print to this process's streams; otherwise its output is kept for the
-            error message.
+    It imports `early_modules` at once and `modules` (None: what a run's processes need) after `provide`. With
+    `show_output` it prints to this process's streams; otherwise its output is kept for the error message.
     """
 
     def __init__(
@@ -85,15 +80,10 @@ class TemplateProcess:
 
     def run(self, argv: list[str], payload: bytes = b"", descriptors: Sequence[int] = ()) -> int:
         """The wait status of an interpreter's command line, run in a fork with this process's streams and
-        surroundings. Signals that reach this process meanwhile are passed on.
+        surroundings and the same open `descriptors`. Signals that reach this process meanwhile are passed on.
+        `{payload}` in an argument becomes the number of an open file that holds `payload`.
 
-        Args:
-            argv: the arguments of the interpreter; `{payload}` in them becomes the number of an open
-                file that holds `payload`.
-            descriptors: open files that the fork has too, under the same numbers.
-
-        Raises:
-            TemplateEndedError: the template is gone.
+        Raises TemplateEndedError: the template is gone.
         """
         file = os.memfd_create("payload")
         with os.fdopen(file, "wb") as stream:

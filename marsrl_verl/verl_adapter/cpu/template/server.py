@@ -28,12 +28,8 @@ class _Child:
 
 
 class TemplateServer:
-    """Serves requests until its launcher ends.
-
-    Args:
-        listener: listening unix socket.
-        lifeline: read end of a pipe whose other end only the launcher holds; its closing ends the server.
-    """
+    """Serves requests at a listening unix socket until its launcher ends, which alone holds the other end of
+    the pipe `lifeline`."""
 
     def __init__(self, listener: socket.socket, lifeline: int) -> None:
         self._listener = listener
@@ -124,11 +120,7 @@ class TemplateServer:
 
 
 def receive_request(connection: socket.socket) -> child.Request:
-    """Read one request.
-
-    Raises:
-        EOFError: the client ended before it was complete.
-    """
+    """One request; EOFError: the client ended before it was complete."""
     header, received, _, _ = socket.recv_fds(connection, LENGTH.size, _MAX_DESCRIPTORS)
     try:
         while len(header) < LENGTH.size:
