@@ -11,7 +11,7 @@ pytest.importorskip("verl", reason="the adapter's tests need verl")
 
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
-from marsrl_verl.verl_adapter.rollout_server.rollout_pool import GroupLoadBalancer
+from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
 
 ENGINES, NEW_GROUPS, GROUP, ROUNDS, SEGMENTS = 8, 72, 8, 30, 4
 

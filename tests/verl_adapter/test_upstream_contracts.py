@@ -38,7 +38,7 @@ MODULES_WITH_CLASSES = (
     "checkpoint.sealed_trainer",
     "engine.workers", "engine.probe_engine", "engine.shared_prefix_engine", "engine.warmup_engine",
     "engine.adapter_engine", "engine.fused_head",
-    "rollout_server.server", "rollout_server.worker",
+    "rollout_server.server", "rollout_server.worker", "rollout_server.router",
     "rollout_server.rollout_manager", "rollout_server.rollout_pool",
     "rollout_server.reward_manager", "rollout_server.weight_transfer",
     "cpu.platform", "cpu.weight_sync",

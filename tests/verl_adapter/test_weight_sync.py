@@ -15,11 +15,11 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from marsrl_verl.verl_adapter.cpu.weight_sync import GlooWeightSync
 from marsrl_verl.verl_adapter.rollout_server.rollout_pool import (
-    GroupLoadBalancer,
     GroupServerManager,
     OwnPoolServerManager,
     engines_placed,
 )
+from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
 
 WEIGHTS = {
     "small": torch.arange(3, dtype=torch.bfloat16),

@@ -18,66 +18,11 @@ from omegaconf import DictConfig, open_dict
 from verl.trainer.ppo import ray_trainer
 from verl.utils.ray_utils import auto_await
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
-from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from marsrl_verl.config.models import engine_ranks, first_replica, models, part_of, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.rollout_server.client import PolicyClients
-
-
-class GroupLoadBalancer(GlobalRequestLoadBalancer):
-    """Counts the responses of a group, so that engines with unfinished groups are not taken for full ones.
-
-    Upstream behaviour: every request counts as one. A group is one request of `n` responses, of which later
-    rounds ask for those that are unfinished.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._sizes: dict[tuple[str, str | None], list[int]] = {}
-        """Of the requests on their way, by server and request id: a response's continuations share one."""
-
-    def require_acquire_fields(self) -> list[str]:
-        """What `ServerClient` says of a group beside its id."""
-        return ["n"]
-
-    def require_release_fields(self) -> list[str]:
-        """Whose responses are no longer on their way."""
-        return ["request_id"]
-
-    def acquire_server(self, request_id: str, n: int = 1) -> tuple[str, Any]:
-        """The server of this request id, or the one with the fewest responses on their way."""
-        server_id, server = super().acquire_server(request_id)
-        self._inflight_requests[server_id] += n - 1
-        self._sizes.setdefault((server_id, request_id), []).append(n)
-        return server_id, server
-
-    def release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """A request of this id is answered."""
-        sizes = self._sizes.get((server_id, request_id))
-        n = sizes.pop() if sizes else 1
-        if not sizes:
-            self._sizes.pop((server_id, request_id), None)
-        if server_id in self._inflight_requests:
-            self._inflight_requests[server_id] = max(0, self._inflight_requests[server_id] - n)
-
-
-class OneServerClient(LLMServerClient):
-    """Reaches the only server there is, its id and its actor, without asking a router.
-
-    Upstream behaviour: choosing a server and giving it back are two calls of an actor for every request, with
-    short requests as much work as the request itself.
-    """
-
-    def __init__(self, *args: Any, server: tuple[str, Any], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._server = server
-
-    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
-        return self._server
-
-    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """Nobody counts its requests."""
+from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer, OneServerClient
 
 
 class GroupServerManager(LLMServerManager):
