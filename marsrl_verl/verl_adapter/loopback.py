@@ -35,11 +35,9 @@ def stays_on_loopback() -> bool:
 
 
 def keep_stores_on_loopback() -> None:
-    """Let torch's stores that are asked for at the loopback address listen there, if this run does.
-
-    Upstream behaviour: a `TCPStore` listens on all interfaces whatever its address, without a password; one
-    that is handed a listening socket uses that.
-    """
+    """Let torch's stores that are asked for at the loopback address listen there, if this run does. Upstream
+    behaviour: a `TCPStore` listens on all interfaces whatever its address, without a password; one that is
+    handed a listening socket uses that."""
     if not stays_on_loopback():
         return
     # By its name: as an attribute of the package it is the function that is called like it.

@@ -63,10 +63,8 @@ def _install() -> dict[signal.Signals, Any]:
 
 @contextmanager
 def while_ray_starts() -> Iterator[None]:
-    """To be wrapped around `ray.init` inside `stop_on_signals`.
-
-    Upstream behaviour: `ray.init` sets a handler for SIGTERM of its own, which exits with status 15.
-    """
+    """To be wrapped around `ray.init` inside `stop_on_signals`. Upstream behaviour: `ray.init` sets a handler
+    for SIGTERM of its own, which exits with status 15."""
     ours = threading.current_thread() is threading.main_thread()
     try:
         yield

@@ -17,11 +17,9 @@ from marsrl_verl.verl_adapter.rollout_server.engine_watch import is_refusal, rea
 
 
 def packed(content: Any) -> bytes:
-    """What goes to a server, or comes from it, in one piece.
-
-    Upstream behaviour: Ray pickles everything but bytes with a pickler written in Python, each argument for
-    itself, which costs either side more than a third of a millisecond of a call.
-    """
+    """What goes to a server, or comes from it, in one piece. Upstream behaviour: Ray pickles everything but
+    bytes with a pickler written in Python, each argument for itself, which costs either side more than a
+    third of a millisecond of a call."""
     return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -55,10 +53,7 @@ class ServerClient:
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
         """See `marsrl_verl.rollout.generation.GenerationClient`. One request of the engine, never split;
-        cancelled, it is aborted there.
-
-        Raises EngineUnavailableError: the server or its engine is gone.
-        """
+        cancelled, it is aborted there. EngineUnavailableError: the server or its engine is gone."""
         llm_client = self.llm_client
         if isinstance(llm_client, PolicyClients):
             llm_client = llm_client.of(policy)

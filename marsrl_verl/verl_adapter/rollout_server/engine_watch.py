@@ -105,12 +105,9 @@ class EngineWatch:
 
     def look(self, through_core: bool = True) -> tuple[Any, ...]:
         """Takes the answers that are there, and asks who has answered again after a while; returns at once
-        what the servers last said about the progress of their requests.
-
-        The engine's core must answer (`through_core`), as it does between two of its steps, but not while it
-        receives weights; then the server alone tells whether the core has died. EngineUnavailableError: an
-        engine is dead, or has not answered in time.
-        """
+        what the servers last said about the progress of their requests. EngineUnavailableError: an engine is
+        dead, or has not answered in time. `through_core`: its core must answer, as it does between two of its
+        steps, but not while it receives weights; then the server alone tells whether it has died."""
         for number, inquiry in enumerate(self._inquiries):
             try:
                 waited = inquiry.look(through_core)
@@ -176,12 +173,9 @@ class EngineGuard:
     """Whether work was given up that the trainer's processes may still be at."""
 
     def run(self, what: str, work: Callable[[], T]) -> T:
-        """Does `work`, which waits for the engines, when all of them have shown a sign of life. It is done in
-        a thread, which is left behind where a limit is passed: the run must then end. `what` is the work in
-        words, for the message.
-
-        Raises EngineUnavailableError: an engine is dead, or the work took longer than `sync_s`.
-        """
+        """Does `work`, which waits for the engines, when all of them have shown a sign of life;
+        EngineUnavailableError: one is dead, or `what` is done has taken longer than `sync_s`. It is done in a
+        thread, which is left behind then: the run must end."""
         self.watch.check()
         self.watch.begin()
         over = threading.Event()
@@ -242,11 +236,8 @@ def results(references: Sequence[Any], look: Callable[[], object], *, heeds_stop
 
 def next_results(references: Sequence[Any], look: Callable[[], object]) -> list[tuple[Any, Any]]:
     """The references that have brought something, with what, as soon as there are any; the first error of any
-    of them comes out at once. What `look` raises, called every second while nothing is there, ends the wait.
-
-    Raises StopRequested: the run is told to end; EngineUnavailableError: an engine that one of them waited
-    for is gone.
-    """
+    of them comes out at once, an engine's as EngineUnavailableError. What `look` raises, called every second
+    while nothing is there, ends the wait, and so does StopRequested: the run is told to end."""
     while True:
         stop_signals.check()
         ready, _ = ray.wait(list(references), num_returns=1, timeout=POLL_S)

@@ -21,11 +21,9 @@ _BACKENDS = ("auto", "xgrammar")
 
 
 class ForcedTokens:
-    """Reads completions with the grammars that vLLM's `AsyncLLM` holds them to.
-
-    Upstream behaviour: vLLM's engine keeps its grammars in the process of its core, and tells nobody what
-    they allowed. The same grammars are compiled here, by vLLM's own class.
-    """
+    """Reads completions with the grammars that vLLM's `AsyncLLM` holds them to. Upstream behaviour: vLLM's
+    engine keeps its grammars in the process of its core, and tells nobody what they allowed. The same
+    grammars are compiled here, by vLLM's own class."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

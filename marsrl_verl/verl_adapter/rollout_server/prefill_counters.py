@@ -19,9 +19,7 @@ _SECONDS = "vllm:request_prefill_time_seconds_sum"
 @dataclass(frozen=True, slots=True)
 class PrefillCounters:
     """Prompts of a server since it started, of several servers together, or of the time between two readings.
-
-    A group of n samples is n requests, each with its own prompt.
-    """
+    A group of n samples is n requests, each with its own prompt."""
 
     prompt_tokens: int = 0
     """Tokens that were looked up in the prefix cache; 0 where the cache is turned off."""

@@ -31,11 +31,9 @@ class MarsRLRewardManager(RewardManagerBase):
         self.role_rewards = build_role_rewards(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Scores the rows of `data`, whose column `score_request` holds `ScoreRequest`s. In verl's dictionary
+        """Scores the rows of `data`, whose column `score_request` holds `ScoreRequest`s: in verl's dictionary
         `reward_score` is the group's mean reward, `reward_extra_info` holds the `outcomes`, one per row.
-
-        Raises RewardUnavailableError: a reward has no thread left to be called in.
-        """
+        RewardUnavailableError: a reward has no thread left to be called in."""
         requests: list[ScoreRequest] = list(data.non_tensor_batch["score_request"])
         results = await asyncio.gather(
             *[self.role_rewards[request.role].score(request) for request in requests]

@@ -59,16 +59,10 @@ class _WorkersRound:
     """Called every second while something is waited for; see `RoundWatch`."""
 
     def wait(self) -> Round:
-        """See `generation.StartedRound`.
-
-        Raises:
-            EngineUnavailableError: the engine or a worker is gone, or nothing is answered any more (see
-                `RequestWatch`).
-            ProgramFailedError: a rollout program fails on everything.
-            RewardUnavailableError: a role's reward fails on everything, or holds all of its threads.
-            RoundStalledError: the round does not go on.
-            StopRequested: the run is told to end.
-        """
+        """See `generation.StartedRound`. Raises EngineUnavailableError (the engine or a worker is gone, or
+        nothing is answered any more, see `RequestWatch`), ProgramFailedError (a rollout program fails on
+        everything), RewardUnavailableError (a role's reward does, or holds all of its threads),
+        RoundStalledError (the round does not go on), StopRequested (the run is told to end)."""
         try:
             answers: list[RequestResult] = results(self.answers, self.look)
         except RewardUnavailableError as error:

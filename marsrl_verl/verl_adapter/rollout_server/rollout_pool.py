@@ -87,11 +87,9 @@ async def _sleep(replicas: Sequence[Any]) -> None:
 @contextmanager
 def engines_placed(config: DictConfig) -> Iterator[None]:
     """Have verl's `init_workers` start the engines where the configuration wants them, with our router.
-
     Upstream behaviour: `RayPPOTrainer.init_workers` hands the trainer's workers to `LLMServerManager`, which
     then puts the engines into their processes and takes verl's router; the name is replaced while it runs,
-    since the rest of that method is what this trainer needs.
-    """
+    since the rest of that method is what this trainer needs."""
     rollout = config.actor_rollout_ref.rollout
     original = ray_trainer.LLMServerManager
     if several_models(rollout):

@@ -58,8 +58,7 @@ class RoundWatch:
         for inquiry in self._workers:
             inquiry.look()
         counts = [inquiry.answer for inquiry in self._workers if inquiry.answer is not None]
-        seen = tokens, [(one.submitted, one.answered, one.scored, one.graded) for one in counts]
-        if seen != self._seen:
+        if (seen := (tokens, counts)) != self._seen:
             self._seen = seen
             self._still.reset()
         elif self._still.look() >= self._limit_s:

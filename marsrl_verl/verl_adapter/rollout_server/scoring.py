@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from ray.exceptions import RayTaskError
 from verl import DataProto
 
 from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import THREADS, RewardUnavailableError
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import origin
 
 WINDOW_S = 0.005
 """Seconds for which a group waits for others before it is sent."""
@@ -34,12 +34,7 @@ CALL_S = 0.1
 def without_tracebacks(error: Exception) -> Exception:
     """A `RewardUnavailableError` without the tracebacks of the processes that it passed; others as they
     are."""
-    if not isinstance(error, RewardUnavailableError):
-        return error
-    cause: BaseException = error
-    while isinstance(cause, RayTaskError):
-        cause = cause.cause
-    return RewardUnavailableError(str(cause))
+    return RewardUnavailableError(str(origin(error))) if isinstance(error, RewardUnavailableError) else error
 
 
 @dataclass(slots=True, eq=False)

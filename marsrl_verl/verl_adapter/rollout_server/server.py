@@ -93,12 +93,10 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return EXTENSION
 
     async def run_server(self, args: argparse.Namespace) -> None:
-        """Start the engine, with room for all adapters and without the HTTP server.
-
-        Upstream behaviour: there is room for one adapter, of which a new one is there before its former goes.
-        The engine is also served over HTTP at the node's address, to everybody who reaches it. All calls of a
-        run are calls of this actor; where somebody reads the engine's statistics there is a server for them.
-        """
+        """Start the engine, with room for all adapters and without the HTTP server. Upstream behaviour: there
+        is room for one adapter, of which a new one is there before its former goes. The engine is also served
+        over HTTP at the node's address, to everybody who reaches it. All calls of a run are calls of this
+        actor; where somebody reads the engine's statistics there is a server for them."""
         if self._own_adapters:
             args.max_loras = len(self._own_adapters)
             args.max_cpu_loras = len(self._own_adapters) + 1
@@ -122,12 +120,12 @@ class MarsRLvLLMServer(vLLMHttpServer):
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
     ) -> list[Completion]:
         """`n` completions of a prompt (P,), sampled in one request with an id that is unique among those in
-        flight. They are of the version that the engine had when it admitted the request; where the engine
-        aborted it they have the tokens that were there. `policy` names whose weights answer: the model's own,
-        or those of an adapter.
+        flight, of the version that the engine had when it admitted the request; where the engine aborted it
+        they have the tokens that were there. `policy` names whose weights answer: the model's own, or those
+        of an adapter.
 
-        Raises EngineUnavailableError: the engine has died, or has other policies' weights alone, which must
-        not answer for this one. ValueError, VLLMValidationError: it cannot answer such a request.
+        EngineUnavailableError: the engine has died, or has other policies' weights alone, which must not
+        answer for this one. ValueError, VLLMValidationError: it cannot answer such a request.
         """
         if policy not in self._adapters and policy not in self._answered:
             known = ", ".join(sorted({*self._adapters, *self._answered})) or "none"
@@ -167,13 +165,12 @@ class MarsRLvLLMServer(vLLMHttpServer):
 
     async def set_adapter(self, policy: str, folder: str, version: int) -> None:
         """Lets requests of `policy` be answered from now on with the adapter in a folder on this server's
-        node, as PEFT saves it, in the place of an earlier one.
+        node, as PEFT saves it, in the place of an earlier one. EngineUnavailableError: the engine has died;
+        ValueError: it was started without adapters.
 
         vLLM keeps prefixes of an adapter under its name, and an adapter under its number. Both are new ones
         here: nothing that was cached under the earlier weights is found again, and requests that are on their
         way keep the weights that they began with as long as those are in their folder.
-
-        Raises EngineUnavailableError: the engine has died. ValueError: it was started without adapters.
         """
         if self.engine.vllm_config.lora_config is None:
             raise ValueError(
@@ -213,13 +210,11 @@ class MarsRLvLLMServer(vLLMHttpServer):
 
     async def pulse(self, through_core: bool) -> tuple[int, int]:
         """A sign of life of the engine: how many requests are in it, and how many tokens they have so far.
-        While it works on them, one of the two changes. EngineUnavailableError: it has died.
-
-        Upstream behaviour: `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs
-        shows by a question that it leaves open (`through_core`); it answers one between two of its steps. A
-        question to a core that has just died is left open too, while vLLM cleans up and has not marked the
-        engine yet.
-        """
+        While it works on them, one of the two changes. EngineUnavailableError: it has died. Upstream
+        behaviour: `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs shows by
+        a question that it leaves open (`through_core`); it answers one between two of its steps. A question
+        to a core that has just died is left open too, while vLLM cleans up and has not marked the engine
+        yet."""
         with _dead_engine_named():
             await self.engine.check_health()
             if through_core:
@@ -239,11 +234,9 @@ class MarsRLvLLMServer(vLLMHttpServer):
             asked.cancel()
 
     async def prefill_counters(self) -> PrefillCounters | None:
-        """vLLM's count of the prompts read so far; None where the engine keeps no statistics.
-
-        All requests that were answered are in it: `AsyncLLM`'s output handler, a task of this event loop,
-        counts what an engine step did before anybody else's turn comes to see that step's last outputs.
-        """
+        """vLLM's count of the prompts read so far; None where the engine keeps no statistics. All requests
+        that were answered are in it: `AsyncLLM`'s output handler, a task of this event loop, counts what an
+        engine step did before anybody else's turn comes to see that step's last outputs."""
         return read_counters()
 
 
@@ -262,10 +255,8 @@ class MarsRLvLLMReplica(vLLMReplica):
         self.server_class = ray.remote(MarsRLvLLMServer)
 
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
-        """As upstream, on the GPUs of the workers of its number among the engines of its model.
-
-        Upstream behaviour: all engines have different workers.
-        """
+        """As upstream, on the GPUs of the workers of its number among the engines of its model. Upstream
+        behaviour: all engines have different workers."""
         here = self.replica_rank % (worker_group.world_size // self.world_size)
         self.rollout_mode = RolloutMode.HYBRID
         self.workers = worker_group.workers[self.world_size * here : self.world_size * (here + 1)]
@@ -284,8 +275,6 @@ class MarsRLvLLMReplica(vLLMReplica):
 
 
 def register_replica() -> None:
-    """Let `rollout.name=vllm` build our replica in this process (the trainer's).
-
-    verl's settings test for the name "vllm", so the name stays and the loader changes.
-    """
+    """Let `rollout.name=vllm` build our replica in this process (the trainer's). verl's settings test for the
+    name "vllm", so the name stays and the loader changes."""
     RolloutReplicaRegistry.register("vllm", lambda: MarsRLvLLMReplica)

@@ -15,13 +15,11 @@ _BEFORE: list[dict[str, Any]] = [{"role": "user", "content": "?"}, {"role": "ass
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplateBuilder:
-    """What a model's chat template writes of new messages, token by token.
-
-    Upstream behaviour: the builder renders a user's message after a system's and a user's of its own, which a
-    template that wants roles to alternate refuses; such a message is rendered after an assistant's turn. Of
-    the chat's ids it looks at the last ones alone, and it says itself what it drops of them (GLM: a sampled
-    token that belongs to the next turn).
-    """
+    """What a model's chat template writes of new messages, token by token. Upstream behaviour: the builder
+    renders a user's message after a system's and a user's of its own, which a template that wants roles to
+    alternate refuses; such a message is rendered after an assistant's turn. Of the chat's ids it looks at the
+    last ones alone, and it says itself what it drops of them (GLM: a sampled token that belongs to the next
+    turn)."""
 
     builder: Any
     """verl's `ContinuousTokenBuilder`."""

@@ -30,12 +30,10 @@ _OPENING = {
 
 @dataclass(frozen=True, slots=True)
 class VerlTurnParser:
-    """One of verl's parsers.
-
-    Upstream behaviour: a parser decodes in a thread of the event loop's executor, while prompts are tokenised
-    in the loop itself, and a fast tokenizer must not be used from two threads at a time, so it has one of its
-    own. Some parsers raise on what they can't read, others leave it out with a line in the log.
-    """
+    """One of verl's parsers. Upstream behaviour: a parser decodes in a thread of the event loop's executor,
+    while prompts are tokenised in the loop itself, and a fast tokenizer must not be used from two threads at
+    a time, so it has one of its own. Some parsers raise on what they can't read, others leave it out with a
+    line in the log."""
 
     parser: Any
     """verl's `ToolParser`."""
@@ -62,11 +60,9 @@ class VerlTurnParser:
 
 
 def _known(schemas: Sequence[Mapping[str, Any]]) -> list[OpenAIFunctionToolSchema]:
-    """The schemas as verl's parsers read them, which look up arguments' types in them.
-
-    Upstream behaviour: verl's class wants a description, and a `type` of every argument, which JSON Schema
-    does not (`anyOf`); arguments of other tools are taken as the model wrote them.
-    """
+    """The schemas as verl's parsers read them, which look up arguments' types in them. Upstream behaviour:
+    verl's class wants a description, and a `type` of every argument, which JSON Schema does not (`anyOf`);
+    arguments of other tools are taken as the model wrote them."""
     found = []
     for one in schemas:
         try:

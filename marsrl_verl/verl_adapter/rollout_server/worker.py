@@ -85,10 +85,8 @@ class RolloutWorker(AgentLoopWorker):
         return self._done
 
     def take_endpoint_keys(self, keys: Mapping[str, str]) -> None:
-        """Ask the endpoints of these policies with these keys from now on.
-
-        A call and no argument of the constructor: Ray keeps those in its global control store.
-        """
+        """Ask the endpoints of these policies with these keys from now on. A call and no argument of the
+        constructor: Ray keeps those in its global control store."""
         self._runner.sources = answer_sources(self.config, keys)
 
     async def start_tools(self, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

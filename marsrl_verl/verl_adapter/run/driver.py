@@ -26,11 +26,8 @@ def do(work: str, config: DictConfig, session: Path | None = None) -> None:
 
 def train(config: DictConfig, session: Path | None = None) -> None:
     """Trains in this process, which is connected to Ray; SystemExit: the run did not finish, and why is said
-    on the terminal.
-
-    With Ray's session folder, unless `marsrl.run.worker_logs` is set, this process logs there as Ray's
-    workers do, and the terminal shows the run's own output alone.
-    """
+    on the terminal. Unless `marsrl.run.worker_logs` is set, this process logs in Ray's session folder as
+    Ray's workers do, and the terminal shows the run's own output alone."""
     with stop_signals.stop_on_signals(), _chatter(config, session):
         try:
             _train(config)

@@ -28,11 +28,11 @@ from marsrl_verl.verl_adapter.stop_signals import StopRequested
 
 
 def run(config: DictConfig, work: str = TRAIN) -> int:
-    """Starts Ray unless this process already belongs to a cluster job, trains, and returns the exit status.
+    """Starts Ray unless this process already belongs to a cluster job, does `work` (`driver.do`), and returns
+    the exit status.
 
     The trainer runs in this process: under `ray job submit` that is the job's entry point on the cluster,
-    locally it saves a process that would import everything once more. `work` (`driver.do`) is done once Ray
-    is there.
+    locally it saves a process that would import everything once more.
     """
     with stop_signals.stop_on_signals():
         try:
@@ -96,10 +96,8 @@ def quiet_third_parties(own_cluster: bool) -> None:
 
 
 def keep_token_private() -> None:
-    """Let nobody else read the token of the run's own Ray.
-
-    Upstream behaviour: Ray writes `~/.ray/auth_token`, unless there is one, with the rights of any file.
-    """
+    """Let nobody else read the token of the run's own Ray. Upstream behaviour: Ray writes
+    `~/.ray/auth_token`, unless there is one, with the rights of any file."""
     given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     if given or os.environ.get("RAY_AUTH_MODE") != "token":
         return

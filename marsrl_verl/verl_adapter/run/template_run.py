@@ -53,11 +53,8 @@ def run_in_template(config: DictConfig, ray_settings: dict[str, Any], work: str)
 
 
 def _start_ray(settings: dict[str, Any]) -> Any:
-    """`ray.init`, tried again where the machine was too busy.
-
-    Upstream behaviour: Ray gives its own processes 30 seconds, without a setting for it, and here they
-    share the processors with the template's imports.
-    """
+    """`ray.init`, tried again where the machine was too busy. Upstream behaviour: Ray gives its own processes
+    30 seconds, without a setting for it, and here they share the processors with the template's imports."""
     import ray
 
     for attempt in range(1, _RAY_ATTEMPTS + 1):
@@ -71,10 +68,8 @@ def _start_ray(settings: dict[str, Any]) -> Any:
 
 
 def _worker_variables(raylet_socket: str) -> dict[str, str]:
-    """What Ray's native library reads in a worker when it is loaded: the driver's job and the raylet.
-
-    Jobs are numbered; the driver's is the next one after this process's own.
-    """
+    """What Ray's native library reads in a worker when it is loaded: the driver's job and the raylet. Jobs
+    are numbered; the driver's is the next one after this process's own."""
     import ray
 
     own_job = bytes.fromhex(ray.get_runtime_context().get_job_id())

@@ -63,9 +63,7 @@ def serve(
 ) -> None:
     """The template process: imports, then forks on request until standard input closes. Between the early
     modules and the others it waits for one line on standard input, a JSON object of environment variables.
-
-    Raises TemplateThreadsError: an import started a thread.
-    """
+    TemplateThreadsError: an import started a thread."""
     die_with_parent(launcher_pid)
     os.setsid()
     lifeline = sys.stdin.fileno()

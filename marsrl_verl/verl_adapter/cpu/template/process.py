@@ -80,11 +80,9 @@ class TemplateProcess:
 
     def run(self, argv: list[str], payload: bytes = b"", descriptors: Sequence[int] = ()) -> int:
         """The wait status of an interpreter's command line, run in a fork with this process's streams and
-        surroundings and the same open `descriptors`. Signals that reach this process meanwhile are passed on.
-        `{payload}` in an argument becomes the number of an open file that holds `payload`.
-
-        Raises TemplateEndedError: the template is gone.
-        """
+        surroundings and the same open `descriptors`; TemplateEndedError: the template is gone. Signals that
+        reach this process meanwhile are passed on. `{payload}` in an argument becomes the number of an open
+        file that holds `payload`."""
         file = os.memfd_create("payload")
         with os.fdopen(file, "wb") as stream:
             stream.write(payload)
