@@ -94,7 +94,7 @@ def look(output: Path) -> Machine:
         flash_error=_python_output("import flash_attn")[1] if gpus and "flash-attn" in packages else None,
         free_disk={str(folder): shutil.disk_usage(existing(folder)).free for folder in _written(output)},
         unwritable={str(folder): why for folder in _written(output) if (why := refusal(folder))},
-        shared_memory=_size("/dev/shm"),
+        shared_memory=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else 0,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         cpus=len(os.sched_getaffinity(0)),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -133,10 +133,6 @@ def _written(output: Path) -> list[Path]:
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     ray = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
     return [output.absolute(), hub, ray]
-
-
-def _size(folder: str) -> int:
-    return shutil.disk_usage(folder).total if Path(folder).is_dir() else 0
 
 
 def _nvcc() -> str | None:

@@ -28,7 +28,8 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
     has: Ray logs what it is handed here.
     """
     job = job_variables()
-    env_vars = {**job, **_configured(config)}
+    configured = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
+    env_vars = {**job, **{str(name): str(value) for name, value in configured.items()}}
     env_vars.setdefault("VERL_USE_EXTERNAL_MODULES", REGISTER_MODULE)
     path = _prepend(os.getcwd(), env_vars.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
     others = models(OmegaConf.select(config, "actor_rollout_ref.rollout") or {}).values()
@@ -73,11 +74,6 @@ def over_verls_variables(config: DictConfig, runtime_env: dict[str, Any]) -> dic
     variables = get_ppo_ray_runtime_env(config)["env_vars"]
     os.environ.update(variables)
     return {**runtime_env, "env_vars": {**variables, **runtime_env.get("env_vars", {})}}
-
-
-def _configured(config: DictConfig) -> dict[str, str]:
-    node = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars")
-    return {str(key): str(value) for key, value in node.items()} if node else {}
 
 
 def _prepend(entry: str, path: str) -> str:

@@ -29,16 +29,11 @@ def stay_on_loopback() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
-def stays_on_loopback() -> bool:
-    """Whether this process belongs to a run that does."""
-    return os.environ.get(_HOST_VARIABLE) in _OWN_NAMES
-
-
 def keep_stores_on_loopback() -> None:
-    """Let torch's stores that are asked for at the loopback address listen there, if this run does. Upstream
-    behaviour: a `TCPStore` listens on all interfaces whatever its address, without a password; one that is
-    handed a listening socket uses that."""
-    if not stays_on_loopback():
+    """Let torch's stores that are asked for at the loopback address listen there, if this run does.
+    Upstream behaviour: a `TCPStore` listens on all interfaces whatever its address, without a password; one
+    that is handed a listening socket uses that."""
+    if os.environ.get(_HOST_VARIABLE) not in _OWN_NAMES:
         return
     # By its name: as an attribute of the package it is the function that is called like it.
     rendezvous = importlib.import_module("torch.distributed.rendezvous")

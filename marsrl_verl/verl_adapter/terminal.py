@@ -29,7 +29,9 @@ def library_output_to(path: Path) -> Iterator[None]:
     Leaving the block restores both streams, so an exception that passes through it is still printed on the
     terminal."""
     global _terminal, _log_path
-    copies = _flushed_copies()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    copies = os.dup(1), os.dup(2)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     _terminal = os.fdopen(os.dup(copies[0]), "w", buffering=1, encoding=sys.stdout.encoding)
     try:
@@ -46,9 +48,3 @@ def library_output_to(path: Path) -> Iterator[None]:
             os.close(descriptor)
         _terminal.close()
         _terminal = _log_path = None
-
-
-def _flushed_copies() -> tuple[int, int]:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return os.dup(1), os.dup(2)

@@ -24,10 +24,10 @@ def keep_linear_weights() -> None:
 
 
 def keep_expert_weights() -> None:
-    """Make vLLM's CPU layers of experts multiply with their live weights, expert by expert. Upstream
-    behaviour: `vllm.model_executor.layers.fused_moe.cpu_fused_moe.CPUFusedMOE` pads and packs the weights of
-    all experts, where their sizes allow it, into new parameters without `weight_loader`; the first weight
-    sync ends with "'Parameter' object has no attribute 'weight_loader'"."""
+    """Make vLLM's CPU layers of experts multiply with their live weights, expert by expert.
+    Upstream behaviour: `vllm.model_executor.layers.fused_moe.cpu_fused_moe.CPUFusedMOE` pads and packs the
+    weights of all experts, where their sizes allow it, into new parameters without `weight_loader`; the first
+    weight sync ends with "'Parameter' object has no attribute 'weight_loader'"."""
     from vllm.model_executor.layers.fused_moe.cpu_fused_moe import CPUFusedMOE
 
     CPUFusedMOE.check_grouped_gemm = lambda self, layer: (False, "none")

@@ -174,8 +174,8 @@ class EngineGuard:
 
     def run(self, what: str, work: Callable[[], T]) -> T:
         """Does `work`, which waits for the engines, when all of them have shown a sign of life;
-        EngineUnavailableError: one is dead, or `what` is done has taken longer than `sync_s`. It is done in a
-        thread, which is left behind then: the run must end."""
+        EngineUnavailableError: one is dead, or the work (`what`, in words for the message) took longer than
+        `sync_s`. It is done in a thread, which is left behind then: the run must end."""
         self.watch.check()
         self.watch.begin()
         over = threading.Event()

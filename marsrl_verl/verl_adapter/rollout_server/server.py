@@ -210,11 +210,11 @@ class MarsRLvLLMServer(vLLMHttpServer):
 
     async def pulse(self, through_core: bool) -> tuple[int, int]:
         """A sign of life of the engine: how many requests are in it, and how many tokens they have so far.
-        While it works on them, one of the two changes. EngineUnavailableError: it has died. Upstream
-        behaviour: `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs shows by
-        a question that it leaves open (`through_core`); it answers one between two of its steps. A question
-        to a core that has just died is left open too, while vLLM cleans up and has not marked the engine
-        yet."""
+        While it works on them, one of the two changes. EngineUnavailableError: it has died.
+        Upstream behaviour: `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs
+        shows by a question that it leaves open (`through_core`); it answers one between two of its steps. A
+        question to a core that has just died is left open too, while vLLM cleans up and has not marked the
+        engine yet."""
         with _dead_engine_named():
             await self.engine.check_health()
             if through_core:
@@ -255,8 +255,8 @@ class MarsRLvLLMReplica(vLLMReplica):
         self.server_class = ray.remote(MarsRLvLLMServer)
 
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
-        """As upstream, on the GPUs of the workers of its number among the engines of its model. Upstream
-        behaviour: all engines have different workers."""
+        """As upstream, on the GPUs of the workers of its number among the engines of its model.
+        Upstream behaviour: all engines have different workers."""
         here = self.replica_rank % (worker_group.world_size // self.world_size)
         self.rollout_mode = RolloutMode.HYBRID
         self.workers = worker_group.workers[self.world_size * here : self.world_size * (here + 1)]

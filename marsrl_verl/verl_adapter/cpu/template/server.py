@@ -79,14 +79,11 @@ class TemplateServer:
         """A child has ended, or the client that stands for it has."""
         if entry.pid not in self._children:
             return  # both in the same round
-        if ended:
-            self._reap(entry)
-        else:
+        if not ended:
             # Whoever killed the client meant the child.
             self._selector.unregister(entry.connection)
             os.kill(entry.pid, signal.SIGKILL)
-
-    def _reap(self, entry: _Child) -> None:
+            return
         _, status = os.waitpid(entry.pid, 0)
         del self._children[entry.pid]
         self._selector.unregister(entry.pidfd)
@@ -123,13 +120,8 @@ def receive_request(connection: socket.socket) -> child.Request:
     """One request; EOFError: the client ended before it was complete."""
     header, received, _, _ = socket.recv_fds(connection, LENGTH.size, _MAX_DESCRIPTORS)
     try:
-        while len(header) < LENGTH.size:
-            header += _receive(connection, LENGTH.size - len(header))
-        payload = b""
-        (length,) = LENGTH.unpack(header)
-        while len(payload) < length:
-            payload += _receive(connection, length - len(payload))
-        fields = json.loads(payload)
+        header += _receive(connection, LENGTH.size - len(header))
+        fields = json.loads(_receive(connection, *LENGTH.unpack(header)))
         if len(fields["descriptors"]) != len(received):
             raise ValueError(f"{len(fields['descriptors'])} descriptors announced, {len(received)} received")
         return child.Request(**fields, received=received)
@@ -140,9 +132,11 @@ def receive_request(connection: socket.socket) -> child.Request:
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
-    data = connection.recv(count)
-    if not data:
-        raise EOFError("the client ended before its request was complete")
+    data = b""
+    while len(data) < count:
+        if not (part := connection.recv(count - len(data))):
+            raise EOFError("the client ended before its request was complete")
+        data += part
     return data
 
 
