@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenacity import retry_if_exception
 
@@ -16,10 +16,8 @@ from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.answer import FINISH_REASONS, ChatAnswer, failed
 from marsrl_verl.endpoints.client import JsonClient, RequestError
+from marsrl_verl.endpoints.config import EndpointConfig
 from marsrl_verl.machine.retry import repeated
-
-if TYPE_CHECKING:
-    from marsrl_verl.endpoints.config import EndpointConfig
 
 LONGEST_PAUSE_S = 60.0
 """Most seconds between two attempts, whatever the endpoint asks for."""

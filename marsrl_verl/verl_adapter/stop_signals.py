@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -102,15 +102,11 @@ def _receive(number: int, _frame: FrameType | None) -> None:
         os.kill(os.getpid(), number)
         return
     _requested = number
-    name = signal.Signals(number).name
     if not _deferred:
         raise StopRequested(number)
-    _say(f"\n{name}: the run saves its state and ends. The same again ends it at once.\n")
-
-
-def _say(text: str) -> None:
-    """Write past Python's buffers: the signal may have come while this very stream was being written to."""
-    try:
+    name = signal.Signals(number).name
+    text = f"\n{name}: the run saves its state and ends. The same again ends it at once.\n"
+    # Past Python's buffers: the signal may have come while this very stream was being written to. Its
+    # terminal may be gone, or it has no descriptor.
+    with suppress(OSError, ValueError):
         os.write(terminal().fileno(), text.encode())
-    except (OSError, ValueError):
-        return  # the terminal is gone, or the stream has no descriptor

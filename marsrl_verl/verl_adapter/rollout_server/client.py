@@ -62,14 +62,11 @@ class ServerClient:
         # A fresh engine id: a resumed run asks a request of the same name again.
         request_id = f"{name}:{uuid.uuid4().hex[:8]}"
         try:
-            payload = packed((policy, prompt_ids, decoding, request_id, n))
-            reference = server.generate_packed.remote(payload)
-            try:
-                answers: list[Completion] = pickle.loads(await reference)
-            except asyncio.CancelledError:
-                ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
-                raise
-            return answers
+            reference = server.generate_packed.remote(packed((policy, prompt_ids, decoding, request_id, n)))
+            return pickle.loads(await reference)
+        except asyncio.CancelledError:
+            ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
+            raise
         except RayError as error:
             if is_refusal(error):
                 raise
@@ -88,8 +85,7 @@ async def _acquired(llm_client: Any, route: str, prompt_ids: TokenIds, n: int) -
 
     acquisition = asyncio.ensure_future(llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n))
     try:
-        server: tuple[str, Any] = await asyncio.shield(acquisition)
-        return server
+        return await asyncio.shield(acquisition)
     except asyncio.CancelledError:
         acquisition.add_done_callback(give_back)
         raise

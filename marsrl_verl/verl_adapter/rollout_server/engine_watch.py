@@ -249,7 +249,7 @@ def next_results(references: Sequence[Any], look: Callable[[], object]) -> list[
 
 def _values(references: list[Any]) -> list[Any]:
     try:
-        return ray.get(references)  # type: ignore[no-any-return]
+        return ray.get(references)
     except RayTaskError as error:
         if is_refusal(error):
             raise

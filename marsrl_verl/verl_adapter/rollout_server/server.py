@@ -105,8 +105,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
         async def serve(app: Any, server_args: Any, address: str) -> tuple[int, Any]:
             if self.config.prometheus.enable or vllm_async_server.RLInsightLogger.enabled():
                 only_statistics(app)
-                served: tuple[int, Any] = await upstream(app, server_args, address)
-                return served
+                return await upstream(app, server_args, address)
             # The load balancer names servers by address and port. This one is reserved for the server.
             return self._master_port, None
 

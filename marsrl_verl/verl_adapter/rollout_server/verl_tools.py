@@ -58,8 +58,7 @@ class VerlTool(Tool):
 
     def schema(self) -> Mapping[str, Any]:
         """See `Tool`."""
-        found: dict[str, Any] = self._tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
-        return found
+        return self._tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
 
     async def start(self) -> None:
         """See `Tool`."""
@@ -119,10 +118,7 @@ class VerlTool(Tool):
         own = tools_kwargs.get(self.name) or {}
         instance_id, _ = await self._tool.create(create_kwargs=own.get("create_kwargs") or {})
         try:
-            found: tuple[Any, float, Any] = await self._tool.execute(
-                instance_id, arguments, agent_data=agent_data
-            )
-            return found
+            return await self._tool.execute(instance_id, arguments, agent_data=agent_data)
         finally:
             await self._tool.release(instance_id)
 

@@ -31,11 +31,6 @@ class Request:
     received: list[int]
     """The same open files under this process's numbers."""
 
-    def close(self) -> None:
-        """Close the received files."""
-        for descriptor in self.received:
-            os.close(descriptor)
-
 
 def become(request: Request, template_pid: int) -> None:
     """Run the request in this process, a fresh fork; never returns."""
@@ -49,7 +44,13 @@ def become(request: Request, template_pid: int) -> None:
         _take_surroundings(request)
         if not fits:
             os.execv(sys.executable, [sys.executable, *request.argv])
-        status = _run(request.argv)
+        _run(request.argv)
+        status = 0
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            status = (end.code or 0) & 0xFF
+        else:
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -106,19 +107,8 @@ def _take_surroundings(request: Request) -> None:
         numpy.random.seed()  # a fresh interpreter draws its own seed; `random` does so after a fork
 
 
-def _run(argv: list[str]) -> int:
-    """Run what the interpreter's arguments name as `__main__`; the exit status."""
-    try:
-        _run_main(argv)
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return (end.code or 0) & 0xFF
-        print(end.code, file=sys.stderr)
-        return 1
-    return 0
-
-
-def _run_main(argv: list[str]) -> None:
+def _run(argv: list[str]) -> None:
+    """Runs what the interpreter's arguments name as `__main__`."""
     arguments = list(argv)
     while arguments and arguments[0].startswith("-") and arguments[0] not in ("-c", "-m"):
         flag = arguments.pop(0)

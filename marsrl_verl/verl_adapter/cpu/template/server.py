@@ -68,7 +68,8 @@ class TemplateServer:
         pid = os.fork()
         if pid == 0:
             child.become(request, template_pid)
-        request.close()
+        for descriptor in request.received:
+            os.close(descriptor)
         entry = _Child(pid, os.pidfd_open(pid), connection)
         self._children[pid] = entry
         self._selector.register(entry.pidfd, selectors.EVENT_READ, entry)
