@@ -29,10 +29,9 @@ _ENDED_BY = ("stop_reason", "matched_stop")
 
 
 class ChatEndpoint:
-    """Asks one request per answer. Requests go to the base URLs in turn, and a repeated one to the next after
-    that which failed. `node` names the settings in messages; `api_key` is sent as bearer token; at most
-    `concurrency` requests are under way at a time, pauses included; `seed` is of the random part of the
-    pauses."""
+    """Asks one request per answer, at most `concurrency` at a time, pauses included, whose random part comes
+    from `seed`. Requests go to the base URLs in turn, and a repeated one to the next after that which failed.
+    `node` names the settings in messages; `api_key` is sent as bearer token."""
 
     def __init__(
         self, settings: EndpointConfig, node: str, *, api_key: str | None, concurrency: int, seed: int
@@ -85,8 +84,7 @@ class ChatEndpoint:
 def request_body(
     settings: EndpointConfig, messages: Sequence[Message], stop: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What is sent: the chat, strings that end the answer, and of the sampling settings those that have a
-    value."""
+    """The body: the chat, strings that end the answer, and those sampling settings that have a value."""
     body: dict[str, Any] = {"model": settings.model, "messages": list(messages)}
     if stop:
         body["stop"] = list(stop)
@@ -97,9 +95,9 @@ def request_body(
 
 
 def read_completion(body: Any, url: str, stop: Sequence[str] = ()) -> ChatAnswer:
-    """The answer in a chat completion, and its thinking part where the server has taken that out
-    (`reasoning_content`, in newer servers `reasoning`). The one of `stop` that ended the answer is put behind
-    it: servers leave it out."""
+    """The answer in a chat completion with its thinking part, where the server has taken that out
+    (`reasoning_content`, in newer ones `reasoning`), and the one of `stop` that ended it, which servers leave
+    out."""
     try:
         choice = body["choices"][0]
         message = choice["message"]

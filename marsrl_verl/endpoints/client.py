@@ -27,9 +27,8 @@ _NOTE = 500
 
 
 class RequestError(Exception):
-    """A service did not answer as it should; the message is for logs. It refuses this request and would do so
-    again (`about_request`), may serve it later (`busy`), asking to wait for `wait_s`, or has not answered in
-    time (`late`)."""
+    """A service did not answer as it should; the message is for logs. It refuses this request and would again
+    (`about_request`), may serve it later (`busy`), in `wait_s`, or did not answer in time (`late`)."""
 
     def __init__(
         self,

@@ -11,8 +11,7 @@ from marsrl_verl.settings.declaration import OWN_MESSAGE
 
 
 def check_urls(urls: Iterable[str]) -> None:
-    """Validates settings that hold URLs of services; PydanticCustomError: one is none, or holds a
-    password."""
+    """Validates settings with URLs of services; PydanticCustomError: one is none, or holds a password."""
     for url in urls:
         what, fix = url_problem(url), "Write it as http://host:8000/path or https://host/path."
         if what is None and holds_password(url):

@@ -106,8 +106,7 @@ def role_policies(settings: MarsRLConfig, adapted: Sequence[str] = ()) -> Policy
 
 
 def build_watch(settings: MarsRLConfig) -> Watch:
-    """What looks at every step; groups of frozen roles, and of those that the method leaves out, may be
-    equal."""
+    """The watch of every step; groups of frozen roles, and of those the method leaves out, may be equal."""
     plans, frozen = method_class(settings.algo.name).stages(settings.algo), settings.frozen_roles
     learning = {one.role for one in plans if one.trained and one.written_by(frozen)}
     return Watch(settings.watch, frozenset({one.role for one in plans} | frozen.keys()) - learning)

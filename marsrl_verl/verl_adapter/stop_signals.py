@@ -42,8 +42,7 @@ _deferred = False
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Handle both signals inside the block; elsewhere than in the main thread, which alone receives them, do
-    nothing."""
+    """Handles both signals inside the block, in the main thread, which alone receives them."""
     global _requested
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -26,7 +26,7 @@ def chatter_log() -> Path | None:
 @contextmanager
 def library_output_to(path: Path) -> Iterator[None]:
     """Sends what this process prints to `path`, native libraries' output included, except by `terminal()`.
-    Leaving the block restores both streams, so an exception that passes through it is still printed on the
+    Leaving the block restores both streams: an exception that passes through it is printed on the
     terminal."""
     global _terminal, _log_path
     sys.stdout.flush()

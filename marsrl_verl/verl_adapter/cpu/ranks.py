@@ -8,9 +8,8 @@ from typing import Any
 
 def initialize_gloo() -> None:
     """Creates the default process group with gloo, unless there is one. Upstream behaviour:
-    `verl.utils.distributed.initialize_global_process_group_ray` leaves an existing group alone, and asks for
-    "cpu:gloo,<device>:<backend>", on this platform "cpu:gloo,cpu:gloo", which torch refuses as a
-    duplicate."""
+    `verl.utils.distributed.initialize_global_process_group_ray`, which leaves an existing one alone, asks for
+    "cpu:gloo,<device>:<backend>", here "cpu:gloo,cpu:gloo", which torch refuses as a duplicate."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -25,9 +24,9 @@ def initialize_gloo() -> None:
 
 def offload_without_pinned_memory() -> None:
     """Lets verl offload weights as FSDP2 does, from main memory into main memory. Upstream behaviour:
-    `FSDPEngine._build_fsdp_module` gives a model that is only read, and one that trains with
-    `offload_policy`, the `CPUOffloadPolicy` that its module names, with pinned memory, which only a machine
-    with an accelerator has."""
+    `FSDPEngine._build_fsdp_module` gives a model that is only read, or trains with `offload_policy`, the
+    `CPUOffloadPolicy` that its module names, with pinned memory, which only a machine with an accelerator
+    has."""
     from torch.distributed.fsdp import CPUOffloadPolicy
     from verl.workers.engine.fsdp import transformer_impl
 

@@ -39,9 +39,8 @@ class PolicyClients:
 
 @dataclass(slots=True)
 class ServerClient:
-    """Asks verl's load balancer for a server and sends it a whole request (`GenerationClient`). By verl's
-    `LLMServerClient._acquire_server` and `_release_server`, so routing stays verl's (`OneServerClient` where
-    there is one server)."""
+    """Asks verl's load balancer for a server and sends it a whole request (`GenerationClient`). Routing stays
+    verl's: `LLMServerClient._acquire_server`, `_release_server` (`OneServerClient` where there is one)."""
 
     llm_client: Any
     """verl's `LLMServerClient`, or `PolicyClients`."""

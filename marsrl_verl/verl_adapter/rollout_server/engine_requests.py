@@ -41,9 +41,8 @@ def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
 
 
 def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParams:
-    """vLLM's parameters of a request for `n` completions, those `changed` in vLLM's words; ValueError: vLLM
-    cannot draw tokens in this way. The answer of a request without log-probabilities is none for
-    `completion`."""
+    """vLLM's parameters of a request for `n` completions, those `changed` in vLLM's words; ValueError: it
+    cannot draw tokens in this way. `completion` reads no answer of a request without log-probabilities."""
     optional: dict[str, Any] = {}
     if decoding.stop:
         # Only vLLM's text shows a stop string. Special tokens count as the text that they are, so that a

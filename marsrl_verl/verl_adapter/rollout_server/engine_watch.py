@@ -28,8 +28,7 @@ PULSE_EVERY_S = 5.0
 """Seconds from a server's answer to the next question."""
 _MOST_COUNTED_S = 5 * POLL_S
 _GATHER_S = 0.01
-"""What is ready shortly after the first is taken with it: a look at all references takes as long as there are
-many."""
+"""What is ready shortly after the first is taken with it: a look takes as long as there are references."""
 
 
 class Stopwatch:
@@ -53,8 +52,7 @@ class Stopwatch:
 
 
 class Inquiry:
-    """One question to an actor, asked again a while after each answer; `ask` returns the Ray reference of the
-    answer."""
+    """One question to an actor, asked again a while after each answer; `ask` returns its Ray reference."""
 
     def __init__(self, ask: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -88,8 +86,7 @@ class Inquiry:
 
 
 class EngineWatch:
-    """Asks vLLM servers for signs of life (`MarsRLvLLMServer.pulse`), which may be `limit_s` seconds in
-    coming."""
+    """Asks vLLM servers for signs of life (`MarsRLvLLMServer.pulse`), which must come within `limit_s`."""
 
     def __init__(
         self, servers: Sequence[Any], limit_s: float, clock: Callable[[], float] = time.monotonic

@@ -72,8 +72,7 @@ class RoundCounts:
     """Calls of tools that ran."""
 
     def add(self, done: Round, earlier: frozenset[str] = frozenset()) -> None:
-        """Counts a round that is over; `earlier` are ids of tool calls that trajectories had made before it
-        (`executed_calls`)."""
+        """Counts a round that is over; `earlier` are ids of tool calls made before it (`executed_calls`)."""
         self.rounds += 1
         trajectories = [one for output in done.outputs for one in output.trajectories]
         self.trajectories += len(trajectories)
@@ -111,8 +110,7 @@ class RoundCounts:
 
 
 def executed_calls(trajectories: Iterable[Trajectory]) -> frozenset[str]:
-    """The ids of the tool calls that ran, by what trajectories say happened; one that several share counts
-    once."""
+    """The ids of the tool calls that ran, by trajectories' events; one that several share counts once."""
     return frozenset(
         str(event["call_id"])
         for one in trajectories

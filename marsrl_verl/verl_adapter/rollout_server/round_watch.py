@@ -52,8 +52,7 @@ class RoundWatch:
         self._seen: Any = None
 
     def look(self) -> None:
-        """To be called every second; raises as `EngineWatch.look`, and RoundStalledError where nothing has
-        happened for too long."""
+        """Called every second; raises as `EngineWatch.look`, and RoundStalledError if nothing happens."""
         tokens = self._engines.look()
         for inquiry in self._workers:
             inquiry.look()

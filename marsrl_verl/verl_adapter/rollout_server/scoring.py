@@ -32,8 +32,7 @@ CALL_S = 0.1
 
 
 def without_tracebacks(error: Exception) -> Exception:
-    """A `RewardUnavailableError` without the tracebacks of the processes that it passed; others as they
-    are."""
+    """A `RewardUnavailableError` without the tracebacks of processes that it passed; others as they are."""
     return RewardUnavailableError(str(origin(error))) if isinstance(error, RewardUnavailableError) else error
 
 

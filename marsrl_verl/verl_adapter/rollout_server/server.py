@@ -192,8 +192,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
             (folder / name).write_bytes(content)
 
     async def use_adapter(self, policy: str, version: int) -> None:
-        """Answer requests of `policy` with the adapter of this version, which every node of the engine has;
-        see `set_adapter`."""
+        """Uses the adapter of this version, which every node of the engine has; see `set_adapter`."""
         await self.set_adapter(policy, str(self._adapter_folder(policy, version)), version)
 
     async def drop_old_adapters(self, policy: str, version: int) -> None:
@@ -208,12 +207,11 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return own_folder() / "adapters" / f"replica_{self.replica_rank}" / policy / str(version)
 
     async def pulse(self, through_core: bool) -> tuple[int, int]:
-        """A sign of life of the engine: how many requests are in it, and how many tokens they have so far.
-        While it works on them, one of the two changes. EngineUnavailableError: it has died.
-        Upstream behaviour: `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs
-        shows by a question that it leaves open (`through_core`); it answers one between two of its steps. A
-        question to a core that has just died is left open too, while vLLM cleans up and has not marked the
-        engine yet."""
+        """A sign of life of the engine: how many requests are in it, and how many tokens they have so far,
+        one of which changes while it works on them. EngineUnavailableError: it has died. Upstream behaviour:
+        `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs shows by a question
+        that it leaves open (`through_core`); it answers one between two of its steps. A question to a core
+        that has just died is left open too, while vLLM cleans up and has not marked the engine yet."""
         with _dead_engine_named():
             await self.engine.check_health()
             if through_core:

@@ -32,8 +32,7 @@ _OPENING = {
 class VerlTurnParser:
     """One of verl's parsers. Upstream behaviour: a parser decodes in a thread of the event loop's executor,
     while prompts are tokenised in the loop itself, and a fast tokenizer must not be used from two threads at
-    a time, so it has one of its own. Some parsers raise on what they can't read, others leave it out with a
-    line in the log."""
+    a time, so it has its own. Some parsers raise on what they can't read, others leave it out and log it."""
 
     parser: Any
     """verl's `ToolParser`."""

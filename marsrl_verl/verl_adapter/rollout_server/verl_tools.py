@@ -39,8 +39,8 @@ def _loaded(config_path: str | None, function_path: str | None) -> Mapping[str, 
 
 class VerlTool(Tool):
     """One tool of verl's. Upstream behaviour: `ToolAgentLoop._call_tool` makes an instance for each call
-    (`create`), executes it, and releases it; what a tool raises becomes its answer. Functions are called with
-    the arguments alone."""
+    (`create`), executes and releases it; what a tool raises becomes its answer. Functions get the arguments
+    alone."""
 
     Config = VerlToolConfig
     starts_in_launcher = False  # it would import verl, and whatever the tool needs

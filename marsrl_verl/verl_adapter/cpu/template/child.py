@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 import types
+from contextlib import suppress
 from dataclasses import dataclass
 
 _PR_SET_PDEATHSIG = 1
@@ -84,10 +85,8 @@ def _take_descriptors(request: Request) -> None:
     needed = set(request.descriptors)
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in needed:
-            try:
+            with suppress(OSError):  # the listing's own descriptor
                 os.close(int(name))
-            except OSError:
-                continue  # the listing's own descriptor
 
 
 def _take_surroundings(request: Request) -> None:

@@ -79,10 +79,10 @@ class TemplateProcess:
         self._process.stdin.flush()
 
     def run(self, argv: list[str], payload: bytes = b"", descriptors: Sequence[int] = ()) -> int:
-        """The wait status of an interpreter's command line, run in a fork with this process's streams and
-        surroundings and the same open `descriptors`; TemplateEndedError: the template is gone. Signals that
-        reach this process meanwhile are passed on. `{payload}` in an argument becomes the number of an open
-        file that holds `payload`."""
+        """The wait status of an interpreter's command line, run in a fork with this process's streams,
+        surroundings and open `descriptors`. Signals that reach this process meanwhile are passed on.
+        `{payload}` in an argument becomes the number of an open file that holds `payload`.
+        TemplateEndedError: the template is gone."""
         file = os.memfd_create("payload")
         with os.fdopen(file, "wb") as stream:
             stream.write(payload)
@@ -99,8 +99,11 @@ class TemplateProcess:
             raise TemplateEndedError(f"the template process ended:\n{self._printed()}")
         return reply[1]
 
-    def close(self) -> None:
-        """End the template and every fork of it that still runs."""
+    def __enter__(self) -> TemplateProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the template and every fork of it that still runs."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -115,12 +118,6 @@ class TemplateProcess:
             return "(see above)"
         self._output.seek(0)
         return self._output.read().decode(errors="replace")
-
-    def __enter__(self) -> TemplateProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def supported() -> bool:

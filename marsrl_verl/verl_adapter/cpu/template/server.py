@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from marsrl_verl.verl_adapter.cpu.template import child
@@ -28,8 +29,8 @@ class _Child:
 
 
 class TemplateServer:
-    """Serves requests at a listening unix socket until its launcher ends, which alone holds the other end of
-    the pipe `lifeline`."""
+    """Serves requests at a listening unix socket until the other end of the pipe `lifeline`, its launcher's,
+    is closed."""
 
     def __init__(self, listener: socket.socket, lifeline: int) -> None:
         self._listener = listener
@@ -96,10 +97,8 @@ class TemplateServer:
 
     @staticmethod
     def _reply(entry: _Child, kind: int, value: int) -> None:
-        try:
+        with suppress(OSError):  # the client is gone; the loop sees its closed connection
             entry.connection.sendall(REPLY.pack(kind, value))
-        except OSError:
-            return  # the client is gone; the loop sees its closed connection
 
     def _end_children(self) -> None:
         """Wait a moment for the children (Ray tells its workers to end), then kill what is left."""
