@@ -16,10 +16,6 @@ from verl.plugin.platform import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 
-def _zero(*_args: Any, **_kwargs: Any) -> int:
-    return 0
-
-
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
     return None
 
@@ -35,7 +31,8 @@ def _device_properties(*_args: Any, **_kwargs: Any) -> SimpleNamespace:
 
 _TORCH_CPU_ADDITIONS = {
     **dict.fromkeys(
-        ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"), _zero
+        ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"),
+        lambda *_a, **_k: 0,
     ),
     **dict.fromkeys(
         ("reset_peak_memory_stats", "reset_max_memory_allocated", "empty_cache", "ipc_collect"), _nothing

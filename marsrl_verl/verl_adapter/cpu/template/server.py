@@ -54,7 +54,9 @@ class TemplateServer:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        if _peer_uid(connection) != os.getuid():
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, uid, _ = _CREDENTIALS.unpack(peer)
+        if uid != os.getuid():
             connection.close()
             return
         try:
@@ -138,8 +140,3 @@ def _receive(connection: socket.socket, count: int) -> bytes:
             raise EOFError("the client ended before its request was complete")
         data += part
     return data
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(data)[1])
