@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +65,6 @@ def _known(schemas: Sequence[Mapping[str, Any]]) -> list[OpenAIFunctionToolSchem
     arguments of other tools are taken as the model wrote them."""
     found = []
     for one in schemas:
-        try:
+        with suppress(ValidationError):
             found.append(OpenAIFunctionToolSchema.model_validate(dict(one)))
-        except ValidationError:
-            continue
     return found

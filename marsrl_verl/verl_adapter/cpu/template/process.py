@@ -34,8 +34,9 @@ class TemplateEndedError(RuntimeError):
 
 
 class TemplateProcess:
-    """A running template process; ends with the `with` block, or with this process however it ends. It leaves
-    no file behind: its socket lives in Linux's abstract namespace, and it serves no other user.
+    """A running template process; ends with the `with` block, or with this process however it ends. Requests
+    made while it still imports wait for it. It leaves no file behind: its socket lives in Linux's abstract
+    namespace, and it serves no other user.
 
     It imports `early_modules` at once and `modules` (None: what a run's processes need) after `provide`. With
     `show_output` it prints to this process's streams; otherwise its output is kept for the error message.
