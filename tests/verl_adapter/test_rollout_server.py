@@ -84,6 +84,7 @@ class Server(MarsRLvLLMServer):
         self.engine, self.global_steps = engine, 6
         self._admitting, self._submission_paused, self._rejecting = 0, not admitted, not admitted
         self._adapters, self._next_adapter = {}, 1
+        self._answered = frozenset({"shared"})
 
 
 def done(*answers: CompletionOutput) -> SimpleNamespace:

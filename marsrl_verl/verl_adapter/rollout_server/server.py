@@ -72,16 +72,13 @@ class _Adapter:
 class MarsRLvLLMServer(vLLMHttpServer):
     """One vLLM engine that answers a prompt `n` times."""
 
-    _own_adapters: frozenset[str] = frozenset()
-    """The policies with an adapter."""
-    _answered: frozenset[str] = frozenset({SHARED})
-    """Those that the model's own weights answer for."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         use_own_engine_sockets()
         super().__init__(*args, **kwargs)
         self._own_adapters = frozenset(adapters(self.config))
+        """The policies with an adapter."""
         self._answered = frozenset(models(self.config) or ({SHARED} - self._own_adapters))
+        """Those that the model's own weights answer for."""
         self._adapters: dict[str, _Adapter] = {}
         self._next_adapter = _FIRST_ADAPTER
 
