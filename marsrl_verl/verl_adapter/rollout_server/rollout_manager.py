@@ -30,6 +30,7 @@ from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
 from marsrl_verl.rollout.generation import EngineUnavailableError
+from marsrl_verl.settings.declaration import RewardSpec
 from marsrl_verl.tools.toolbox import read_all_secrets
 from marsrl_verl.verl_adapter.components import endpoint_keys, policy_set
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, next_results, reason, results
@@ -115,9 +116,11 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return self._grade_watch()
 
     def _grade_watch(self) -> GradeWatch:
-        rewards = typed_settings(self.config).reward
+        def reward(role: str) -> RewardSpec:
+            return typed_settings(self.config).reward[role]
+
         return GradeWatch(
-            lambda role: rewards[role].max_failed_frac, lambda role: rewards[role].max_unanswered_frac
+            lambda role: reward(role).max_failed_frac, lambda role: reward(role).max_unanswered_frac
         )
 
     @cached_property
