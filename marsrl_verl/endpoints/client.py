@@ -27,14 +27,8 @@ _NOTE = 500
 
 
 class RequestError(Exception):
-    """A service did not answer as it should; the message is for logs.
-
-    Args:
-        about_request: it refuses this request, and would do so again.
-        busy: the same request may succeed later.
-        late: there was no answer within the client's `timeout_s`.
-        wait_s: how long it asks to wait.
-    """
+    """A service did not answer as it should; the message is for logs. It refuses this request and would again
+    (`about_request`), may serve it later (`busy`), in `wait_s`, or did not answer in time (`late`)."""
 
     def __init__(
         self,
@@ -53,11 +47,8 @@ class JsonClient:
     """Asks services for JSON. Proxies are those of the environment; redirects are not followed, since they
     would take the key elsewhere. A context manager, or opened and closed.
 
-    Args:
-        headers: of every request.
-        key: what no message may hold, if the headers have it; without headers it is a bearer token.
-        most_bytes: of an answer; None: `MOST_BYTES`.
-        timeout_s: from a request to the end of its answer; None: whoever asks limits it.
+    `headers` go with every request. `key` is what no message may hold, without headers a bearer token.
+    `most_bytes` and `timeout_s` limit an answer; without a time whoever asks limits it.
     """
 
     def __init__(
@@ -94,15 +85,8 @@ class JsonClient:
     async def ask(
         self, method: str, url: str, *, body: Any = None, query: Mapping[str, str] | None = None
     ) -> Any:
-        """The JSON value that a service answers.
-
-        Args:
-            body: sent as JSON.
-            query: parameters of the URL.
-
-        Raises:
-            RequestError: it answered something else, or nothing.
-        """
+        """The JSON value that a service answers to a `body` sent as JSON to a URL with the parameters
+        `query`; RequestError: it answered something else, or nothing."""
         if self._session is None:
             raise RuntimeError("open() was not called")
         try:
@@ -145,10 +129,8 @@ class JsonClient:
 
 
 def _proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for a URL (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
-
-    aiohttp's `trust_env` would read `.netrc` as well and refuse a request that has a key already.
-    """
+    """The proxy that the environment names for a URL (HTTP_PROXY, HTTPS_PROXY, NO_PROXY). aiohttp's
+    `trust_env` would read `.netrc` as well and refuse a request that has a key already."""
     parts = urlsplit(url)
     return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 

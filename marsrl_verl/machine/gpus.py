@@ -53,9 +53,11 @@ def gpu_devices() -> bool:
 def ask_driver() -> str:
     """What `nvidia-smi` tells of all GPUs, one a line; empty without the tool or where it fails."""
     tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ""
-    command = [tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+    return answer_of([tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]) if tool else ""
+
+
+def answer_of(command: list[str]) -> str:
+    """What a command that asks a tool prints; empty where it fails."""
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

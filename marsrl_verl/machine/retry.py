@@ -19,12 +19,9 @@ def repeated(
     """Calls a coroutine function again and again, with pauses that double from attempt to attempt, by half at
     random, so that not all come back at once. What the last attempt returns or raises comes out.
 
-    Args:
-        retries: most repetitions.
-        backoff_s: the longest first pause.
-        longest_s: of any pause, even of one that an error asks for (`wait_s`).
-        share: a number from 0 to 1 for the pause after attempt 1, 2, …
-        again: tenacity's predicate of an attempt that may pass.
+    The first pause is at most `backoff_s`, none is above `longest_s`, not even one that an error asks for
+    (`wait_s`). `share` is a number from 0 to 1 for the pause after attempt 1, 2, …; `again` is tenacity's
+    predicate of an attempt that may pass.
     """
 
     def pause(state: RetryCallState) -> float:

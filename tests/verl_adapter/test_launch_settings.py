@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER
 from marsrl_verl.verl_adapter.environment import (
-    DISTRIBUTION_FOLDER,
     REGISTER_MODULE,
     over_verls_variables,
     prepare_environment,

@@ -126,6 +126,7 @@ def served(monkeypatch):
     monkeypatch.setattr(vllm_async_server.vLLMHttpServer, "run_server", run_server)
     server = MarsRLvLLMServer.__new__(MarsRLvLLMServer)
     server._server_address, server._master_port = "10.0.0.1", 4711
+    server._own_adapters = frozenset()
     yield server, applications
     assert vllm_async_server.run_uvicorn is run_uvicorn, "put back"
 

@@ -36,7 +36,7 @@ from marsrl_verl.verl_adapter.engine.policy_loss import SPEC_KEY
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
-from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.rollout_server.worker import describe
@@ -202,7 +202,7 @@ def train(
         own = {} if runner is None else runner(typed_settings(config))
         engine, workers = engine_class(script, **own), Workers()
         trainer.async_rollout_manager = trainer.checkpoint_manager = engine
-        trainer.engines = EngineGuard(EngineWatch((), 60.0), Limits(60.0, 60.0, 60.0))
+        trainer.engines = EngineGuard(EngineWatch((), 60.0), 60.0)
         trainer.actor_rollout_wg = trainer.ref_policy_wg = workers
         trainer.fit()
         trainer.close()

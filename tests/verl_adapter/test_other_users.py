@@ -64,7 +64,7 @@ print(json.dumps({"cpu modules": cpu_modules()}))
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, dict[str, Any]]:
-    from marsrl_verl.verl_adapter.environment import DISTRIBUTION_FOLDER
+    from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER
 
     # verl's task runner imports vLLM's rollout, which wants a version of vLLM.
     processes = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from vllm_answers import DECODING, PROMPT, answer
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import server as server_module
-from marsrl_verl.verl_adapter.rollout_server.client import packed, unpacked
+from marsrl_verl.verl_adapter.rollout_server.client import packed
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import sampling_params
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
 
@@ -83,6 +84,7 @@ class Server(MarsRLvLLMServer):
         self.engine, self.global_steps = engine, 6
         self._admitting, self._submission_paused, self._rejecting = 0, not admitted, not admitted
         self._adapters, self._next_adapter = {}, 1
+        self._answered = frozenset({"shared"})
 
 
 def done(*answers: CompletionOutput) -> SimpleNamespace:
@@ -112,7 +114,7 @@ def test_the_server_samples_a_group_with_one_engine_request():
 def test_a_packed_request_has_a_packed_answer():
     engine = Engine([done(answer([1, 2], "stop"))])
     asked = packed(("shared", PROMPT, DECODING, "r", 1))
-    (found,) = unpacked(asyncio.run(Server(engine).generate_packed(asked)))
+    (found,) = pickle.loads(asyncio.run(Server(engine).generate_packed(asked)))
     assert (found.token_ids.tolist(), found.token_ids.dtype, found.finish) == (
         [1, 2],
         np.int32,

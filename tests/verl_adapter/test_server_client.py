@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from vllm_answers import DECODING, PROMPT, answer
 
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import client as client_module
-from marsrl_verl.verl_adapter.rollout_server.client import ServerClient, packed, unpacked
+from marsrl_verl.verl_adapter.rollout_server.client import ServerClient, packed
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion
 
 
@@ -41,7 +42,7 @@ class Servers:
         return self.reference
 
     async def _generate(self, asked):
-        *_, n = call = unpacked(asked)
+        *_, n = call = pickle.loads(asked)
         self.calls.append(call)
         return packed(self.give(n))
 

@@ -16,7 +16,7 @@ from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.rollout_server import engine_watch
-from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch
 from marsrl_verl.verl_adapter.run import template_run
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals
 from marsrl_verl.verl_adapter.trainer import engine_trainer
@@ -130,7 +130,7 @@ def test_an_engine_that_does_not_drop_its_round_is_killed(tmp_path, monkeypatch)
     monkeypatch.setattr(engine_watch, "ray", ray)
     trainer = FaultyTrainer(tmp_path, "_fit_get_batch", send(signal.SIGTERM), save_freq=100, **PLAIN)
     hanging, release = actor(pulse=lambda through_core: (0, 0)), threading.Event()
-    trainer.engines = EngineGuard(EngineWatch([hanging], 60.0, ray.clock), Limits(60.0, 60.0, 60.0))
+    trainer.engines = EngineGuard(EngineWatch([hanging], 60.0, ray.clock), 60.0)
     trainer.checkpoint_manager.abort_replicas = lambda reject_request: release.wait()
     with stop_on_signals(), pytest.raises(StopRequested):
         trainer.fit()

@@ -27,9 +27,8 @@ from contracts import (
 from gpu_sources import installed
 from stack_contracts import BEGINS_WITH, READ, TAKES, broken
 
-from marsrl_verl.machine.packages import CPU
+from marsrl_verl.machine.packages import CPU, stand_in_version
 from marsrl_verl.machine.packages import installed as installed_version
-from marsrl_verl.verl_adapter.environment import stand_in_version
 
 LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT, *BEGINS_WITH, *TAKES, *READ, *VLLM_FINGERPRINTS}
 ADAPTER = "marsrl_verl.verl_adapter"

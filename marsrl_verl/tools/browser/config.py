@@ -7,8 +7,7 @@ from ipaddress import ip_network
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from marsrl_verl.endpoints.config import EndpointConfig
-from marsrl_verl.endpoints.urls import check_urls
+from marsrl_verl.endpoints.config import EndpointConfig, check_urls
 from marsrl_verl.settings.declaration import OWN_MESSAGE, Switched, limits
 from marsrl_verl.tools.base import ToolConfig
 

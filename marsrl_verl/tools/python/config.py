@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from marsrl_verl.endpoints.urls import check_urls
+from marsrl_verl.endpoints.config import check_urls
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import Needs, Settings, limits, only_with
 from marsrl_verl.tools.base import ToolConfig

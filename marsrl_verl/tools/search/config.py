@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from marsrl_verl.endpoints.urls import check_urls
+from marsrl_verl.endpoints.config import check_urls
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import ClassSpec, Needs, Settings, limits, only_with
 from marsrl_verl.tools.base import ToolConfig

@@ -7,17 +7,13 @@ Ray hands out *logical* GPUs here (`ray_init.num_gpus`), because verl's placemen
 from __future__ import annotations
 
 import contextlib
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import torch
 from verl.plugin.platform import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
-
-
-def _zero(*_args: Any, **_kwargs: Any) -> int:
-    return 0
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
@@ -34,54 +30,42 @@ def _device_properties(*_args: Any, **_kwargs: Any) -> SimpleNamespace:
 
 
 _TORCH_CPU_ADDITIONS = {
-    "memory_allocated": _zero,
-    "memory_reserved": _zero,
-    "max_memory_allocated": _zero,
-    "max_memory_reserved": _zero,
-    "reset_peak_memory_stats": _nothing,
-    "reset_max_memory_allocated": _nothing,
-    "empty_cache": _nothing,
-    "ipc_collect": _nothing,
+    **dict.fromkeys(
+        ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"),
+        lambda *_a, **_k: 0,
+    ),
+    **dict.fromkeys(
+        ("reset_peak_memory_stats", "reset_max_memory_allocated", "empty_cache", "ipc_collect"), _nothing
+    ),
     "mem_get_info": _memory_info,
     "get_device_properties": _device_properties,
     "get_device_name": lambda *_a, **_k: "cpu",
     "get_rng_state": lambda *_a, **_k: torch.get_rng_state(),
     "set_rng_state": lambda state, *_a, **_k: torch.set_rng_state(state),
-    "manual_seed": lambda seed: torch.manual_seed(seed),
-    "manual_seed_all": lambda seed: torch.manual_seed(seed),
+    **dict.fromkeys(("manual_seed", "manual_seed_all"), torch.manual_seed),
 }
 
 
-def complete_torch_cpu() -> ModuleType:
-    """Add to `torch.cpu` the functions that verl calls on every device module; existing ones stay.
-
-    verl compares the module with `torch.cpu` itself, so a wrapper would not do.
-    """
+def complete_torch_cpu() -> None:
+    """Add to `torch.cpu` the functions that verl calls on every device module; existing ones stay. verl
+    compares the module with `torch.cpu` itself, so a wrapper would not do."""
     for name, function in _TORCH_CPU_ADDITIONS.items():
         if not hasattr(torch.cpu, name):
             setattr(torch.cpu, name, function)
-    return torch.cpu
 
 
 @PlatformRegistry.register(platform="cpu")
 class PlatformCPU(PlatformBase):
     """A platform whose device is the host: gloo, shared memory, logical GPUs."""
 
+    device_name = vendor_name = "cpu"
+    device_module = torch.cpu
+    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
+
     def __init__(self) -> None:
         super().__init__()
-        self._module = complete_torch_cpu()
-
-    @property
-    def device_name(self) -> str:
-        return "cpu"
-
-    @property
-    def vendor_name(self) -> str:
-        return "cpu"
-
-    @property
-    def device_module(self) -> ModuleType:
-        return self._module
+        complete_torch_cpu()
 
     def is_available(self) -> bool:
         return True
@@ -97,23 +81,10 @@ class PlatformCPU(PlatformBase):
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        return None
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        return None
-
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        return None
-
-    def empty_cache(self) -> None:
-        return None
+    manual_seed_all = manual_seed
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return (None, None)
@@ -127,12 +98,6 @@ class PlatformCPU(PlatformBase):
     def nvtx_range(self, msg: str) -> Any:
         return contextlib.nullcontext()
 
-    def profiler_start(self) -> None:
-        return None
-
-    def profiler_stop(self) -> None:
-        return None
-
     def ray_resource_name(self) -> str:
         return "GPU"
 
@@ -142,6 +107,3 @@ class PlatformCPU(PlatformBase):
     def is_ipc_supported(self) -> bool:
         # False selects shared memory for the weight transfer to vLLM.
         return False
-
-    def cudart(self) -> Any:
-        return None

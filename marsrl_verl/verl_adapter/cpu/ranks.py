@@ -7,12 +7,9 @@ from typing import Any
 
 
 def initialize_gloo() -> None:
-    """Create the default process group with gloo, unless there is one.
-
-    Upstream behaviour: `verl.utils.distributed.initialize_global_process_group_ray` asks for
-    "cpu:gloo,<device>:<backend>", on this platform "cpu:gloo,cpu:gloo", which torch refuses as a
-    duplicate. It leaves an existing group alone.
-    """
+    """Creates the default process group with gloo, unless there is one. Upstream behaviour:
+    `verl.utils.distributed.initialize_global_process_group_ray`, which leaves an existing one alone, asks for
+    "cpu:gloo,<device>:<backend>", here "cpu:gloo,cpu:gloo", which torch refuses as a duplicate."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -26,12 +23,10 @@ def initialize_gloo() -> None:
 
 
 def offload_without_pinned_memory() -> None:
-    """Let verl offload weights as FSDP2 does, from main memory into main memory.
-
-    Upstream behaviour: `FSDPEngine._build_fsdp_module` gives a model that is only read, and one that trains
-    with `offload_policy`, the `CPUOffloadPolicy` that its module names, with pinned memory, which only a
-    machine with an accelerator has.
-    """
+    """Lets verl offload weights as FSDP2 does, from main memory into main memory. Upstream behaviour:
+    `FSDPEngine._build_fsdp_module` gives a model that is only read, or trains with `offload_policy`, the
+    `CPUOffloadPolicy` that its module names, with pinned memory, which only a machine with an accelerator
+    has."""
     from torch.distributed.fsdp import CPUOffloadPolicy
     from verl.workers.engine.fsdp import transformer_impl
 

@@ -58,12 +58,8 @@ def _listening_store(host: str) -> dist.TCPStore:
 
 @CheckpointEngineRegistry.register(CPU_SYNC)
 class GlooWeightSync(CheckpointEngine):
-    """Broadcast of weights in buckets, each behind a header of what it holds.
-
-    Args:
-        bucket_size: bytes of a bucket.
-        is_master: whether this is the trainer's rank 0, which sends.
-    """
+    """Broadcast of weights in buckets of `bucket_size` bytes, each behind a header of what it holds;
+    `is_master` is the trainer's rank 0, which sends."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
         self._bucket_size = bucket_size
@@ -87,17 +83,12 @@ class GlooWeightSync(CheckpointEngine):
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
         """Arguments of `init_process_group` for every trainer process and every process at an engine."""
         meeting, size = metadata[0], 1 + rollout_world_size
-        trainer = {
-            "rank": [0] + [_OUTSIDE] * (actor_wg_world_size - 1),
-            "world_size": [size] * actor_wg_world_size,
-            "meeting": [meeting] * actor_wg_world_size,
-        }
-        engines = {
-            "rank": list(range(1, size)),
-            "world_size": [size] * rollout_world_size,
-            "meeting": [meeting] * rollout_world_size,
-        }
-        return trainer, engines
+
+        def arguments(ranks: list[int]) -> dict[str, list[Any]]:
+            return {"rank": ranks, "world_size": [size] * len(ranks), "meeting": [meeting] * len(ranks)}
+
+        trainer = [0] + [_OUTSIDE] * (actor_wg_world_size - 1)
+        return arguments(trainer), arguments(list(range(1, size)))
 
     def init_process_group(self, rank: int, world_size: int, meeting: Meeting) -> None:
         """Join the group of a sync; kept from one sync to the next."""

@@ -17,17 +17,10 @@ from marsrl_verl.verl_adapter.rollout_server.engine_watch import is_refusal, rea
 
 
 def packed(content: Any) -> bytes:
-    """What goes to a server, or comes from it, in one piece.
-
-    Upstream behaviour: Ray pickles everything but bytes with a pickler written in Python, each argument for
-    itself, which costs either side more than a third of a millisecond of a call.
-    """
+    """What goes to a server, or comes from it, in one piece. Upstream behaviour: Ray pickles everything but
+    bytes with a pickler written in Python, each argument for itself, which costs either side more than a
+    third of a millisecond of a call."""
     return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def unpacked(content: bytes) -> Any:
-    """The inverse of `packed`."""
-    return pickle.loads(content)
 
 
 @dataclass
@@ -37,11 +30,7 @@ class PolicyClients:
     clients: dict[str, Any]
 
     def of(self, policy: str) -> Any:
-        """The client that reaches a policy's servers.
-
-        Raises:
-            ValueError: no servers have its weights.
-        """
+        """The client that reaches a policy's servers; ValueError: no servers have its weights."""
         if policy not in self.clients:
             known = ", ".join(sorted(self.clients))
             raise ValueError(f"no servers have the weights of policy {policy!r}, those that do: {known}")
@@ -50,11 +39,8 @@ class PolicyClients:
 
 @dataclass(slots=True)
 class ServerClient:
-    """Asks verl's load balancer for a server and sends it a whole request (`GenerationClient`).
-
-    Uses verl's `LLMServerClient._acquire_server` and `_release_server`, so routing stays verl's
-    (`OneServerClient` where there is one server).
-    """
+    """Asks verl's load balancer for a server and sends it a whole request (`GenerationClient`). Routing stays
+    verl's: `LLMServerClient._acquire_server`, `_release_server` (`OneServerClient` where there is one)."""
 
     llm_client: Any
     """verl's `LLMServerClient`, or `PolicyClients`."""
@@ -65,13 +51,8 @@ class ServerClient:
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
-        """See `marsrl_verl.rollout.generation.GenerationClient`.
-
-        What is asked is one request of the engine, never split. Cancelled, it is aborted there.
-
-        Raises:
-            EngineUnavailableError: the server or its engine is gone.
-        """
+        """See `marsrl_verl.rollout.generation.GenerationClient`. One request of the engine, never split;
+        cancelled, it is aborted there. EngineUnavailableError: the server or its engine is gone."""
         llm_client = self.llm_client
         if isinstance(llm_client, PolicyClients):
             llm_client = llm_client.of(policy)
@@ -80,14 +61,11 @@ class ServerClient:
         # A fresh engine id: a resumed run asks a request of the same name again.
         request_id = f"{name}:{uuid.uuid4().hex[:8]}"
         try:
-            payload = packed((policy, prompt_ids, decoding, request_id, n))
-            reference = server.generate_packed.remote(payload)
-            try:
-                answers: list[Completion] = unpacked(await reference)
-            except asyncio.CancelledError:
-                ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
-                raise
-            return answers
+            reference = server.generate_packed.remote(packed((policy, prompt_ids, decoding, request_id, n)))
+            return pickle.loads(await reference)
+        except asyncio.CancelledError:
+            ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
+            raise
         except RayError as error:
             if is_refusal(error):
                 raise
@@ -99,15 +77,14 @@ class ServerClient:
 async def _acquired(llm_client: Any, route: str, prompt_ids: TokenIds, n: int) -> tuple[str, Any]:
     """A server; one that comes when nobody waits for it any more is given back at once, or the router would
     take it for busier than it is."""
+
+    def give_back(acquired: asyncio.Future[tuple[str, Any]]) -> None:
+        if not acquired.cancelled() and acquired.exception() is None:
+            llm_client._release_server(acquired.result()[0], request_id=route)
+
     acquisition = asyncio.ensure_future(llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n))
     try:
-        server: tuple[str, Any] = await asyncio.shield(acquisition)
-        return server
+        return await asyncio.shield(acquisition)
     except asyncio.CancelledError:
-        acquisition.add_done_callback(lambda done: _give_back(llm_client, done, route))
+        acquisition.add_done_callback(give_back)
         raise
-
-
-def _give_back(llm_client: Any, acquisition: asyncio.Future[tuple[str, Any]], route: str) -> None:
-    if not acquisition.cancelled() and acquisition.exception() is None:
-        llm_client._release_server(acquisition.result()[0], request_id=route)

@@ -25,17 +25,9 @@ ENGINE_KEYS = "actor_rollout_ref.rollout.engine_kwargs.vllm"
 
 
 def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
-    """`sampling_params` of a request that the engine survives.
-
-    Upstream behaviour: the engine's process dies of a request for more log-probabilities than the vocabulary
-    has tokens.
-
-    Args:
-        model: the engine's `model_config`.
-
-    Raises:
-        ValueError: the engine cannot draw tokens in this way, or tells fewer log-probabilities.
-    """
+    """`sampling_params` of a request that the engine (its `model_config` is `model`) survives; ValueError: it
+    cannot draw tokens in this way, or tells fewer log-probabilities. Upstream behaviour: its process dies of
+    a request for more than the vocabulary has tokens."""
     params = sampling_params(decoding, n)
     if requested := decoding.top_log_probs:
         vocabulary = model.get_vocab_size()
@@ -49,15 +41,8 @@ def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
 
 
 def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParams:
-    """vLLM's parameters of a request for `n` completions.
-
-    Args:
-        changed: parameters in vLLM's words that are to be otherwise; the answer of a request without
-            log-probabilities is none for `completion`.
-
-    Raises:
-        ValueError: vLLM cannot draw tokens in this way.
-    """
+    """vLLM's parameters of a request for `n` completions, those `changed` in vLLM's words; ValueError: it
+    cannot draw tokens in this way. `completion` reads no answer of a request without log-probabilities."""
     optional: dict[str, Any] = {}
     if decoding.stop:
         # Only vLLM's text shows a stop string. Special tokens count as the text that they are, so that a
@@ -102,14 +87,9 @@ def completion(
     top_log_probs: int,
     forced: Callable[[TokenIds], NDArray[np.bool_]] | None = None,
 ) -> Completion:
-    """One of the completions of a finished request, T tokens, made with `flat_logprobs`.
-
-    vLLM's flat lists have the sampled token and then the `top_log_probs` likeliest at every position, also
-    where the sampled one is among these.
-
-    Args:
-        forced: tells the tokens that a structure forced (`ForcedTokens.reader`).
-    """
+    """One of the completions of a finished request, made with `flat_logprobs`: vLLM's flat lists have the
+    sampled token and then the `top_log_probs` likeliest at every position, also where the sampled one is
+    among these. `forced` tells the tokens that a structure forced (`ForcedTokens.reader`)."""
     flat, length, width = answer.logprobs, len(answer.token_ids), top_log_probs + 1
     log_probs = _array(flat.logprobs, np.float32).reshape(length, width)  # type: ignore[union-attr]
     top = None

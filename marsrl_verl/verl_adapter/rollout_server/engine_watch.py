@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.rollout_server.dead_process import dead_process, running_process
@@ -28,25 +28,7 @@ PULSE_EVERY_S = 5.0
 """Seconds from a server's answer to the next question."""
 _MOST_COUNTED_S = 5 * POLL_S
 _GATHER_S = 0.01
-"""What is ready shortly after the first is taken with it: a look at all references takes as long as there are
-many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long the trainer waits (`marsrl.run`), in seconds."""
-
-    engine_s: float
-    """For an engine's sign of life."""
-    sync_s: float
-    """For a weight sync, or for the engines to fall asleep."""
-    progress_s: float
-    """For a token, an answer or a score in a generation round."""
-
-    @classmethod
-    def of(cls, run: RunConfig) -> Limits:
-        """Those of the configuration."""
-        return cls(run.engine_timeout_s, run.sync_timeout_s, run.progress_timeout_s)
+"""What is ready shortly after the first is taken with it: a look takes as long as there are references."""
 
 
 class Stopwatch:
@@ -70,11 +52,7 @@ class Stopwatch:
 
 
 class Inquiry:
-    """One question to an actor, asked again a while after each answer.
-
-    Args:
-        ask: asks it; returns the Ray reference of the answer.
-    """
+    """One question to an actor, asked again a while after each answer; `ask` returns its Ray reference."""
 
     def __init__(self, ask: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -90,14 +68,8 @@ class Inquiry:
         self.pending, self.answers = None, 0
 
     def look(self, *arguments: Any) -> float:
-        """Take an answer that is there, or ask if it is time; returns at once.
-
-        Returns:
-            Seconds for which a question has been waiting; 0 without one.
-
-        Raises:
-            RayError: what the question came to, or the actor.
-        """
+        """Takes an answer that is there, or asks if it is time; returns at once the seconds for which a
+        question has been waiting, 0 without one. RayError: what the question came to, or the actor."""
         if self.pending is None:
             if not self.answers or self._watch.look() >= PULSE_EVERY_S:
                 self._watch.reset()
@@ -114,18 +86,10 @@ class Inquiry:
 
 
 class EngineWatch:
-    """Asks vLLM servers for signs of life (`MarsRLvLLMServer.pulse`).
-
-    Args:
-        servers: handles of all servers with an engine.
-        limit_s: seconds that a server may leave a question unanswered.
-    """
+    """Asks vLLM servers for signs of life (`MarsRLvLLMServer.pulse`), which must come within `limit_s`."""
 
     def __init__(
-        self,
-        servers: Sequence[Any],
-        limit_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, servers: Sequence[Any], limit_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.servers = tuple(servers)
         self._limit_s = limit_s
@@ -137,18 +101,10 @@ class EngineWatch:
             inquiry.begin()
 
     def look(self, through_core: bool = True) -> tuple[Any, ...]:
-        """Take the answers that are there, and ask who has answered again after a while; returns at once.
-
-        Args:
-            through_core: whether the engine's core must answer, as it does between two of its steps. It does
-                not while it receives weights; then the server alone tells whether the core has died.
-
-        Returns:
-            What the servers last said about the progress of their requests.
-
-        Raises:
-            EngineUnavailableError: an engine is dead, or has not answered in time.
-        """
+        """Takes the answers that are there, and asks who has answered again after a while; returns at once
+        what the servers last said about the progress of their requests. EngineUnavailableError: an engine is
+        dead, or has not answered in time. `through_core`: its core must answer, as it does between two of its
+        steps, but not while it receives weights; then the server alone tells whether it has died."""
         for number, inquiry in enumerate(self._inquiries):
             try:
                 waited = inquiry.look(through_core)
@@ -163,11 +119,7 @@ class EngineWatch:
         return tuple(inquiry.answer for inquiry in self._inquiries)
 
     def check(self) -> None:
-        """Return when every engine has answered.
-
-        Raises:
-            EngineUnavailableError: one is dead, or has not answered in time.
-        """
+        """Returns when every engine has answered; EngineUnavailableError: one is dead, or has not in time."""
         self.begin()
         while True:
             self.look()
@@ -212,21 +164,15 @@ class EngineGuard:
     """What the trainer does with its engines, never without a limit."""
 
     watch: EngineWatch
-    limits: Limits
+    sync_s: float
+    """Seconds for a weight sync, or for the engines to fall asleep."""
     left_behind: bool = False
     """Whether work was given up that the trainer's processes may still be at."""
 
     def run(self, what: str, work: Callable[[], T]) -> T:
-        """Do `work`, which waits for the engines, when all of them have shown a sign of life.
-
-        It is done in a thread, which is left behind where a limit is passed: the run must then end.
-
-        Args:
-            what: the work in words, for the message.
-
-        Raises:
-            EngineUnavailableError: an engine is dead, or the work took longer than `limits.sync_s`.
-        """
+        """Does `work`, which waits for the engines, when all of them have shown a sign of life;
+        EngineUnavailableError: one is dead, or the work (`what`, in words for the message) took longer than
+        `sync_s`. It is done in a thread, which is left behind then: the run must end."""
         self.watch.check()
         self.watch.begin()
         over = threading.Event()
@@ -239,8 +185,8 @@ class EngineGuard:
 
         try:
             return within(
-                self.limits.sync_s,
-                f"{what} has taken longer than marsrl.run.sync_timeout_s = {self.limits.sync_s:g} s",
+                self.sync_s,
+                f"{what} has taken longer than marsrl.run.sync_timeout_s = {self.sync_s:g} s",
                 work_and_tell,
                 look=lambda: self.watch.look(through_core=False),
             )
@@ -251,45 +197,28 @@ class EngineGuard:
 def within(
     seconds: float, too_late: str, work: Callable[[], T], look: Callable[[], object] = lambda: None
 ) -> T:
-    """The result of `work`, done in a thread.
-
-    Args:
-        seconds: how long it may take.
-        too_late: what the error says if it takes longer.
-        look: called now and then; what it raises ends the wait.
-
-    Raises:
-        EngineUnavailableError: it has not ended in time. Its thread goes on.
-    """
-    outcome: list[tuple[bool, Any]] = []
-    ended = threading.Event()
+    """The result of `work`, done in a thread. What `look` raises, called now and then, ends the wait;
+    EngineUnavailableError(`too_late`): it has not ended in time, and its thread goes on."""
+    outcome: Future[T] = Future()
 
     def do() -> None:
         try:
-            outcome.append((True, work()))
+            outcome.set_result(work())
         except BaseException as error:
-            outcome.append((False, error))
-        finally:
-            ended.set()
+            outcome.set_exception(error)
 
     threading.Thread(target=do, name="waits for the engines", daemon=True).start()
     watch = Stopwatch()
-    while not ended.wait(POLL_S):
+    while not wait([outcome], POLL_S).done:
         if watch.look() >= seconds:
             raise EngineUnavailableError(too_late)
         look()
-    done, result = outcome[0]
-    if not done:
-        raise result
-    return result  # type: ignore[no-any-return]
+    return outcome.result()
 
 
 def results(references: Sequence[Any], look: Callable[[], object], *, heeds_stop: bool = True) -> list[Any]:
-    """What the references bring, in their order; raises as `next_results`, within a second.
-
-    Args:
-        heeds_stop: whether a signal to end interrupts the wait.
-    """
+    """What the references bring, in their order; raises as `next_results`, within a second. `heeds_stop`: a
+    signal to end interrupts the wait."""
     found: dict[Any, Any] = {}
     pending = list(references)
     while pending:
@@ -303,16 +232,9 @@ def results(references: Sequence[Any], look: Callable[[], object], *, heeds_stop
 
 
 def next_results(references: Sequence[Any], look: Callable[[], object]) -> list[tuple[Any, Any]]:
-    """What is there of what the references bring, as soon as there is something; the first error of any of
-    them comes out at once.
-
-    Args:
-        look: called every second while nothing is there; what it raises ends the wait.
-
-    Raises:
-        StopRequested: the run is told to end.
-        EngineUnavailableError: an engine that one of them waited for is gone.
-    """
+    """The references that have brought something, with what, as soon as there are any; the first error of any
+    of them comes out at once, an engine's as EngineUnavailableError. What `look` raises, called every second
+    while nothing is there, ends the wait, and so does StopRequested: the run is told to end."""
     while True:
         stop_signals.check()
         ready, _ = ray.wait(list(references), num_returns=1, timeout=POLL_S)
@@ -324,7 +246,7 @@ def next_results(references: Sequence[Any], look: Callable[[], object]) -> list[
 
 def _values(references: list[Any]) -> list[Any]:
     try:
-        return ray.get(references)  # type: ignore[no-any-return]
+        return ray.get(references)
     except RayTaskError as error:
         if is_refusal(error):
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,27 +21,18 @@ _BACKENDS = ("auto", "xgrammar")
 
 
 class ForcedTokens:
-    """Reads completions with the grammars that the engine holds them to.
-
-    Upstream behaviour: vLLM's engine keeps its grammars in the process of its core, and tells nobody what
-    they allowed. The same grammars are compiled here, by vLLM's own class.
-
-    Args:
-        engine: vLLM's `AsyncLLM`.
-    """
+    """Reads completions with the grammars that vLLM's `AsyncLLM` holds them to. Upstream behaviour: vLLM's
+    engine keeps its grammars in the process of its core, and tells nobody what they allowed. The same
+    grammars are compiled here, by vLLM's own class."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self._backend: XgrammarBackend | None = None
         self._vocabulary: list[bytes] = []
 
     def reader(self, structured: Mapping[str, Any]) -> Callable[[TokenIds], ForcedMask]:
-        """What tells the forced tokens of completions with this structure (`Decoding.structured`).
-
-        Raises:
-            ValueError: the engine's structured outputs can't be followed.
-        """
-        backend = self._compiler()
+        """The function that tells the forced tokens of completions with this structure
+        (`Decoding.structured`); ValueError: the engine's structured outputs can't be followed."""
+        backend = self._backend
         params = sampling_params(Decoding(1, structured=structured), 1)
         try:
             validate_xgrammar_grammar(params)
@@ -60,36 +52,28 @@ class ForcedTokens:
 
         return read
 
-    def _compiler(self) -> XgrammarBackend:
-        if self._backend is None:
-            config, tokenizer = self._engine.vllm_config, self._engine.get_tokenizer()
-            if (name := config.structured_outputs_config.backend) not in _BACKENDS:
-                raise ValueError(
-                    f"{ENGINE_KEYS}.structured_outputs_config.backend={name}: the tokens that it forces "
-                    f"can't be told; expected one of {', '.join(_BACKENDS)}"
-                )
-            size = config.model_config.get_vocab_size()
-            self._backend = XgrammarBackend(config, tokenizer=tokenizer, vocab_size=size)
-        return self._backend
+    @cached_property
+    def _backend(self) -> XgrammarBackend:
+        config, tokenizer = self._engine.vllm_config, self._engine.get_tokenizer()
+        if (name := config.structured_outputs_config.backend) not in _BACKENDS:
+            raise ValueError(
+                f"{ENGINE_KEYS}.structured_outputs_config.backend={name}: the tokens that it forces "
+                f"can't be told; expected one of {', '.join(_BACKENDS)}"
+            )
+        size = config.model_config.get_vocab_size()
+        return XgrammarBackend(config, tokenizer=tokenizer, vocab_size=size)
 
 
 def forced_tokens(
     matcher: xgrammar.GrammarMatcher, vocabulary: Sequence[bytes], token_ids: Sequence[int]
 ) -> ForcedMask:
-    """Which tokens spell what every text of the grammar with this beginning goes on with.
+    """Which tokens (T,) spell what every text of the grammar with this beginning goes on with; what the
+    grammar does not allow ends the reading.
 
     Where a tokenizer has several ways to cut the forced text, no single token has probability 1, and each of
     them says the same; a token that reaches beyond the forced text chooses what follows. An end token is
     forced where nothing else may follow. What the grammar leaves open counts as a choice, also where the
-    vocabulary can spell one way of it alone.
-
-    Args:
-        matcher: at the beginning of the grammar.
-        vocabulary: the bytes of each token.
-        token_ids: (T,) sampled under the grammar; what it does not allow ends the reading.
-
-    Returns:
-        (T,)
+    vocabulary can spell one way of it alone. `vocabulary`: the bytes of each token.
     """
     forced = np.zeros(len(token_ids), dtype=np.bool_)
     ends = set(matcher.stop_token_ids)

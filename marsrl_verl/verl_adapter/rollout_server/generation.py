@@ -8,7 +8,7 @@ synchronised; `Generation.in_flight` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from marsrl_verl.core.request import RolloutRequest, Sampling
@@ -72,11 +72,7 @@ class RoundCounts:
     """Calls of tools that ran."""
 
     def add(self, done: Round, earlier: frozenset[str] = frozenset()) -> None:
-        """Count a round that is over.
-
-        Args:
-            earlier: ids of tool calls that trajectories had made before it (`executed_calls`).
-        """
+        """Counts a round that is over; `earlier` are ids of tool calls made before it (`executed_calls`)."""
         self.rounds += 1
         trajectories = [one for output in done.outputs for one in output.trajectories]
         self.trajectories += len(trajectories)
@@ -114,8 +110,7 @@ class RoundCounts:
 
 
 def executed_calls(trajectories: Iterable[Trajectory]) -> frozenset[str]:
-    """The ids of the tool calls that ran, by what trajectories say happened; one that several share counts
-    once."""
+    """The ids of the tool calls that ran, by trajectories' events; one that several share counts once."""
     return frozenset(
         str(event["call_id"])
         for one in trajectories
@@ -124,33 +119,22 @@ def executed_calls(trajectories: Iterable[Trajectory]) -> frozenset[str]:
     )
 
 
+@dataclass
 class Generation:
-    """Hands the scheduler's rounds to the engine and its outputs back.
+    """Hands the scheduler's rounds to the engine and its outputs back."""
 
-    Args:
-        scheduler: the pools; a training step of it must be open.
-        engine: answers the requests.
-        sampling: settings by role.
-        before_round: called when the engine is about to be asked.
-        after_round: called when a round's outputs are with the scheduler.
-    """
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        engine: RoundEngine,
-        sampling: Mapping[str, Sampling],
-        *,
-        before_round: Callable[[], None] = lambda: None,
-        after_round: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._before_round, self._after_round = before_round, after_round
-        self._scheduler = scheduler
-        self._engine = engine
-        self._sampling = sampling
-        self._started: StartedRound | None = None
-        self._counts = RoundCounts()
-        self._earlier_calls: frozenset[str] = frozenset()
+    scheduler: Scheduler
+    """The pools; a training step of it must be open."""
+    engine: RoundEngine
+    sampling: Mapping[str, Sampling]
+    """Settings by role."""
+    before_round: Callable[[], None] = lambda: None
+    """Called when the engine is about to be asked."""
+    after_round: Callable[[], None] = lambda: None
+    """Called when a round's outputs are with the scheduler."""
+    _started: StartedRound | None = field(default=None, init=False)
+    _counts: RoundCounts = field(default_factory=RoundCounts, init=False)
+    _earlier_calls: frozenset[str] = field(default=frozenset(), init=False)
 
     @property
     def in_flight(self) -> bool:
@@ -161,10 +145,10 @@ class Generation:
         """Start the step's next round without waiting for it; False when the step needs none."""
         if self._started is not None:
             raise RuntimeError("a generation round is in flight; collect it before starting another")
-        requests = self._scheduler.next_round()
+        requests = self.scheduler.next_round()
         if requests:
-            self._before_round()
-            self._started = self._engine.start(requests, self._sampling)
+            self.before_round()
+            self._started = self.engine.start(requests, self.sampling)
             self._counts.continued_tokens += sum(one.continued_tokens for one in requests)
             resumed = (one.resume for one in requests if one.resume is not None)
             self._earlier_calls = executed_calls(one for output in resumed for one in output.trajectories)
@@ -176,9 +160,9 @@ class Generation:
             return
         done = self._started.wait()
         self._started = None
-        self._scheduler.absorb(done.outputs)
+        self.scheduler.absorb(done.outputs)
         self._counts.add(done, self._earlier_calls)
-        self._after_round()
+        self.after_round()
 
     def finish(self) -> RoundCounts:
         """Collect what is in flight, run the step's remaining rounds, and return the step's counts."""

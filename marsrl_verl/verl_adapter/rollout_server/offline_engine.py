@@ -29,11 +29,9 @@ def load_tokenizer(config: DictConfig) -> Any:
 
 def engine_arguments(config: DictConfig, max_model_len: int) -> dict[str, Any]:
     """vLLM's engine arguments as training has them (`actor_rollout_ref.rollout`), where they decide which
-    tokens are drawn, and how they are read and told.
-
-    Upstream behaviour: verl builds them inside `vLLMHttpServer.launch_server`. Not taken: what serves the
-    weight sync, the HTTP server and the sharing of a GPU with the trainer.
-    """
+    tokens are drawn, and how they are read and told; not what serves the weight sync, the HTTP server and the
+    sharing of a GPU with the trainer. Upstream behaviour: verl builds them inside
+    `vLLMHttpServer.launch_server`."""
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     extra = OmegaConf.to_container(rollout.engine_kwargs.get("vllm") or OmegaConf.create({}))
     assert isinstance(extra, dict)
@@ -59,12 +57,8 @@ def engine_arguments(config: DictConfig, max_model_len: int) -> dict[str, Any]:
 
 
 class OfflineClient:
-    """Implements `marsrl_verl.rollout.generation.GenerationClient`. Loads the model at once.
-
-    Args:
-        config: the training configuration; engine, model and environment are taken from it.
-        settings: the limits of prompts and responses.
-    """
+    """Implements `marsrl_verl.rollout.generation.GenerationClient`. Loads the model at once, as the training
+    configuration says, with the limits of prompts and responses in `settings`."""
 
     def __init__(self, config: DictConfig, settings: Sampling) -> None:
         prepare_environment(config)

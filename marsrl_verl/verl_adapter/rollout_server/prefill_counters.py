@@ -6,7 +6,9 @@ The engine's front end keeps it in the server's process, in the registry of `pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import operator
+from collections import defaultdict
+from dataclasses import astuple, dataclass
 from typing import Any
 
 _QUERIES = "vllm:prefix_cache_queries_total"
@@ -17,9 +19,7 @@ _SECONDS = "vllm:request_prefill_time_seconds_sum"
 @dataclass(frozen=True, slots=True)
 class PrefillCounters:
     """Prompts of a server since it started, of several servers together, or of the time between two readings.
-
-    A group of n samples is n requests, each with its own prompt.
-    """
+    A group of n samples is n requests, each with its own prompt."""
 
     prompt_tokens: int = 0
     """Tokens that were looked up in the prefix cache; 0 where the cache is turned off."""
@@ -30,18 +30,10 @@ class PrefillCounters:
     read together each count the whole time."""
 
     def __add__(self, other: PrefillCounters) -> PrefillCounters:
-        return PrefillCounters(
-            self.prompt_tokens + other.prompt_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.seconds + other.seconds,
-        )
+        return PrefillCounters(*map(operator.add, astuple(self), astuple(other)))
 
     def __sub__(self, other: PrefillCounters) -> PrefillCounters:
-        return PrefillCounters(
-            self.prompt_tokens - other.prompt_tokens,
-            self.cached_tokens - other.cached_tokens,
-            self.seconds - other.seconds,
-        )
+        return PrefillCounters(*map(operator.sub, astuple(self), astuple(other)))
 
 
 def keeps_statistics(rollout: Any) -> bool:
@@ -58,9 +50,9 @@ def read_counters() -> PrefillCounters | None:
 
     # The three by name: to collect all of vLLM's takes milliseconds.
     collected = REGISTRY.restricted_registry([_QUERIES, _HITS, _SECONDS]).collect()
-    totals: dict[str, float] = {}
+    totals: dict[str, float] = defaultdict(float)
     for sample in (sample for metric in collected for sample in metric.samples):
-        totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+        totals[sample.name] += sample.value
     if not totals:
         return None
     return PrefillCounters(int(totals[_QUERIES]), int(totals[_HITS]), totals[_SECONDS])

@@ -23,26 +23,17 @@ def build_role_rewards(config: DictConfig) -> dict[str, RewardRunner]:
 
 
 class MarsRLRewardManager(RewardManagerBase):
-    """Scores a group of responses, each by the reward of its role.
-
-    Loaded by verl through `reward.reward_manager.{source: importlib, module.path, name}` in every
-    reward worker.
-    """
+    """Scores a group of responses, each by the reward of its role. Loaded by verl through
+    `reward.reward_manager.{source: importlib, module.path, name}` in every reward worker."""
 
     def __init__(self, config: DictConfig, tokenizer: Any, compute_score: Any = None, **_unused: Any) -> None:
         super().__init__(config, tokenizer, compute_score)
         self.role_rewards = build_role_rewards(config)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Score the rows of `data`, whose column `score_request` holds `ScoreRequest`s.
-
-        Returns:
-            verl's dictionary: `reward_score` is the group's mean reward, `reward_extra_info` holds
-            the `outcomes`, one per row.
-
-        Raises:
-            RewardUnavailableError: a reward has no thread left to be called in.
-        """
+        """Scores the rows of `data`, whose column `score_request` holds `ScoreRequest`s: in verl's dictionary
+        `reward_score` is the group's mean reward, `reward_extra_info` holds the `outcomes`, one per row.
+        RewardUnavailableError: a reward has no thread left to be called in."""
         requests: list[ScoreRequest] = list(data.non_tensor_batch["score_request"])
         results = await asyncio.gather(
             *[self.role_rewards[request.role].score(request) for request in requests]

@@ -60,16 +60,10 @@ class _WorkersRound:
     """Called every second while something is waited for; see `RoundWatch`."""
 
     def wait(self) -> Round:
-        """See `generation.StartedRound`.
-
-        Raises:
-            EngineUnavailableError: the engine or a worker is gone, or nothing is answered any more (see
-                `RequestWatch`).
-            ProgramFailedError: a rollout program fails on everything.
-            RewardUnavailableError: a role's reward fails on everything, or holds all of its threads.
-            RoundStalledError: the round does not go on.
-            StopRequested: the run is told to end.
-        """
+        """See `generation.StartedRound`. Raises EngineUnavailableError (the engine or a worker is gone, or
+        nothing is answered any more, see `RequestWatch`), ProgramFailedError (a rollout program fails on
+        everything), RewardUnavailableError (a role's reward does, or holds all of its threads),
+        RoundStalledError (the round does not go on), StopRequested (the run is told to end)."""
         try:
             answers: list[RequestResult] = results(self.answers, self.look)
         except RewardUnavailableError as error:
@@ -98,8 +92,7 @@ def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters
 
 
 class MarsRLAgentLoopManager(AgentLoopManager):
-    """Spreads rollout requests over the workers. Implements `RolloutEngine` and
-    `RoundEngine`."""
+    """Spreads rollout requests over the workers. Implements `RolloutEngine` and `RoundEngine`."""
 
     _measured_servers: Sequence[Any] = ()
     _engines: EngineWatch | None = None
@@ -148,11 +141,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         super().__init__(*args, **kwargs)
 
     async def _init_agent_loop_workers(self) -> None:
-        """verl's workers, each with the keys of frozen policies' endpoints and with tools that have started.
-
-        Raises:
-            ToolUnavailableError: a tool can't start.
-        """
+        """verl's workers, each with the keys of frozen policies' endpoints and with tools that have started;
+        ToolUnavailableError: a tool can't start."""
         await super()._init_agent_loop_workers()
         if keys := endpoint_keys(self.config):
             handed_over = [worker.take_endpoint_keys.remote(keys) for worker in self.agent_loop_workers]
@@ -171,11 +161,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             }
 
     def measure_prefill(self, servers: Sequence[Any]) -> None:
-        """From now on, tell of every started round what these servers read in it.
-
-        Args:
-            servers: handles of all `MarsRLvLLMServer`s with an engine.
-        """
+        """From now on, tell of every started round what these servers read in it: all with an engine."""
         self._measured_servers = tuple(servers)
 
     def watch(self, engines: EngineWatch, progress_limit_s: float) -> None:
@@ -183,11 +169,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         self._engines, self._progress_limit_s = engines, progress_limit_s
 
     def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> _WorkersRound:
-        """Begin a generation round; `wait` on what this returns ends it.
-
-        Raises:
-            EngineUnavailableError: a server whose statistics are wanted is gone.
-        """
+        """Begins a generation round; `wait` on what this returns ends it. EngineUnavailableError: a server
+        whose statistics are wanted is gone."""
         look, servers = self._watched(), self._measured_servers
         before = _read(servers, look)
         answers = self._send_round(requests, sampling)

@@ -11,6 +11,7 @@ import asyncio
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig, open_dict
@@ -49,15 +50,11 @@ class OwnPoolServerManager(GroupServerManager):
         super().__init__(config, **kwargs)
 
 
+@dataclass(frozen=True, slots=True)
 class ModelServerManager:
-    """A `GroupServerManager` for each of several models.
+    """A `GroupServerManager` for each of several models, by policy."""
 
-    Args:
-        managers: by policy.
-    """
-
-    def __init__(self, managers: dict[str, GroupServerManager]) -> None:
-        self._managers = managers
+    managers: dict[str, GroupServerManager]
 
     @classmethod
     def create(cls, config: DictConfig, worker_group: Any, **_: Any) -> ModelServerManager:
@@ -75,11 +72,11 @@ class ModelServerManager:
 
     def get_replicas(self) -> list[Any]:
         """The engines of all models."""
-        return [replica for manager in self._managers.values() for replica in manager.get_replicas()]
+        return [replica for manager in self.managers.values() for replica in manager.get_replicas()]
 
     def get_client(self) -> PolicyClients:
         """What reaches the engines of each."""
-        return PolicyClients({policy: manager.get_client() for policy, manager in self._managers.items()})
+        return PolicyClients({policy: manager.get_client() for policy, manager in self.managers.items()})
 
 
 @auto_await
@@ -90,18 +87,17 @@ async def _sleep(replicas: Sequence[Any]) -> None:
 @contextmanager
 def engines_placed(config: DictConfig) -> Iterator[None]:
     """Have verl's `init_workers` start the engines where the configuration wants them, with our router.
-
     Upstream behaviour: `RayPPOTrainer.init_workers` hands the trainer's workers to `LLMServerManager`, which
     then puts the engines into their processes and takes verl's router; the name is replaced while it runs,
-    since the rest of that method is what this trainer needs.
-    """
+    since the rest of that method is what this trainer needs."""
     rollout = config.actor_rollout_ref.rollout
     original = ray_trainer.LLMServerManager
     if several_models(rollout):
         ray_trainer.LLMServerManager = ModelServerManager
+    elif own_pool_gpus(rollout) > 0:
+        ray_trainer.LLMServerManager = OwnPoolServerManager
     else:
-        apart = own_pool_gpus(rollout) > 0
-        ray_trainer.LLMServerManager = OwnPoolServerManager if apart else GroupServerManager
+        ray_trainer.LLMServerManager = GroupServerManager
     try:
         yield
     finally:

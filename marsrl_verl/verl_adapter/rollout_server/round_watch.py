@@ -34,13 +34,8 @@ class GroupCounts:
 
 
 class RoundWatch:
-    """Looks after one round.
-
-    Args:
-        engines: the servers that answer it.
-        workers: handles of the rollout workers that are at it (`RolloutWorker.counts`).
-        limit_s: seconds in which a token, an answer or a score must come.
-    """
+    """Looks after one round, in which a token, an answer or a score must come within `limit_s` seconds from
+    the servers that answer it or the workers that are at it (`RolloutWorker.counts`)."""
 
     def __init__(
         self,
@@ -57,18 +52,12 @@ class RoundWatch:
         self._seen: Any = None
 
     def look(self) -> None:
-        """To be called every second.
-
-        Raises:
-            EngineUnavailableError: an engine is dead, or has shown no sign of life in time.
-            RoundStalledError: nothing has happened for too long.
-        """
+        """Called every second; raises as `EngineWatch.look`, and RoundStalledError if nothing happens."""
         tokens = self._engines.look()
         for inquiry in self._workers:
             inquiry.look()
         counts = [inquiry.answer for inquiry in self._workers if inquiry.answer is not None]
-        seen = tokens, [(one.submitted, one.answered, one.scored, one.graded) for one in counts]
-        if seen != self._seen:
+        if (seen := (tokens, counts)) != self._seen:
             self._seen = seen
             self._still.reset()
         elif self._still.look() >= self._limit_s:

@@ -10,10 +10,8 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 class GroupLoadBalancer(GlobalRequestLoadBalancer):
     """Counts the responses of a group, so that engines with unfinished groups are not taken for full ones.
-
     Upstream behaviour: every request counts as one. A group is one request of `n` responses, of which later
-    rounds ask for those that are unfinished.
-    """
+    rounds ask for those that are unfinished."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,14 +44,9 @@ class GroupLoadBalancer(GlobalRequestLoadBalancer):
 
 
 class OneServerClient(LLMServerClient):
-    """Reaches the only server there is, without asking a router.
-
-    Upstream behaviour: choosing a server and giving it back are two calls of an actor for every request, with
-    short requests as much work as the request itself.
-
-    Args:
-        server: its id and its actor.
-    """
+    """Reaches the only server there is, its id and its actor, without asking a router. Upstream behaviour:
+    choosing a server and giving it back are two calls of an actor for every request, with short requests as
+    much work as the request itself."""
 
     def __init__(self, *args: Any, server: tuple[str, Any], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

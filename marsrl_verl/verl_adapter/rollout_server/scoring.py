@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from ray.exceptions import RayTaskError
 from verl import DataProto
 
 from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import THREADS, RewardUnavailableError
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import origin
 
 WINDOW_S = 0.005
 """Seconds for which a group waits for others before it is sent."""
@@ -32,14 +32,8 @@ CALL_S = 0.1
 
 
 def without_tracebacks(error: Exception) -> Exception:
-    """A `RewardUnavailableError` without the tracebacks of the processes that it passed; others as they
-    are."""
-    if not isinstance(error, RewardUnavailableError):
-        return error
-    cause: BaseException = error
-    while isinstance(cause, RayTaskError):
-        cause = cause.cause
-    return RewardUnavailableError(str(cause))
+    """A `RewardUnavailableError` without the tracebacks of processes that it passed; others as they are."""
+    return RewardUnavailableError(str(origin(error))) if isinstance(error, RewardUnavailableError) else error
 
 
 @dataclass(slots=True, eq=False)
@@ -56,19 +50,9 @@ class _Group:
         if len(self.results) == len(self.requests) and not self.future.done():
             self.future.set_result([self.results[k] for k in range(len(self.requests))])
 
-    def fail(self, error: Exception) -> None:
-        """What a reward worker raised."""
-        if not self.future.done():
-            self.future.set_exception(error)
-
 
 class GroupScorer:
-    """Spreads groups over the reward workers.
-
-    Args:
-        workers: Ray handles of verl's reward workers, at least one.
-        clock: seconds.
-    """
+    """Spreads groups over verl's reward workers, of which there must be one; `clock` in seconds."""
 
     def __init__(self, workers: Sequence[Any], clock: Callable[[], float] = time.monotonic) -> None:
         if not workers:
@@ -121,7 +105,8 @@ class GroupScorer:
             self._in_a_call = size_of_call(len(places), self._clock() - began)
         except Exception as error:
             for group, _ in places:
-                group.fail(without_tracebacks(error))
+                if not group.future.done():
+                    group.future.set_exception(without_tracebacks(error))
 
 
 def size_of_call(graded: int, seconds: float) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import pickle
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,13 +33,9 @@ from marsrl_verl.config.models import models
 from marsrl_verl.core.policy import SHARED
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
-from marsrl_verl.verl_adapter.rollout_server.client import packed, unpacked
+from marsrl_verl.verl_adapter.rollout_server.client import packed
 from marsrl_verl.verl_adapter.rollout_server.dead_process import of_this_process
-from marsrl_verl.verl_adapter.rollout_server.engine_requests import (
-    accepted_params,
-    completion,
-    unanswered,
-)
+from marsrl_verl.verl_adapter.rollout_server.engine_requests import accepted_params, completion, unanswered
 from marsrl_verl.verl_adapter.rollout_server.forced_tokens import ForcedTokens
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters, read_counters
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import (
@@ -50,7 +47,6 @@ from marsrl_verl.verl_adapter.rollout_server.weight_sockets import (
 _METRICS_PATHS = ("/metrics", "/health")
 _FIRST_ADAPTER = VLLM_LORA_INT_ID + 1
 """vLLM tells adapters by their numbers, of which verl's own weight sync uses one."""
-
 
 _LOOK_S = 1.0
 """Seconds between two looks whether the core that is asked lives."""
@@ -76,16 +72,13 @@ class _Adapter:
 class MarsRLvLLMServer(vLLMHttpServer):
     """One vLLM engine that answers a prompt `n` times."""
 
-    _own_adapters: frozenset[str] = frozenset()
-    """The policies with an adapter."""
-    _answered: frozenset[str] = frozenset({SHARED})
-    """Those that the model's own weights answer for."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         use_own_engine_sockets()
         super().__init__(*args, **kwargs)
         self._own_adapters = frozenset(adapters(self.config))
+        """The policies with an adapter."""
         self._answered = frozenset(models(self.config) or ({SHARED} - self._own_adapters))
+        """Those that the model's own weights answer for."""
         self._adapters: dict[str, _Adapter] = {}
         self._next_adapter = _FIRST_ADAPTER
 
@@ -97,14 +90,10 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return EXTENSION
 
     async def run_server(self, args: argparse.Namespace) -> None:
-        """Start the engine, with room for all adapters and without the HTTP server.
-
-        Upstream behaviour: there is room for one adapter. A new one is there before its former goes.
-
-        Upstream behaviour: the engine is also served over HTTP at the node's address, to everybody who
-        reaches it. All calls of a run are calls of this actor. Where somebody reads the engine's statistics
-        there is a server, for them alone.
-        """
+        """Start the engine, with room for all adapters and without the HTTP server. Upstream behaviour: there
+        is room for one adapter, of which a new one is there before its former goes. The engine is also served
+        over HTTP at the node's address, to everybody who reaches it. All calls of a run are calls of this
+        actor; where somebody reads the engine's statistics there is a server for them."""
         if self._own_adapters:
             args.max_loras = len(self._own_adapters)
             args.max_cpu_loras = len(self._own_adapters) + 1
@@ -113,8 +102,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
         async def serve(app: Any, server_args: Any, address: str) -> tuple[int, Any]:
             if self.config.prometheus.enable or vllm_async_server.RLInsightLogger.enabled():
                 only_statistics(app)
-                served: tuple[int, Any] = await upstream(app, server_args, address)
-                return served
+                return await upstream(app, server_args, address)
             # The load balancer names servers by address and port. This one is reserved for the server.
             return self._master_port, None
 
@@ -127,80 +115,58 @@ class MarsRLvLLMServer(vLLMHttpServer):
     async def generate_group(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
     ) -> list[Completion]:
-        """Sample `n` completions of one prompt, in one request.
+        """`n` completions of a prompt (P,), sampled in one request with an id that is unique among those in
+        flight, of the version that the engine had when it admitted the request; where the engine aborted it
+        they have the tokens that were there. `policy` names whose weights answer: the model's own, or those
+        of an adapter.
 
-        Args:
-            policy: whose weights answer: the model's own, or those of the adapter of this name.
-            prompt_ids: (P,)
-            decoding: how the tokens are drawn.
-            request_id: unique among the requests in flight.
-            n: how many completions.
-
-        Returns:
-            The completions, of the version that the engine had when it admitted the request. Where the engine
-            aborted it they have the tokens that were there.
-
-        Raises:
-            EngineUnavailableError: the engine has died, or has other policies' weights alone: they must not
-                answer for this one.
-            ValueError, VLLMValidationError: the engine cannot answer such a request.
+        EngineUnavailableError: the engine has died, or has other policies' weights alone, which must not
+        answer for this one. ValueError, VLLMValidationError: it cannot answer such a request.
         """
-        with _dead_engine_named():
-            return await self._generate_group(policy, prompt_ids, decoding, request_id, n)
-
-    async def generate_packed(self, payload: bytes) -> bytes:
-        """`generate_group` with `packed` arguments, and a `packed` answer."""
-        return packed(await self.generate_group(*unpacked(payload)))
-
-    async def _generate_group(
-        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
-    ) -> list[Completion]:
         if policy not in self._adapters and policy not in self._answered:
             known = ", ".join(sorted({*self._adapters, *self._answered})) or "none"
             raise EngineUnavailableError(
                 f"policy {policy!r} has no weights in this engine (those that have: {known}); send an "
                 "adapter before its first request"
             )
-        params = accepted_params(decoding, n, self.engine.model_config)
-        forced = None if decoding.structured is None else self._forced_tokens.reader(decoding.structured)
-        if await self._park_until_admitted(request_id) is not None:
-            return unanswered(n, self.global_steps or 0, decoding.top_log_probs)
-        try:
-            adapter = self._adapters.get(policy)
-            collector = await self.engine.add_request(
-                request_id,
-                TokensPrompt(prompt_token_ids=prompt_ids.tolist()),
-                params,
-                lora_request=None if adapter is None else adapter.request,
-            )
-        finally:
-            # The engine holds the request from here on: a pause need not wait for this admission.
-            self._admitting -= 1
-        version = (self.global_steps or 0) if adapter is None else adapter.version
-        output = None
-        try:
-            while output is None or not output.finished:
-                output = await collector.get()
-        except BaseException:
-            await self.engine.abort(request_id)
-            raise
+        with _dead_engine_named():
+            params = accepted_params(decoding, n, self.engine.model_config)
+            forced = None if decoding.structured is None else self._forced_tokens.reader(decoding.structured)
+            if await self._park_until_admitted(request_id) is not None:
+                return unanswered(n, self.global_steps or 0, decoding.top_log_probs)
+            try:
+                adapter = self._adapters.get(policy)
+                collector = await self.engine.add_request(
+                    request_id,
+                    TokensPrompt(prompt_token_ids=prompt_ids.tolist()),
+                    params,
+                    lora_request=None if adapter is None else adapter.request,
+                )
+            finally:
+                # The engine holds the request from here on: a pause need not wait for this admission.
+                self._admitting -= 1
+            version = (self.global_steps or 0) if adapter is None else adapter.version
+            output = None
+            try:
+                while output is None or not output.finished:
+                    output = await collector.get()
+            except BaseException:
+                await self.engine.abort(request_id)
+                raise
         return [completion(one, version, decoding.top_log_probs, forced) for one in output.outputs]
 
+    async def generate_packed(self, payload: bytes) -> bytes:
+        """`generate_group` with `packed` arguments, and a `packed` answer."""
+        return packed(await self.generate_group(*pickle.loads(payload)))
+
     async def set_adapter(self, policy: str, folder: str, version: int) -> None:
-        """Let requests of `policy` be answered with this adapter from now on, in the place of an earlier one.
+        """Lets requests of `policy` be answered from now on with the adapter in a folder on this server's
+        node, as PEFT saves it, in the place of an earlier one. EngineUnavailableError: the engine has died;
+        ValueError: it was started without adapters.
 
         vLLM keeps prefixes of an adapter under its name, and an adapter under its number. Both are new ones
         here: nothing that was cached under the earlier weights is found again, and requests that are on their
         way keep the weights that they began with as long as those are in their folder.
-
-        Args:
-            policy: its name.
-            folder: with the adapter as PEFT saves it, on this server's node.
-            version: of the adapter.
-
-        Raises:
-            EngineUnavailableError: the engine has died.
-            ValueError: the engine was started without adapters.
         """
         if self.engine.vllm_config.lora_config is None:
             raise ValueError(
@@ -216,19 +182,14 @@ class MarsRLvLLMServer(vLLMHttpServer):
                 await self.engine.remove_lora(former.request.lora_int_id)
 
     async def store_adapter(self, policy: str, files: Mapping[str, bytes], version: int) -> None:
-        """Keep an adapter's files on this server's node, for `use_adapter`.
-
-        Args:
-            files: of a PEFT folder, by name.
-        """
+        """Keep an adapter's files, of a PEFT folder by name, on this server's node for `use_adapter`."""
         folder = self._adapter_folder(policy, version)
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
 
     async def use_adapter(self, policy: str, version: int) -> None:
-        """Answer requests of `policy` with the adapter of this version, which every node of the engine has;
-        see `set_adapter`."""
+        """Uses the adapter of this version, which every node of the engine has; see `set_adapter`."""
         await self.set_adapter(policy, str(self._adapter_folder(policy, version)), version)
 
     async def drop_old_adapters(self, policy: str, version: int) -> None:
@@ -243,22 +204,11 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return own_folder() / "adapters" / f"replica_{self.replica_rank}" / policy / str(version)
 
     async def pulse(self, through_core: bool) -> tuple[int, int]:
-        """A sign of life of the engine.
-
-        Upstream behaviour: `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs
-        shows by a question that it leaves open; it answers one between two of its steps. A question to a core
-        that has just died is left open too, while vLLM cleans up and has not marked the engine yet.
-
-        Args:
-            through_core: ask the core too.
-
-        Returns:
-            How many requests are in the engine, and how many tokens they have so far. While it works on them,
-            one of the two changes.
-
-        Raises:
-            EngineUnavailableError: the engine has died.
-        """
+        """A sign of life of the engine: how many requests are in it, and how many tokens they have so far,
+        one of which changes while it works on them. EngineUnavailableError: it has died. Upstream behaviour:
+        `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs shows by a question
+        that it leaves open (`through_core`); it answers one between two of its steps. A question to a core
+        that has just died is left open too, while vLLM cleans up and has not marked the engine yet."""
         with _dead_engine_named():
             await self.engine.check_health()
             if through_core:
@@ -278,11 +228,9 @@ class MarsRLvLLMServer(vLLMHttpServer):
             asked.cancel()
 
     async def prefill_counters(self) -> PrefillCounters | None:
-        """vLLM's count of the prompts read so far; None where the engine keeps no statistics.
-
-        All requests that were answered are in it: `AsyncLLM`'s output handler, a task of this event loop,
-        counts what an engine step did before anybody else's turn comes to see that step's last outputs.
-        """
+        """vLLM's count of the prompts read so far; None where the engine keeps no statistics. All requests
+        that were answered are in it: `AsyncLLM`'s output handler, a task of this event loop, counts what an
+        engine step did before anybody else's turn comes to see that step's last outputs."""
         return read_counters()
 
 
@@ -302,9 +250,7 @@ class MarsRLvLLMReplica(vLLMReplica):
 
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
         """As upstream, on the GPUs of the workers of its number among the engines of its model.
-
-        Upstream behaviour: all engines have different workers.
-        """
+        Upstream behaviour: all engines have different workers."""
         here = self.replica_rank % (worker_group.world_size // self.world_size)
         self.rollout_mode = RolloutMode.HYBRID
         self.workers = worker_group.workers[self.world_size * here : self.world_size * (here + 1)]
@@ -323,8 +269,6 @@ class MarsRLvLLMReplica(vLLMReplica):
 
 
 def register_replica() -> None:
-    """Let `rollout.name=vllm` build our replica in this process (the trainer's).
-
-    verl's settings test for the name "vllm", so the name stays and the loader changes.
-    """
+    """Let `rollout.name=vllm` build our replica in this process (the trainer's). verl's settings test for the
+    name "vllm", so the name stays and the loader changes."""
     RolloutReplicaRegistry.register("vllm", lambda: MarsRLvLLMReplica)

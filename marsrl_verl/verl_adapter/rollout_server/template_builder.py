@@ -15,24 +15,17 @@ _BEFORE: list[dict[str, Any]] = [{"role": "user", "content": "?"}, {"role": "ass
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplateBuilder:
-    """What a model's chat template writes of new messages, token by token.
-
-    Upstream behaviour: the builder renders a user's message after a system's and a user's of its own, which a
-    template that wants roles to alternate refuses; such a message is rendered after an assistant's turn. Of
-    the chat's ids it looks at the last ones alone, and it says itself what it drops of them (GLM: a sampled
-    token that belongs to the next turn).
-    """
+    """What a model's chat template writes of new messages, token by token. Upstream behaviour: the builder
+    renders a user's message after a system's and a user's of its own, which a template that wants roles to
+    alternate refuses; such a message is rendered after an assistant's turn. It looks at a chat's last ids
+    alone, and says itself what it drops of them (GLM: a sampled token that belongs to the next turn)."""
 
     builder: Any
     """verl's `ContinuousTokenBuilder`."""
 
     @classmethod
     def of(cls, chat: ChatTokenizer) -> ChatTemplateBuilder:
-        """The builder of a tokenizer's model.
-
-        Raises:
-            ValueError: with this template, chats can't grow token by token.
-        """
+        """The builder of a tokenizer's model; ValueError: its template lets no chat grow token by token."""
         kind, kwargs = model_type(chat.tokenizer.name_or_path), chat.template_kwargs
         try:
             made = create_continuous_token_builder(

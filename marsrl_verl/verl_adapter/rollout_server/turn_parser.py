@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,9 @@ _OPENING = {
 
 @dataclass(frozen=True, slots=True)
 class VerlTurnParser:
-    """One of verl's parsers.
-
-    Upstream behaviour: a parser decodes in a thread of the event loop's executor, while prompts are tokenised
-    in the loop itself, and a fast tokenizer must not be used from two threads at a time, so it has one of its
-    own. Some parsers raise on what they can't read, others leave it out with a line in the log.
-    """
+    """One of verl's parsers. Upstream behaviour: a parser decodes in a thread of the event loop's executor,
+    while prompts are tokenised in the loop itself, and a fast tokenizer must not be used from two threads at
+    a time, so it has its own. Some parsers raise on what they can't read, others leave it out and log it."""
 
     parser: Any
     """verl's `ToolParser`."""
@@ -44,11 +42,7 @@ class VerlTurnParser:
 
     @classmethod
     def of(cls, name: str, tokenizer: Any) -> VerlTurnParser:
-        """The parser of that name.
-
-        Raises:
-            ValueError: verl has none.
-        """
+        """The parser of that name; ValueError: verl has none."""
         parser = ToolParser.get_tool_parser(name, copy.deepcopy(tokenizer))
         stop = tuple(
             str(tokenizer.convert_ids_to_tokens(one)) for one in parser.stop_token_ids if one is not None
@@ -66,15 +60,11 @@ class VerlTurnParser:
 
 
 def _known(schemas: Sequence[Mapping[str, Any]]) -> list[OpenAIFunctionToolSchema]:
-    """The schemas as verl's parsers read them, which look up arguments' types in them.
-
-    Upstream behaviour: verl's class wants a description, and a `type` of every argument, which JSON Schema
-    does not (`anyOf`); arguments of other tools are taken as the model wrote them.
-    """
+    """The schemas as verl's parsers read them, which look up arguments' types in them. Upstream behaviour:
+    verl's class wants a description, and a `type` of every argument, which JSON Schema does not (`anyOf`);
+    arguments of other tools are taken as the model wrote them."""
     found = []
     for one in schemas:
-        try:
+        with suppress(ValidationError):
             found.append(OpenAIFunctionToolSchema.model_validate(dict(one)))
-        except ValidationError:
-            continue
     return found

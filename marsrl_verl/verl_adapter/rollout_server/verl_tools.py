@@ -38,11 +38,9 @@ def _loaded(config_path: str | None, function_path: str | None) -> Mapping[str, 
 
 
 class VerlTool(Tool):
-    """One tool of verl's.
-
-    Upstream behaviour: `ToolAgentLoop._call_tool` makes an instance for each call (`create`), executes it,
-    and releases it; what a tool raises becomes its answer. Functions are called with the arguments alone.
-    """
+    """One tool of verl's. Upstream behaviour: `ToolAgentLoop._call_tool` makes an instance for each call
+    (`create`), executes and releases it; what a tool raises becomes its answer. Functions get the arguments
+    alone."""
 
     Config = VerlToolConfig
     starts_in_launcher = False  # it would import verl, and whatever the tool needs
@@ -60,8 +58,7 @@ class VerlTool(Tool):
 
     def schema(self) -> Mapping[str, Any]:
         """See `Tool`."""
-        found: dict[str, Any] = self._tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
-        return found
+        return self._tool.tool_schema.model_dump(exclude_unset=True, exclude_none=True)
 
     async def start(self) -> None:
         """See `Tool`."""
@@ -121,10 +118,7 @@ class VerlTool(Tool):
         own = tools_kwargs.get(self.name) or {}
         instance_id, _ = await self._tool.create(create_kwargs=own.get("create_kwargs") or {})
         try:
-            found: tuple[Any, float, Any] = await self._tool.execute(
-                instance_id, arguments, agent_data=agent_data
-            )
-            return found
+            return await self._tool.execute(instance_id, arguments, agent_data=agent_data)
         finally:
             await self._tool.release(instance_id)
 

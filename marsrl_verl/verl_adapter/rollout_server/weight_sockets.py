@@ -25,9 +25,7 @@ _PLACE = "/tmp"
 @contextmanager
 def socket_folder(env_vars: dict[str, str]) -> Iterator[None]:
     """Make the folder of a run's sockets and put it into the variables of its processes; removed in the end.
-
-    A run that is killed, and the other nodes of a cluster, leave an empty folder or some sockets.
-    """
+    A run that is killed, and the other nodes of a cluster, leave an empty folder or some sockets."""
     folder = tempfile.mkdtemp(prefix="marsrl-", dir=_PLACE)
     env_vars[FOLDER_VARIABLE] = os.environ[FOLDER_VARIABLE] = folder
     try:
@@ -38,12 +36,8 @@ def socket_folder(env_vars: dict[str, str]) -> Iterator[None]:
 
 
 def own_folder() -> Path:
-    """The folder of this run's sockets on this node.
-
-    Raises:
-        RuntimeError: this process belongs to no run.
-        PermissionError: somebody else made a folder of this name.
-    """
+    """The folder of this run's sockets on this node. RuntimeError: this process belongs to no run;
+    PermissionError: somebody else made a folder of this name."""
     name = os.environ.get(FOLDER_VARIABLE)
     if name is None:
         raise RuntimeError(f"{FOLDER_VARIABLE} is not set: the launcher sets it for every process of a run")

@@ -7,6 +7,7 @@ take the weights says so in a file beside it, which ends the sender's wait.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 from marsrl_verl.config.models import engine_ranks, first_replica, model_number
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import own_socket, use_own_sockets
+
+_POLL_MS = 1000
 
 
 class OwnSocketAdapter(ServerAdapter):
@@ -44,11 +47,8 @@ def refusal(address: str) -> Path:
 
 
 class ListeningSender(BucketedWeightSender):
-    """Upstream behaviour: verl's sender waits without end for an engine's side that has failed.
-
-    Raises:
-        EngineUnavailableError: the engine's side has failed, and why.
-    """
+    """Raises EngineUnavailableError where the engine's side has failed, with its reason. Upstream behaviour:
+    verl's sender waits for it without end."""
 
     socket: Any
 
@@ -60,30 +60,28 @@ class ListeningSender(BucketedWeightSender):
 vars(vllm_rollout)["BucketedWeightSender"] = ListeningSender  # what `ServerAdapter` makes
 
 
+@dataclass(frozen=True, slots=True)
 class _Answers:
     """A sender's socket on which nobody waits for a receiver that has failed, connected or not."""
 
-    def __init__(self, socket: Any, refused: Path) -> None:
-        self._socket, self._refused = socket, refused
+    socket: Any
+    refused: Path
 
     def send_pyobj(self, value: Any) -> None:
         self._wait(zmq.POLLOUT)
-        self._socket.send_pyobj(value)
+        self.socket.send_pyobj(value)
 
     def recv(self) -> bytes:
         self._wait(zmq.POLLIN)
-        return bytes(self._socket.recv())
+        return bytes(self.socket.recv())
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def _wait(self, event: int) -> None:
-        while not self._socket.poll(_POLL_MS, event):
-            if self._refused.exists():
-                raise EngineUnavailableError(self._refused.read_text())
-
-
-_POLL_MS = 1000
+        while not self.socket.poll(_POLL_MS, event):
+            if self.refused.exists():
+                raise EngineUnavailableError(self.refused.read_text())
 
 
 class OwnSocketExtension(vLLMColocateWorkerExtension):
@@ -93,11 +91,7 @@ class OwnSocketExtension(vLLMColocateWorkerExtension):
         return own_socket(super()._get_zmq_handle())
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> None:
-        """Take the weights as verl's does, and tell the sender if that fails.
-
-        Raises:
-            RuntimeError: the engine can't take the weights.
-        """
+        """Takes the weights as verl's does; if that fails, tells the sender and raises RuntimeError."""
         try:
             super().update_weights_from_ipc(*args, **kwargs)
         except Exception as error:

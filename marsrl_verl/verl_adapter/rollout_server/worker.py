@@ -85,21 +85,13 @@ class RolloutWorker(AgentLoopWorker):
         return self._done
 
     def take_endpoint_keys(self, keys: Mapping[str, str]) -> None:
-        """Ask the endpoints of these policies with these keys from now on.
-
-        A call and no argument of the constructor: Ray keeps those in its global control store.
-        """
+        """Ask the endpoints of these policies with these keys from now on. A call and no argument of the
+        constructor: Ray keeps those in its global control store."""
         self._runner.sources = answer_sources(self.config, keys)
 
     async def start_tools(self, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-        """Start this worker's tools, before its first request; what they say of themselves.
-
-        Args:
-            secrets: the tools' keys, by tool. In a call, as the endpoints' are.
-
-        Raises:
-            ToolUnavailableError: one can't start.
-        """
+        """Starts this worker's tools with their keys, before its first request; returns what they say of
+        themselves. The keys come in a call, as the endpoints' do. ToolUnavailableError: one can't start."""
         box = Toolbox.from_settings(self._tools, seed=self._seed, secrets=secrets)
         await box.start()
         self._runner.tools = box

@@ -22,14 +22,8 @@ def require_resources(
     look: Callable[[], tuple[Nodes, Nodes]] | None = None,
     sleep: Callable[[float], Any] = time.sleep,
 ) -> None:
-    """Return once the cluster can give the run what it takes.
-
-    Args:
-        look: returns the resources of all nodes, and what is free of them.
-
-    Raises:
-        ConfigError: it could not within `marsrl.run.cluster_wait` seconds.
-    """
+    """Returns once the cluster can give the run what it takes; `look` returns the resources of all nodes, and
+    what is free of them. ConfigError: it could not within `marsrl.run.cluster_wait` seconds."""
     look = look or _ask_ray
     required, left = demands(config), float(config.marsrl.run.cluster_wait)
     nodes, free = look()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -21,20 +21,13 @@ TRAIN = "marsrl_verl.verl_adapter.run.driver:train"
 
 def do(work: str, config: DictConfig, session: Path | None = None) -> None:
     """Call `package.module:function` with the arguments of `train`."""
-    module, _, function = work.partition(":")
-    getattr(importlib.import_module(module), function)(config, session)
+    pkgutil.resolve_name(work)(config, session)
 
 
 def train(config: DictConfig, session: Path | None = None) -> None:
-    """Train in this process, which is connected to Ray.
-
-    Args:
-        session: Ray's session folder; unless `marsrl.run.worker_logs` is set, this process logs there
-            as Ray's workers do, and the terminal shows the run's own output alone.
-
-    Raises:
-        SystemExit: the run did not finish; why is said on the terminal.
-    """
+    """Trains in this process, which is connected to Ray; SystemExit: the run did not finish, and why is said
+    on the terminal. Unless `marsrl.run.worker_logs` is set, this process logs in Ray's session folder as
+    Ray's workers do, and the terminal shows the run's own output alone."""
     with stop_signals.stop_on_signals(), _chatter(config, session):
         try:
             _train(config)

@@ -28,25 +28,19 @@ from marsrl_verl.verl_adapter.stop_signals import StopRequested
 
 
 def run(config: DictConfig, work: str = TRAIN) -> int:
-    """Start Ray unless this process already belongs to a cluster job, train, and return the exit status.
+    """Starts Ray unless this process already belongs to a cluster job, does `work` (`driver.do`), and returns
+    the exit status.
 
-    The trainer runs in this process: under `ray job submit` that is the job's entry point on the
-    cluster, locally it saves a process that would import everything once more.
-
-    Args:
-        work: `package.module:function` with the arguments of `train`; what is done once Ray is there.
+    The trainer runs in this process: under `ray job submit` that is the job's entry point on the cluster,
+    locally it saves a process that would import everything once more.
     """
     with stop_signals.stop_on_signals():
         try:
-            return _run(config, work)
+            env_vars = prepare_environment(config)
+            with socket_folder(env_vars):
+                return _start(config, work, env_vars)
         except StopRequested as stop:  # while Ray starts
             return report_end(config, stop)
-
-
-def _run(config: DictConfig, work: str) -> int:
-    env_vars = prepare_environment(config)
-    with socket_folder(env_vars):
-        return _start(config, work, env_vars)
 
 
 def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
@@ -58,7 +52,7 @@ def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
     if wants_template(config):
         from marsrl_verl.verl_adapter.run.template_run import run_in_template
 
-        return run_in_template(config, settings, env_vars, work)
+        return run_in_template(config, settings, work)
     import ray
 
     if ray.is_initialized():
@@ -79,12 +73,8 @@ def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
 
 
 def quiet_third_parties(own_cluster: bool) -> None:
-    """Keep import-time chatter of the libraries below the run's own output.
-
-    Args:
-        own_cluster: whether the run starts a Ray of its own. A cluster that is already there has its own way
-            of authentication, and its own workers.
-    """
+    """Keeps import-time chatter of the libraries below the run's own output. A cluster that is already there,
+    no `own_cluster`, has its own way of authentication, and its own workers."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if own_cluster:
@@ -106,10 +96,8 @@ def quiet_third_parties(own_cluster: bool) -> None:
 
 
 def keep_token_private() -> None:
-    """Let nobody else read the token of the run's own Ray.
-
-    Upstream behaviour: Ray writes `~/.ray/auth_token`, unless there is one, with the rights of any file.
-    """
+    """Let nobody else read the token of the run's own Ray. Upstream behaviour: Ray writes
+    `~/.ray/auth_token`, unless there is one, with the rights of any file."""
     given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     if given or os.environ.get("RAY_AUTH_MODE") != "token":
         return
@@ -138,16 +126,14 @@ def wants_template(config: DictConfig) -> bool:
 def ray_settings(config: DictConfig, env_vars: dict[str, str]) -> dict[str, Any]:
     """The keyword arguments of `ray.init`: configured resources and the run's environment variables."""
     settings = cast("dict[str, Any]", OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True))
-    runtime_env: dict[str, Any] = dict(settings.pop("runtime_env", None) or {})
+    runtime_env: dict[str, Any] = settings.pop("runtime_env", None) or {}
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **env_vars}
     settings.setdefault("logging_level", logging.WARNING)
     settings.setdefault("log_to_driver", bool(config.marsrl.run.worker_logs))
-    if not joins_cluster(config):
-        if str(config.trainer.device) == "cpu":
-            # Without an address Ray would join whatever cluster runs here, and refuse the resources.
-            settings["address"] = LOCAL
-    else:
-        # An existing cluster has its own resources.
-        settings = {key: value for key, value in settings.items() if key not in ("num_cpus", "num_gpus")}
-    settings = {key: value for key, value in settings.items() if value is not None}
-    return {**settings, "runtime_env": runtime_env}
+    if joins_cluster(config):
+        settings |= {"num_cpus": None, "num_gpus": None}  # an existing cluster has its own resources
+    elif str(config.trainer.device) == "cpu":
+        # Without an address Ray would join whatever cluster runs here, and refuse the resources.
+        settings["address"] = LOCAL
+    settings["runtime_env"] = runtime_env
+    return {key: value for key, value in settings.items() if value is not None}

@@ -6,6 +6,7 @@ import datetime
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -36,11 +37,8 @@ _SENTENCES = (
 
 
 def report_end(config: DictConfig, error: BaseException) -> int:
-    """Say on the terminal why the run ended; a traceback goes to `error.log` in its folder.
-
-    Returns:
-        The exit status: 143 after SIGTERM, 130 after SIGINT, 1 after an error.
-    """
+    """Says on the terminal why the run ended; a traceback goes to `error.log` in its folder. The exit status
+    is 143 after SIGTERM, 130 after SIGINT, 1 after an error."""
     lines = [""]
     if isinstance(error, StopRequested):
         lines.append(f"The run was ended by {signal.Signals(error.number).name}.")
@@ -66,31 +64,25 @@ def _write_traceback(folder: Path, error: BaseException) -> Path | str:
     text = "".join(traceback.format_exception(error))
     path = folder / ERROR_LOG
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    if (folder / MARKER).is_file() and _append(path, f"{now}\n{text}\n"):
-        return path
+    if (folder / MARKER).is_file():
+        # What fits of it stays where there is no room.
+        with suppress(OSError), path.open("a", encoding="utf-8", errors="backslashreplace") as log:
+            log.write(f"{now}\n{text}\n")
+            return path
     print(text, file=sys.stderr)
     return chatter_log() or "above"
-
-
-def _append(path: Path, text: str) -> bool:
-    """Whether there was room for a text at the end of a file; what fits of it stays."""
-    try:
-        with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
-            log.write(text)
-    except OSError:
-        return False
-    return True
 
 
 def _how_to_go_on(config: DictConfig) -> list[str]:
     root = Path(str(config.trainer.default_local_dir))
     step = newest_sealed(root) if root.is_dir() else None
-    command = [f"  {line}" for line in resume_command(config, saved=step is not None)]
     if config.trainer.val_only:
-        return ["To start the evaluation again:", *command]
-    if step is not None:
-        return [f"Saved: {root / f'global_step_{step}'}", f"To go on from step {step}:", *command]
-    if config.trainer.save_freq <= 0:
+        said = ["To start the evaluation again:"]
+    elif step is not None:
+        said = [f"Saved: {root / f'global_step_{step}'}", f"To go on from step {step}:"]
+    elif config.trainer.save_freq <= 0:
         why = f"Nothing is saved, as trainer.save_freq = {config.trainer.save_freq} says."
-        return [why, "To start again:", *command]
-    return ["There is no checkpoint yet.", "To start again:", *command]
+        said = [why, "To start again:"]
+    else:
+        said = ["There is no checkpoint yet.", "To start again:"]
+    return [*said, *(f"  {line}" for line in resume_command(config, saved=step is not None))]

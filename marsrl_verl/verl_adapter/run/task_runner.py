@@ -9,12 +9,7 @@ import ray
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.main_ppo_v0 import BaseTaskRunner
 from verl.trainer.ppo.ray_trainer import Role
-from verl.trainer.ppo.utils import (
-    create_rl_dataset,
-    create_rl_sampler,
-    need_critic,
-    need_reference_policy,
-)
+from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler, need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.config import HFModelConfig
@@ -69,9 +64,7 @@ class MarsRLTaskRunner(BaseTaskRunner):
         OmegaConf.resolve(config)
         _, worker_group_cls = self.add_actor_rollout_worker(config)
         validate_config(
-            config=config,
-            use_reference_policy=need_reference_policy(config),
-            use_critic=need_critic(config),
+            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
         register_replica()
         model_config: HFModelConfig = omega_conf_to_dataclass(config.actor_rollout_ref.model)

@@ -21,19 +21,9 @@ _RAY_ATTEMPTS = 3
 _DRIVER = "from marsrl_verl.verl_adapter.run.template_run import drive; drive({payload})"
 
 
-def run_in_template(
-    config: DictConfig, ray_settings: dict[str, Any], env_vars: dict[str, str], work: str
-) -> int:
-    """Do `work` in a fork of a new template process; returns its exit status.
-
-    Ray starts here, while the template imports.
-
-    Args:
-        config: the whole configuration.
-        ray_settings: keyword arguments of `ray.init`, `runtime_env` included.
-        env_vars: variables of the run that the processes need from their start.
-        work: see `driver.do`.
-    """
+def run_in_template(config: DictConfig, ray_settings: dict[str, Any], work: str) -> int:
+    """The exit status of `work` (`driver.do`), done in a fork of a new template process. Ray starts here,
+    with the keyword arguments of `ray.init`, while the template imports."""
     import ray
 
     show_output = bool(config.marsrl.run.worker_logs)
@@ -63,11 +53,8 @@ def run_in_template(
 
 
 def _start_ray(settings: dict[str, Any]) -> Any:
-    """`ray.init`, tried again where the machine was too busy.
-
-    Upstream behaviour: Ray gives its own processes 30 seconds, without a setting for it, and here they
-    share the processors with the template's imports.
-    """
+    """`ray.init`, tried again where the machine was too busy. Upstream behaviour: Ray gives its own processes
+    30 seconds, without a setting for it, and here they share the processors with the template's imports."""
     import ray
 
     for attempt in range(1, _RAY_ATTEMPTS + 1):
@@ -81,10 +68,8 @@ def _start_ray(settings: dict[str, Any]) -> Any:
 
 
 def _worker_variables(raylet_socket: str) -> dict[str, str]:
-    """What Ray's native library reads in a worker when it is loaded: the driver's job and the raylet.
-
-    Jobs are numbered; the driver's is the next one after this process's own.
-    """
+    """What Ray's native library reads in a worker when it is loaded: the driver's job and the raylet. Jobs
+    are numbered; the driver's is the next one after this process's own."""
     import ray
 
     own_job = bytes.fromhex(ray.get_runtime_context().get_job_id())
@@ -98,12 +83,9 @@ def _worker_variables(raylet_socket: str) -> dict[str, str]:
 
 
 def drive(payload: int) -> None:
-    """Be the driver: connect to Ray and work. A signal that comes while it connects ends it at once.
-
-    Args:
-        payload: descriptor of the file with the configuration, the arguments of `ray.init`, the work, and the
-            locks that the launcher holds: this process holds them too, in case it lives longer.
-    """
+    """The driver: connects to Ray and works. A signal that comes while it connects ends it at once. The
+    descriptor is of the file with the configuration, the arguments of `ray.init`, the work, and the locks
+    that the launcher holds: this process holds them too, in case it lives longer."""
     import ray
 
     with os.fdopen(payload, "rb") as stream:

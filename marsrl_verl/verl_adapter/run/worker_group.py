@@ -35,13 +35,10 @@ class TrainerHangsError(RuntimeError):
 
 
 class MarsRLWorkerGroup(RayWorkerGroup):
-    """verl's, whose first rank listens at a port that no other process is given meanwhile, and which
-    waits for no rank without a limit.
-
-    Upstream behaviour: without a range, `get_master_addr_port` lets the system choose a free port and gives
-    it back. Until the first rank listens there, seconds later, any outgoing connection can be given it. And a
-    method of the group waits in `ray.get` for as long as a rank computes, or hangs.
-    """
+    """verl's, whose first rank listens at a port that no other process is given meanwhile, and which waits
+    for no rank without a limit. Upstream behaviour: without a range, `get_master_addr_port` lets the system
+    choose a free port and gives it back. Until the first rank listens there, seconds later, any outgoing
+    connection can be given it. And a method of the group waits in `ray.get` as long as a rank hangs."""
 
     limit_s: float | None = None
     """Most seconds of one call; None: `TIMES` the longest of its name so far, at least `LEAST_S`, and
@@ -72,11 +69,7 @@ class MarsRLWorkerGroup(RayWorkerGroup):
         return super()._bind_worker_method(user_defined_cls, generate)
 
     def _wait(self, name: str, references: Sequence[Any]) -> list[Any]:
-        """What the ranks return.
-
-        Raises:
-            TrainerHangsError: not all have returned within the limit.
-        """
+        """What the ranks return; TrainerHangsError: not all have returned within the limit."""
         watch = Stopwatch()
         limit, why = self._limit(name)
 

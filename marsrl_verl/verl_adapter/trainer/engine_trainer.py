@@ -20,13 +20,7 @@ from marsrl_verl.reporting.seal import newest_sealed
 from marsrl_verl.reporting.storage import StorageError
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.checkpoint.sealed_trainer import SealedCheckpointTrainer
-from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
-    EngineGuard,
-    EngineWatch,
-    Limits,
-    reason,
-    within,
-)
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, reason, within
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import keeps_statistics
 from marsrl_verl.verl_adapter.rollout_server.rollout_pool import engines_placed
@@ -65,9 +59,9 @@ class EngineTrainer(SealedCheckpointTrainer):
         with engines_placed(self.config):
             super().init_workers()
         servers = [replica.server_handle for replica in self.llm_server_manager.get_replicas()]
-        limits = Limits.of(self.settings.run)
-        self.engines = EngineGuard(EngineWatch(servers, limits.engine_s), limits)
-        self.async_rollout_manager.watch(self.engines.watch, limits.progress_s)
+        run = self.settings.run
+        self.engines = EngineGuard(EngineWatch(servers, run.engine_timeout_s), run.sync_timeout_s)
+        self.async_rollout_manager.watch(self.engines.watch, run.progress_timeout_s)
         if keeps_statistics(self.config.actor_rollout_ref.rollout):
             self.async_rollout_manager.measure_prefill(servers)
 

@@ -4,10 +4,7 @@ Upstream behaviour: Ray and vLLM start every worker as a fresh interpreter, and 
 torch, transformers, verl and vLLM again: 15 to 30 seconds of processor time apiece, which is most of
 the start of a run on two cores. On a GPU machine it is never used: there a fork could inherit CUDA state.
 
-- `process.py`: starts the template from the launcher, and runs the driver in its first fork;
-- `preload.py`: what the template imports;
-- `server.py`: forks children on request, in a process of one thread;
-- `child.py`: what a fork does to become the interpreter that was asked for;
-- `client.py` and the script `python`: stand in for the interpreter on the command lines of Ray and
-  `multiprocessing`, ask for a fork and wait for it.
+`process.py` starts it from the launcher, and runs the driver in its first fork. `client.py` and the script
+`python` stand in for the interpreter on the command lines of Ray and `multiprocessing`, ask for a fork and
+wait for it.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import runpy
 import signal
@@ -11,8 +10,8 @@ import sys
 import threading
 import traceback
 import types
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 READ_AT_IMPORT = ("RAY_JOB_ID", "RAY_RAYLET_PID")
@@ -33,11 +32,6 @@ class Request:
     received: list[int]
     """The same open files under this process's numbers."""
 
-    def close(self) -> None:
-        """Close the received files."""
-        for descriptor in self.received:
-            os.close(descriptor)
-
 
 def become(request: Request, template_pid: int) -> None:
     """Run the request in this process, a fresh fork; never returns."""
@@ -45,20 +39,23 @@ def become(request: Request, template_pid: int) -> None:
     try:
         _leave_template(template_pid)
         _take_descriptors(request)
-        fits = _fits(request.env)  # before the environment is the request's
+        # Before the environment is the request's. What does not fit becomes a fresh interpreter.
+        env = request.env
+        fits = all(env[name] == os.environ.get(name) for name in READ_AT_IMPORT if name in env)
         _take_surroundings(request)
         if not fits:
             os.execv(sys.executable, [sys.executable, *request.argv])
-        status = _run(request.argv)
+        _run(request.argv)
+        status = 0
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            status = (end.code or 0) & 0xFF
+        else:
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
         _end(status)
-
-
-def _fits(env: dict[str, str]) -> bool:
-    """Whether a fork can serve a process with these variables; otherwise it becomes a fresh interpreter."""
-    return all(env[name] == os.environ.get(name) for name in READ_AT_IMPORT if name in env)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -88,10 +85,8 @@ def _take_descriptors(request: Request) -> None:
     needed = set(request.descriptors)
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in needed:
-            try:
+            with suppress(OSError):  # the listing's own descriptor
                 os.close(int(name))
-            except OSError:
-                continue  # the listing's own descriptor
 
 
 def _take_surroundings(request: Request) -> None:
@@ -102,29 +97,17 @@ def _take_surroundings(request: Request) -> None:
     for entry in reversed(request.env.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)
-    _reread_variables(request.env)
-
-
-def _reread_variables(env: dict[str, str]) -> None:
-    """Tell libraries that read the environment when the template imported them."""
+    # Libraries that read the environment when the template imported them.
     if (raylet := sys.modules.get("ray._raylet")) is not None:
         raylet.Config.initialize("")  # Ray's settings, the worker's job among them
     if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(int(env.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
+        torch.set_num_threads(int(request.env.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # a fresh interpreter draws its own seed; `random` does so after a fork
 
 
-def _run(argv: list[str]) -> int:
-    """Run what the interpreter's arguments name as `__main__`; the exit status."""
-    try:
-        _run_main(argv)
-    except SystemExit as end:
-        return _exit_status(end.code)
-    return 0
-
-
-def _run_main(argv: list[str]) -> None:
+def _run(argv: list[str]) -> None:
+    """Runs what the interpreter's arguments name as `__main__`."""
     arguments = list(argv)
     while arguments and arguments[0].startswith("-") and arguments[0] not in ("-c", "-m"):
         flag = arguments.pop(0)
@@ -147,15 +130,6 @@ def _run_main(argv: list[str]) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
-def _exit_status(code: Any) -> int:
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF
-    print(code, file=sys.stderr)
-    return 1
-
-
 def _end(status: int) -> None:
     """The interpreter's own end: threads, exit handlers, streams. Does not unwind the launcher's stack."""
     import atexit
@@ -169,9 +143,3 @@ def _end(status: int) -> None:
         traceback.print_exc()
     finally:
         os._exit(status)
-
-
-def freeze() -> None:
-    """Move all live objects out of the garbage collector's sight, so that forks keep sharing their pages."""
-    gc.collect()
-    gc.freeze()

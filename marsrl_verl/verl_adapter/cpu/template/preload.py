@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -9,7 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from marsrl_verl.verl_adapter.cpu.template.child import die_with_parent, freeze
+from marsrl_verl.verl_adapter.cpu.template.child import die_with_parent
 from marsrl_verl.verl_adapter.cpu.template.server import TemplateServer
 
 SINGLE_THREAD_VARIABLES = {
@@ -60,14 +61,9 @@ class TemplateThreadsError(RuntimeError):
 def serve(
     listener_descriptor: int, launcher_pid: int, early_modules: Sequence[str], modules: Sequence[str]
 ) -> None:
-    """Be the template process: import, then fork on request until standard input closes.
-
-    Between the early modules and the others it waits for one line on standard input: a JSON object of
-    environment variables.
-
-    Raises:
-        TemplateThreadsError: an import started a thread.
-    """
+    """The template process: imports, then forks on request until standard input closes. Between the early
+    modules and the others it waits for one line on standard input, a JSON object of environment variables.
+    TemplateThreadsError: an import started a thread."""
     die_with_parent(launcher_pid)
     os.setsid()
     lifeline = sys.stdin.fileno()
@@ -76,21 +72,19 @@ def serve(
     os.environ.update(json.loads(_read_line(lifeline)))
     for module in modules:
         importlib.import_module(module)
-    if (count := thread_count()) != 1:
+    # Those of native libraries included.
+    if (count := len(os.listdir("/proc/self/task"))) != 1:
         raise TemplateThreadsError(
             f"the template process has {count} threads after its imports, expected 1: set "
             "marsrl.run.template_process=false to start every worker as a fresh interpreter"
         )
-    freeze()
+    # Out of the garbage collector's sight, so that forks keep sharing the pages of all live objects.
+    gc.collect()
+    gc.freeze()
     listener = socket.socket(fileno=listener_descriptor)
     TemplateServer(listener, lifeline).serve()
     # Without the interpreter's end, which some of the imported libraries comment on at length.
     os._exit(0)
-
-
-def thread_count() -> int:
-    """Threads of this process, those of native libraries included."""
-    return len(os.listdir("/proc/self/task"))
 
 
 def _read_line(descriptor: int) -> bytes:

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from marsrl_verl.verl_adapter.cpu.template import client
@@ -35,16 +34,12 @@ class TemplateEndedError(RuntimeError):
 
 
 class TemplateProcess:
-    """A running template process; ends with the `with` block, or with this process however it ends.
+    """A running template process; ends with the `with` block, or with this process however it ends. Requests
+    made while it still imports wait for it. It leaves no file behind: its socket lives in Linux's abstract
+    namespace, and it serves no other user.
 
-    Requests made while it still imports wait for it. It leaves no file behind: its socket lives in
-    Linux's abstract namespace, and it serves no other user.
-
-    Args:
-        early_modules: what it imports at once.
-        modules: what it imports after `provide`; None: what a run's processes need.
-        show_output: let it print to this process's streams; otherwise its output is kept for the
-            error message.
+    It imports `early_modules` at once and `modules` (None: what a run's processes need) after `provide`. With
+    `show_output` it prints to this process's streams; otherwise its output is kept for the error message.
     """
 
     def __init__(
@@ -85,21 +80,10 @@ class TemplateProcess:
         self._process.stdin.flush()
 
     def run(self, argv: list[str], payload: bytes = b"", descriptors: Sequence[int] = ()) -> int:
-        """Run an interpreter's command line in a fork with this process's streams and surroundings.
-
-        Signals that reach this process meanwhile are passed on.
-
-        Args:
-            argv: the arguments of the interpreter; `{payload}` in them becomes the number of an open
-                file that holds `payload`.
-            descriptors: open files that the fork has too, under the same numbers.
-
-        Returns:
-            The wait status.
-
-        Raises:
-            TemplateEndedError: the template is gone.
-        """
+        """The wait status of an interpreter's command line, run in a fork with this process's streams,
+        surroundings and open `descriptors`. Signals that reach this process meanwhile are passed on.
+        `{payload}` in an argument becomes the number of an open file that holds `payload`.
+        TemplateEndedError: the template is gone."""
         file = os.memfd_create("payload")
         with os.fdopen(file, "wb") as stream:
             stream.write(payload)
@@ -116,8 +100,11 @@ class TemplateProcess:
             raise TemplateEndedError(f"the template process ended:\n{self._printed()}")
         return reply[1]
 
-    def close(self) -> None:
-        """End the template and every fork of it that still runs."""
+    def __enter__(self) -> TemplateProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the template and every fork of it that still runs."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -132,14 +119,6 @@ class TemplateProcess:
             return "(see above)"
         self._output.seek(0)
         return self._output.read().decode(errors="replace")
-
-    def __enter__(self) -> TemplateProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def supported() -> bool:

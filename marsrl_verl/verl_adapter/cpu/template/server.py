@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from marsrl_verl.verl_adapter.cpu.template import child
@@ -28,12 +29,8 @@ class _Child:
 
 
 class TemplateServer:
-    """Serves requests until its launcher ends.
-
-    Args:
-        listener: listening unix socket.
-        lifeline: read end of a pipe whose other end only the launcher holds; its closing ends the server.
-    """
+    """Serves requests at a listening unix socket until the other end of the pipe `lifeline`, its launcher's,
+    is closed."""
 
     def __init__(self, listener: socket.socket, lifeline: int) -> None:
         self._listener = listener
@@ -57,7 +54,9 @@ class TemplateServer:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        if _peer_uid(connection) != os.getuid():
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, uid, _ = _CREDENTIALS.unpack(peer)
+        if uid != os.getuid():
             connection.close()
             return
         try:
@@ -72,7 +71,8 @@ class TemplateServer:
         pid = os.fork()
         if pid == 0:
             child.become(request, template_pid)
-        request.close()
+        for descriptor in request.received:
+            os.close(descriptor)
         entry = _Child(pid, os.pidfd_open(pid), connection)
         self._children[pid] = entry
         self._selector.register(entry.pidfd, selectors.EVENT_READ, entry)
@@ -83,14 +83,11 @@ class TemplateServer:
         """A child has ended, or the client that stands for it has."""
         if entry.pid not in self._children:
             return  # both in the same round
-        if ended:
-            self._reap(entry)
-        else:
+        if not ended:
             # Whoever killed the client meant the child.
             self._selector.unregister(entry.connection)
             os.kill(entry.pid, signal.SIGKILL)
-
-    def _reap(self, entry: _Child) -> None:
+            return
         _, status = os.waitpid(entry.pid, 0)
         del self._children[entry.pid]
         self._selector.unregister(entry.pidfd)
@@ -102,10 +99,8 @@ class TemplateServer:
 
     @staticmethod
     def _reply(entry: _Child, kind: int, value: int) -> None:
-        try:
+        with suppress(OSError):  # the client is gone; the loop sees its closed connection
             entry.connection.sendall(REPLY.pack(kind, value))
-        except OSError:
-            return  # the client is gone; the loop sees its closed connection
 
     def _end_children(self) -> None:
         """Wait a moment for the children (Ray tells its workers to end), then kill what is left."""
@@ -124,20 +119,11 @@ class TemplateServer:
 
 
 def receive_request(connection: socket.socket) -> child.Request:
-    """Read one request.
-
-    Raises:
-        EOFError: the client ended before it was complete.
-    """
+    """One request; EOFError: the client ended before it was complete."""
     header, received, _, _ = socket.recv_fds(connection, LENGTH.size, _MAX_DESCRIPTORS)
     try:
-        while len(header) < LENGTH.size:
-            header += _receive(connection, LENGTH.size - len(header))
-        payload = b""
-        (length,) = LENGTH.unpack(header)
-        while len(payload) < length:
-            payload += _receive(connection, length - len(payload))
-        fields = json.loads(payload)
+        header += _receive(connection, LENGTH.size - len(header))
+        fields = json.loads(_receive(connection, *LENGTH.unpack(header)))
         if len(fields["descriptors"]) != len(received):
             raise ValueError(f"{len(fields['descriptors'])} descriptors announced, {len(received)} received")
         return child.Request(**fields, received=received)
@@ -148,12 +134,9 @@ def receive_request(connection: socket.socket) -> child.Request:
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
-    data = connection.recv(count)
-    if not data:
-        raise EOFError("the client ended before its request was complete")
+    data = b""
+    while len(data) < count:
+        if not (part := connection.recv(count - len(data))):
+            raise EOFError("the client ended before its request was complete")
+        data += part
     return data
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(data)[1])
