@@ -8,11 +8,8 @@ from enum import Enum
 class Choice(str, Enum):
     """A closed set of values; a member equals its text, and prints as it."""
 
-    def __str__(self) -> str:
-        return str(self.value)
-
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
+    __str__ = str.__str__
+    __format__ = str.__format__
 
 
 class OffPolicyMode(Choice):

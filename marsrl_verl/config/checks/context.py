@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,13 @@ from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, Traits
 from marsrl_verl.core.prompts import Prompts, interface
 from marsrl_verl.data.files import FileReport
-from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rollout.frozen.answer_file import FileSource
-from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
 
 
-@dataclass(slots=True)
+@dataclass
 class Context:
     """A composed configuration in the forms that checks need."""
 
@@ -44,18 +46,15 @@ class Context:
     """What could not be checked here, for the plan."""
     frozen_answers: dict[str, FileSource] = field(default_factory=dict)
     """Frozen policies' answers from files, by policy, as the check found them."""
-    _settings: MarsRLConfig | None = None
 
-    @property
+    @cached_property
     def settings(self) -> MarsRLConfig:
         """The `marsrl` node, typed.
 
         Raises:
             ConfigError: with everything that is wrong with it.
         """
-        if self._settings is None:
-            self._settings = typed_settings(self.config)
-        return self._settings
+        return typed_settings(self.config)
 
     @property
     def method(self) -> type[Method]:
@@ -102,6 +101,12 @@ class Context:
         prompts: Prompts = load_class(spec.target, spec.kwargs, base)
         return prompts
 
+    def usable_prompts(self) -> Prompts | None:
+        """The same; None where there are none, which a check reports."""
+        with suppress(ClassLoadError, ConfigError):
+            return self.prompts()
+        return None
+
     def model_folder(self) -> Path | None:
         """The local folder of the model, also of a downloaded hub model; None when it is not here."""
         return hf_folder.local_folder(str(self.get("actor_rollout_ref.model.path") or ""))
@@ -120,10 +125,9 @@ class Context:
 
     def model_config(self) -> dict[str, Any] | None:
         """The same; None, too, where it can't be read, which a check reports."""
-        try:
+        with suppress(ValueError):
             return self.read_model_config()
-        except ValueError:
-            return None
+        return None
 
 
 def typed_settings(config: DictConfig) -> MarsRLConfig:

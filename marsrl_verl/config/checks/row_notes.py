@@ -16,7 +16,7 @@ from marsrl_verl.data.files import FileReport, Remark
 from marsrl_verl.rewards.base import RoleReward, UngradableError
 from marsrl_verl.rewards.by_ability import DEFAULT_REWARDS
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
-from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.settings.issues import ConfigIssue
 
 Look = Callable[[Problem], Iterator[Remark]]
 _BOX = re.compile(r"\\(?:boxed|fbox)\b")
@@ -102,17 +102,15 @@ def _asks_for_a_box(ctx: Context) -> Look:
     kind may be what is to be repeated.
     """
     algo, method, answering = ctx.settings.algo, ctx.method, set(answering_roles(ctx.method))
-    try:
-        prompts = ctx.prompts()
-    except (ClassLoadError, ConfigError):
-        return lambda problem: iter(())  # reported by the check of the classes
+    if (prompts := ctx.usable_prompts()) is None or not answering:
+        return lambda problem: iter(())
 
     def boxed(problem: Problem) -> set[str]:
         asked: Mapping[str, tuple[Message, ...]] = method.opening_prompts(algo, prompts, problem)
         others = asked.keys() - answering
         return {role for role in others if any(_BOX.search(one["content"]) for one in asked[role])}
 
-    if not answering or not method.opening_prompts(algo, prompts, NO_PROBLEM).keys() - answering:
+    if not method.opening_prompts(algo, prompts, NO_PROBLEM).keys() - answering:
         return lambda problem: iter(())
     own = boxed(NO_PROBLEM)
 
