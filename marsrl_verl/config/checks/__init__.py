@@ -73,13 +73,7 @@ def check_estimator(ctx: Context) -> list[ConfigIssue]:
 
 
 ROUNDS: tuple[tuple[Check, ...], ...] = (
-    (
-        upstream.check_types,
-        check_settings,
-        output.check_name,
-        upstream.check_values,
-        loggers.check_loggers,
-    ),
+    (upstream.check_types, check_settings, output.check_name, upstream.check_values, loggers.check_loggers),
     (
         upstream.check_inert,
         upstream.check_fixed,

@@ -81,6 +81,10 @@ class Context:
         """The value of a dotted key; None where it is missing."""
         return OmegaConf.select(self.config, key, throw_on_missing=False)
 
+    def path(self, key: str) -> Path:
+        """The path that a key names."""
+        return Path(str(self.get(key))).expanduser()
+
     def issue(self, key: str, what: str, fix: str) -> ConfigIssue:
         """A problem with the value of a key."""
         return ConfigIssue(key, what, fix, self.get(key))

@@ -30,10 +30,6 @@ def check_loss(ctx: Context) -> Iterator[ConfigIssue]:
     key = f"{_ACTOR}.loss_agg_mode"
     yield from check_choice(key, str(ctx.get(key)), LOSS_MEANS)
     yield from refuses("loss_mean")(ctx)
-    if ctx.settings.training.loss_mean is not None and not ctx.traits.notes_turns:
-        what = f"It averages over turns, and the rollouts of {ctx.settings.algo.name} note none."
-        fix = f"Leave it out, and set {key}; a method whose rollouts do says so (Traits.notes_turns)."
-        yield ctx.issue("marsrl.training.loss_mean", what, fix)
     yield from _check_columns(ctx)
     own = ctx.method.Credit.loss(ctx.settings.algo).name
     if own is None:
@@ -45,15 +41,14 @@ def check_loss(ctx: Context) -> Iterator[ConfigIssue]:
 
 def _check_columns(ctx: Context) -> Iterator[ConfigIssue]:
     """What the method's policy loss reads, against what the run's steps have."""
-    method, settings = ctx.method, ctx.settings
-    of_kl = ctx.get(f"{_ACTOR}.use_kl_loss") or ctx.get(_IN_REWARD)
+    settings, in_loss, in_reward = ctx.settings, f"{_ACTOR}.use_kl_loss", ctx.get(_IN_REWARD)
     lacking = {
-        REF_LOG_PROBS: (not of_kl, f"{_ACTOR}.use_kl_loss", "true"),
-        KL_PENALTIES: (not ctx.get(_IN_REWARD), _IN_REWARD, "true"),
+        REF_LOG_PROBS: (not (ctx.get(in_loss) or in_reward), in_loss, "true"),
+        KL_PENALTIES: (not in_reward, _IN_REWARD, "true"),
         LOSS_WEIGHTS: (settings.off_policy.mode is not OffPolicyMode.TIS, "marsrl.off_policy.mode", "tis"),
     }
     noted = ctx.traits.annotations | ({TURN} if ctx.traits.notes_turns else frozenset())
-    for name in method.Credit.loss(settings.algo).columns:
+    for name in ctx.method.Credit.loss(settings.algo).columns:
         what = f"The policy loss of {settings.algo.name} reads {name!r}"
         is_lacking, key, value = lacking.get(name, (False, "", ""))
         if is_lacking:
@@ -123,17 +118,10 @@ def _warn_of_bound(ctx: Context, spec: LossSpec) -> None:
 def check_kl(ctx: Context) -> Iterator[ConfigIssue]:
     """KL in the loss and in the rewards: settings without them, and what their reference policy needs."""
     yield from refuses("kl")(ctx)
-    actor, in_loss, in_reward = (
-        ctx.config.actor_rollout_ref.actor,
-        f"{_ACTOR}.use_kl_loss",
-        ctx.get(_IN_REWARD),
-    )
+    actor, in_reward = ctx.config.actor_rollout_ref.actor, ctx.get(_IN_REWARD)
     if actor.use_kl_loss:
         key = f"{_ACTOR}.kl_loss_type"
         yield from check_choice(key, str(ctx.get(key)).removesuffix("+"), _KL_TYPES)
-    if in_reward and not ctx.method.Credit.counts_kl:
-        what = f"The advantages of {ctx.settings.algo.name} do not count what a token's reward loses for KL."
-        yield ctx.issue(_IN_REWARD, what, f"Leave it out, or set {in_loss}=true.")
     if in_reward:
         yield from _check_penalty("algorithm.kl_penalty", str(ctx.get("algorithm.kl_penalty")))
     if not (actor.use_kl_loss or in_reward):

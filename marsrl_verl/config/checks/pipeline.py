@@ -18,8 +18,7 @@ from marsrl_verl.settings.issues import ConfigIssue
 
 _OFF_POLICY = "marsrl.off_policy.mode"
 _SEGMENTS, _MIN_GROUP = "marsrl.pipeline.max_segments", "marsrl.pipeline.min_group"
-_LOG_PROBS = "actor_rollout_ref.rollout.logprobs_mode"
-_SYNC = "actor_rollout_ref.rollout.checkpoint_engine.backend"
+_SYNC, _MODEL = "actor_rollout_ref.rollout.checkpoint_engine", "actor_rollout_ref.model.path"
 
 
 def check_rollouts(ctx: Context) -> Iterator[ConfigIssue]:
@@ -48,15 +47,10 @@ def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
     distribution that it sampled from, at the roles' temperature; the trainer's always of the whole
     vocabulary."""
     mode = ctx.settings.off_policy.mode
-    if mode is OffPolicyMode.RECORDED and not ctx.traits.records_log_probs:
-        what = f"{ctx.settings.algo.name} records no log-probabilities of the trainer when samples come back."
-        yield ctx.issue(_OFF_POLICY, what, "Use pois, sais or tis.")
-    if ctx.get(_LOG_PROBS) not in (None, "processed_logprobs"):
-        what = (
-            "The engine's log-probabilities have to be those at the sampling temperature, as the trainer's."
-        )
-        yield ctx.issue(_LOG_PROBS, what, "Leave it out: it is processed_logprobs.")
-    elif mode is not OffPolicyMode.POIS:
+    yield from refuses("off_policy")(ctx)
+    if ctx.get("actor_rollout_ref.rollout.logprobs_mode") not in (None, "processed_logprobs"):
+        return
+    if mode is not OffPolicyMode.POIS:
         what = (
             "The engine's log-probabilities are those after the cut, the trainer's before it, so the ratios "
             f"that {_OFF_POLICY}={mode} is made of would be wrong."
@@ -67,9 +61,7 @@ def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
                 yield ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
     elif str(ctx.raw["marsrl"]["off_policy"]["mode"]).startswith("${marsrl.off_policy_mode:"):
         held = sorted(ctx.settings.cut_roles | ctx.traits.grammar_roles)
-        paths = models(ctx.config.actor_rollout_ref.rollout).values() or [
-            ctx.get("actor_rollout_ref.model.path")
-        ]
+        paths = models(ctx.config.actor_rollout_ref.rollout).values() or [ctx.get(_MODEL)]
         if held and any(map(has_experts, paths)):
             ctx.warnings.append(
                 "the model has experts, which engine and trainer may choose otherwise. "
@@ -81,14 +73,13 @@ def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
 def check_pools(ctx: Context) -> Iterator[ConfigIssue]:
     """The engine's own GPUs, and the transport of weights to them, known where the workers look for it."""
     yield from refuses("pools")(ctx)
-    sync, module = (
-        str(ctx.get(_SYNC)),
-        ctx.get("actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module"),
-    )
+    sync, module = str(ctx.get(f"{_SYNC}.backend")), ctx.get(f"{_SYNC}.custom_backend_module")
     apart = own_pool_gpus(ctx.config.actor_rollout_ref.rollout)
     # A module of the user's may register a weight sync of its own.
     if apart and not ctx.on_cpu and not module and sync not in (SHARED_SYNC, CPU_SYNC):
-        yield from check_choice(_SYNC, sync, [name for name in weight_syncs() if name != SHARED_SYNC])
+        yield from check_choice(
+            f"{_SYNC}.backend", sync, [one for one in weight_syncs() if one != SHARED_SYNC]
+        )
 
 
 def check_share_prefixes(ctx: Context) -> Iterator[ConfigIssue]:

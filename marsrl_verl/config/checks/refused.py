@@ -36,9 +36,10 @@ def _filled(ctx: Context, key: str, text: str) -> str:
 
 
 def _value(ctx: Context, key: str) -> Any:
-    """The value of a setting; one of ours is typed."""
-    if key.startswith("marsrl."):
-        return reduce(getattr, key.split(".")[1:], ctx.settings)
+    """The value of a setting, one of ours as it is declared; `run.…` is what the context says of the run."""
+    node, *path = key.split(".")
+    if node in ("marsrl", "run"):
+        return reduce(getattr, path, ctx.settings if node == "marsrl" else ctx)
     return ctx.get(key)
 
 
