@@ -8,8 +8,8 @@ from enum import Enum
 class Choice(str, Enum):
     """A closed set of values; a member equals its text, and prints as it."""
 
-    __str__ = str.__str__
-    __format__ = str.__format__
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 class OffPolicyMode(Choice):

@@ -89,8 +89,9 @@ class OwnFunction(str, Generic[P]):
         try:
             return function(*arguments)
         except Exception as error:
-            own = getattr(inspect.unwrap(function), "__code__", None)
-            place = raised_at(error, lambda name: own and name == own.co_filename) or raised_at(error)
+            code = getattr(inspect.unwrap(function), "__code__", None)
+            own = None if code is None else code.co_filename
+            place = raised_at(error, lambda name: name == own) or raised_at(error)
             raised = RuleError(f"{key} = {self} raised {type(error).__name__}: {error} ({place})")
             raise raised.with_traceback(error.__traceback__) from error
 

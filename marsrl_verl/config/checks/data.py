@@ -9,8 +9,8 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from marsrl_verl.config.checks.classes import Look, remarks_of, row_looks
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.row_notes import Look, remarks_of, row_looks
 from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem

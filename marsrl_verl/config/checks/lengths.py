@@ -16,7 +16,7 @@ from marsrl_verl.settings.declaration import RoleSampling
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 _FUSED = "actor_rollout_ref.model.use_fused_kernels"
-_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+_ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def _active_roles(ctx: Context) -> dict[str, RoleSampling]:
@@ -40,9 +40,8 @@ def check_temperatures(ctx: Context) -> Iterator[ConfigIssue]:
             f"The roles sample at {first}; log-probabilities at another temperature would belong to "
             "another policy."
         )
-        yield ctx.issue(
-            key, what, "Leave it out (it follows the roles) and set marsrl.roles.<role>.temperature."
-        )
+        fix = "Leave it out (it follows the roles) and set marsrl.roles.<role>.temperature."
+        yield ctx.issue(key, what, fix)
     policies = {role: ctx.settings.policy_of(role) for role in temperatures}
     mixed = {
         role: value
@@ -79,9 +78,8 @@ def check_engine_lengths(ctx: Context) -> Iterator[ConfigIssue]:
             f"A micro-batch holds {per_gpu} x {spread} (Ulysses) = {per_gpu * spread} tokens, but one "
             f"sequence of the {role} can have {longest}."
         )
-        yield ctx.issue(
-            f"{_ACTOR}.ppo_max_token_len_per_gpu", what, f"Set it to at least {-(-longest // spread)}."
-        )
+        fix = f"Set it to at least {-(-longest // spread)}."
+        yield ctx.issue("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", what, fix)
 
 
 def check_sequence_limits(ctx: Context) -> Iterator[ConfigIssue]:
