@@ -33,10 +33,7 @@ class Settings(BaseModel):
     """A node of settings; unknown keys are refused."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        validate_assignment=True,
-        coerce_numbers_to_str=True,
-        protected_namespaces=(),
+        extra="forbid", validate_assignment=True, coerce_numbers_to_str=True, protected_namespaces=()
     )
 
     @field_validator("*", mode="before")

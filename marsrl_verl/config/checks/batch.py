@@ -26,10 +26,9 @@ def check_parallelism(ctx: Context) -> Iterator[ConfigIssue]:
     engine, apart = ranks * rollout.pipeline_model_parallel_size, own_pool_gpus(rollout)
     if engine < 1 or (apart or gpus) % engine:
         whose = "the engines' pool" if apart else "the run"
-        place = f"{apart or gpus}, the number of GPUs of {whose}"
         what = (
             f"One engine takes {engine} GPUs (tensor x data x pipeline parallel), which does not divide "
-            f"{place}."
+            f"{apart or gpus}, the number of GPUs of {whose}."
         )
         yield ctx.issue(_TENSOR, what, "Lower it so that the GPUs divide into engines.")
     if rollout.pipeline_model_parallel_size > 1:

@@ -20,20 +20,14 @@ from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.reporting.run_folder import MARKER, Existing, has_results
-from marsrl_verl.reporting.seal import (
-    CheckpointError,
-    check_before_start,
-    newest_sealed,
-    remedy,
-    step_folder,
-)
+from marsrl_verl.reporting.seal import CheckpointError, check_before_start, newest_sealed, remedy, step_folder
 from marsrl_verl.settings.issues import ConfigIssue
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 _MODEL, _ALONE = "actor_rollout_ref.model.path", "trainer.val_only"
 _WHY_BOUND = {
     "data.dataloader_num_workers": "the checkpoint has the position in the data worker by worker, and "
-    "torchdata's loader refuses that of another number of workers.",
+    "torchdata's loader refuses that of another number of workers."
 }
 _TRACKER = "latest_checkpointed_iteration.txt"
 _STEP_FOLDER = re.compile(r"global_step_\d+")
