@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.classes import Look, remarks_of, row_looks
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, PromptLengths, Seen, as_list, read_report
@@ -67,8 +66,7 @@ def prompt_lengths(ctx: Context) -> PromptLengths | None:
     """What measures the prompts that decide whether a problem is asked; None where none can be measured."""
     if (prompts := ctx.usable_prompts()) is None:
         return None
-    counter = open_counter(ctx.model_folder(), dict(ctx.config.data.apply_chat_template_kwargs or {}))
-    if counter is None:
+    if (counter := ctx.token_counter()) is None:
         ctx.notes.append("The model's tokenizer is not here: prompts were not measured.")
         return None
     algo, limits = ctx.settings.algo, ctx.settings.prompt_limits

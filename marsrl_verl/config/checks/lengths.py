@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, open_counter, plan_prompts, text_tokens
+from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, plan_prompts, text_tokens
 from marsrl_verl.config.schema import first_sampled_role
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Message
@@ -126,10 +126,8 @@ def check_copies(ctx: Context) -> Iterator[ConfigIssue]:
 
 def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     """The budget of every role that a model of ours plays; measured where the model's tokenizer is here."""
-    arguments = dict(ctx.config.data.apply_chat_template_kwargs or {})
-    counter = open_counter(ctx.model_folder(), arguments)
+    counter, prompts = ctx.token_counter(), ctx.prompts()
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
-    prompts = ctx.prompts()
     shapes = ctx.method.prompt_shapes(ctx.settings.algo, prompts)
     elsewhere = {role: _longest_answer(ctx, policy, counter) for role, policy in ctx.frozen_roles.items()}
     texts: dict[str, str] = {}

@@ -8,7 +8,6 @@ from marsrl_verl.algos.registry import source_of
 from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.light_tokenizer import LightTokenizer
-from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.prompts import Prompts
@@ -79,8 +78,7 @@ def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def _settings(ctx: Context, prompts: Prompts) -> TrialSettings:
-    settings, folder = ctx.settings, ctx.model_folder()
-    counter = open_counter(folder, dict(ctx.config.data.apply_chat_template_kwargs or {}))
+    settings, folder, counter = ctx.settings, ctx.model_folder(), ctx.token_counter()
     tokenizer = LightTokenizer(folder, counter) if folder and counter else CharacterTokenizer()
     sampling = {
         role: Sampling(one.max_new_tokens, one.max_prompt_tokens, max_sequence_tokens=one.max_sequence_tokens)
