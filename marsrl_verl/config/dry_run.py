@@ -15,7 +15,7 @@ from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.prompt_budget import prompt_budgets
+from marsrl_verl.config.checks.lengths import prompt_budgets
 from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.memory import GIB, USABLE, assumptions, estimate_memory, model_shapes

@@ -27,7 +27,7 @@ from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailab
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.rollout.tool_protocol.chat import TurnParser
-from marsrl_verl.settings.blame import blamed
+from marsrl_verl.settings.imports import blamed
 from marsrl_verl.tools.base import ToolCall, ToolResult
 from marsrl_verl.tools.toolbox import EMPTY, Toolbox
 

@@ -11,9 +11,6 @@ class Choice(str, Enum):
     def __str__(self) -> str:
         return str(self.value)
 
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
-
 
 class OffPolicyMode(Choice):
     """What the loss takes as old log-probabilities, and whether it weights tokens."""

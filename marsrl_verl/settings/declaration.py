@@ -33,10 +33,7 @@ class Settings(BaseModel):
     """A node of settings; unknown keys are refused."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        validate_assignment=True,
-        coerce_numbers_to_str=True,
-        protected_namespaces=(),
+        extra="forbid", validate_assignment=True, coerce_numbers_to_str=True, protected_namespaces=()
     )
 
     @field_validator("*", mode="before")
@@ -94,10 +91,8 @@ def limits(
         fix: what to do, in place of "Set it to … or more".
         needs: what it has an effect with.
     """
-    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    specified: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}
     extra: Any = {"why": why, "fix": fix, "needs": needs}
-    return Field(default, json_schema_extra=extra, **specified)
+    return Field(default, ge=ge, gt=gt, le=le, lt=lt, json_schema_extra=extra)
 
 
 def only_with(needs: Needs, node: type[Settings]) -> Any:

@@ -1,11 +1,22 @@
-"""Classes that a configuration names as `package.module:Class`."""
+"""Code that a configuration names as `package.module:Class`, and where its errors come from."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_LIBRARIES = tuple(
+    Path(found).resolve()
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    if (found := sysconfig.get_path(name))
+)
 
 
 class ImportTargetError(Exception):
@@ -38,13 +49,31 @@ def import_target(target: str) -> tuple[ModuleType, str]:
         if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
             fix = "Check the spelling, install it, or put its folder on PYTHONPATH."
             raise ImportTargetError(f"There is no module {missing!r}.", fix) from error
-        what = f"Importing {module_name} failed with {type(error).__name__}: {error}{_place(error)}."
-        raise ImportTargetError(what, "Repair the module, or install what it needs.") from error
+        raised = f"{type(error).__name__}: {error} ({raised_at(error)})"
+        fix = "Repair the module, or install what it needs."
+        raise ImportTargetError(f"Importing {module_name} failed with {raised}.", fix) from error
 
 
-def _place(error: BaseException) -> str:
-    """Where an import failed: the last frame of the traceback."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "" if trace is None else f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
+def raised_at(error: BaseException, counts: Callable[[str], bool] = lambda name: True) -> str | None:
+    """`file.py, line 12` of the innermost frame that counts by its file's name; None where there is none."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if counts(one.filename)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else None
+
+
+def users_line(error: BaseException) -> str | None:
+    """The line of the user's code that led to an error: of a file that is neither this package's nor a
+    library's."""
+    return raised_at(error, _is_users)
+
+
+def blamed(error: BaseException) -> str:
+    """What was raised, and where: the user's line, else the innermost one."""
+    place = users_line(error) or Path(raised_at(error) or "").name
+    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+
+
+def _is_users(name: str) -> bool:
+    path = Path(name).resolve()
+    return not name.startswith("<") and not any(
+        path.is_relative_to(folder) for folder in (_PACKAGE, *_LIBRARIES)
+    )

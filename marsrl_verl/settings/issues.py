@@ -18,11 +18,8 @@ _MAX_VALUE = 90
 _MAX_PARAGRAPH = 3
 
 
-class _NoValue:
-    """Marks a problem that is not about a value."""
-
-
-NO_VALUE = _NoValue()
+NO_VALUE: Any = object()
+"""Marks a problem that is not about a value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -78,7 +78,7 @@ def without_effect(node: Settings, key: str) -> Iterator[ConfigIssue]:
     """
     for name, field in type(node).model_fields.items():
         value = getattr(node, name)
-        own = typing.cast(dict[str, Any], field.json_schema_extra or {}).get("needs")
+        own = _extra(field).get("needs")
         switch = Needs("enabled", True) if isinstance(node, Switched) and name != "enabled" else None
         wanted = [one for one in (switch, own) if one is not None]
         needs = next((one for one in wanted if getattr(node, one.name) != one.value), None)
@@ -131,13 +131,8 @@ def _over(data: Any, plain: Any) -> Any:
 
 def defaults(model: type[Settings]) -> dict[str, Any]:
     """The tree of default values, as YAML has them; fields without one are left out."""
-    found: dict[str, Any] = {}
-    for name, field in model.model_fields.items():
-        if field.is_required():
-            continue
-        value = field.get_default(call_default_factory=True)
-        found[name] = _plain(value)
-    return found
+    fields = {name: one for name, one in model.model_fields.items() if not one.is_required()}
+    return {name: _plain(one.get_default(call_default_factory=True)) for name, one in fields.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -230,20 +225,19 @@ def in_words(kind: Any) -> str | None:
 
 def range_in_words(field: FieldInfo) -> str:
     """The range of a number; empty where it has none."""
-    low = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
-    above = next((one.gt for one in field.metadata if isinstance(one, Gt)), None)
-    high = next((one.le for one in field.metadata if isinstance(one, Le)), None)
-    below = next((one.lt for one in field.metadata if isinstance(one, Lt)), None)
-    if low is not None and high is not None:
-        return f"a number from {_number(low)} to {_number(high)}"
-    if low is not None and below is not None:
-        return f"a number from {_number(low)} to below {_number(below)}"
-    if low is not None:
-        return f"at least {_number(low)}"
-    if above is not None and below is not None:
-        return f"a number between {_number(above)} and {_number(below)}"
-    if above is not None:
-        return f"a number above {_number(above)}" + (f", at most {_number(high)}" if high is not None else "")
+    names = ("ge", "gt", "le", "lt")
+    found = {name: getattr(one, name) for one in field.metadata for name in names if hasattr(one, name)}
+    low, above, high, below = (_number(found[name]) if name in found else None for name in names)
+    if low and high:
+        return f"a number from {low} to {high}"
+    if low and below:
+        return f"a number from {low} to below {below}"
+    if low:
+        return f"at least {low}"
+    if above and below:
+        return f"a number between {above} and {below}"
+    if above:
+        return f"a number above {above}" + (f", at most {high}" if high else "")
     return ""
 
 
@@ -270,21 +264,18 @@ def _issue(model: type[Settings], node: str, error: Any, unknown: Callable[..., 
     key = ".".join([node, *path] if node else path)
     kind = error["type"]
     if kind == "extra_forbidden":
-        parent, _ = _find(model, path[:-1])
+        parent = _model_of(_find(model, path[:-1])[1])
         return unknown(key, tuple(parent.model_fields) if parent is not None else ())
     if kind == "missing":
         return ConfigIssue(key, "Nothing names a value for it.", "Set it.")
-    owner, name = _find(model, path)
-    field = owner.model_fields.get(name) if owner is not None and name is not None else None
-    value = error["input"]
+    (field, expected), value = _find(model, path), error["input"]
     if kind == OWN_MESSAGE:
         return ConfigIssue(key, error["msg"], error["ctx"]["fix"], value)
     if kind == "enum" and field is not None:
-        why = typing.cast(dict[str, str], field.json_schema_extra or {}).get("why")
-        return no_such_choice(key, value, _members(field.annotation), why or NO_CHOICE)
+        return no_such_choice(key, value, _members(field.annotation), _extra(field).get("why") or NO_CHOICE)
     if kind in _OF_VALUE and field is not None:
         return _out_of_range(key, value, field)
-    return _wrong_kind(key, value, _kind_at(model, path))
+    return _wrong_kind(key, value, in_words(expected))
 
 
 NO_CHOICE = "There is no such choice."
@@ -317,14 +308,17 @@ def unknown_key(key: str, siblings: Sequence[str], elsewhere: str | None = None)
 
 
 def _out_of_range(key: str, value: Any, field: FieldInfo) -> ConfigIssue:
-    extra = typing.cast(dict[str, str], field.json_schema_extra or {})
-    bounds, why = range_in_words(field), extra.get("why")
-    what = f"Expected {bounds}{f': {why}' if why else ''}."
-    least = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
-    fix = extra.get("fix") or (
-        f"Set {key} to {least:g} or more." if bounds.startswith("at least") else f"Set {bounds}."
-    )
-    return ConfigIssue(key, what, fix, value)
+    extra, bounds, fix = _extra(field), range_in_words(field), f"Set {range_in_words(field)}."
+    what = f"Expected {bounds}: {extra['why']}." if extra.get("why") else f"Expected {bounds}."
+    if bounds.startswith("at least"):
+        least: Any = next(one.ge for one in field.metadata if isinstance(one, Ge))
+        fix = f"Set {key} to {least:g} or more."
+    return ConfigIssue(key, what, extra.get("fix") or fix, value)
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    """What a declaration says beside type and range (`declaration.limits`)."""
+    return typing.cast(dict[str, Any], field.json_schema_extra or {})
 
 
 def _wrong_kind(key: str, value: Any, kind: str | None) -> ConfigIssue:
@@ -340,39 +334,21 @@ def _wrong_kind(key: str, value: Any, kind: str | None) -> ConfigIssue:
     return ConfigIssue(key, what, f"{fix}.", value)
 
 
-def _find(model: type[Settings], path: Sequence[str]) -> tuple[type[Settings] | None, str | None]:
-    """The node that declares the last name of a path, and that name; for a path to a node that node."""
-    kind: Any = model
-    owner: type[Settings] | None = None
-    name: str | None = None
-    for part in path:
-        below = _model_of(kind)
-        if below is not None:
-            if part not in below.model_fields:
-                return None, None
-            owner, name, kind = below, part, below.model_fields[part].annotation
-        elif typing.get_origin(kind) in (dict, list):
-            owner, name, kind = None, None, typing.get_args(kind)[-1]
-        else:
-            return None, None
-    below = _model_of(kind)
-    return (owner, name) if below is None else (below, None)
-
-
-def _kind_at(model: type[Settings], path: Sequence[str]) -> str | None:
-    """What is taken at a path, in words; below a dictionary or a list what an entry is."""
+def _find(model: type[Settings], path: Sequence[str]) -> tuple[FieldInfo | None, Any]:
+    """The field that a path leads to, None for an entry of a dictionary or a list, and its type; None for
+    what is not there."""
+    field: FieldInfo | None = None
     kind: Any = model
     for name in path:
         below = _model_of(kind)
-        if below is not None:
-            if name not in below.model_fields:
-                return None
-            kind = below.model_fields[name].annotation
-        elif typing.get_origin(kind) in (dict, list):
-            kind = typing.get_args(kind)[-1]
+        if below is not None and name in below.model_fields:
+            field = below.model_fields[name]
+            kind = field.annotation
+        elif below is None and typing.get_origin(kind) in (dict, list):
+            field, kind = None, typing.get_args(kind)[-1]
         else:
-            return None
-    return in_words(kind)
+            return None, None
+    return field, kind
 
 
 def _model_of(kind: Any) -> type[Settings] | None:

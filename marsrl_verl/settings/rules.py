@@ -14,10 +14,8 @@ the engine's, among what the protocol `offers`.
 from __future__ import annotations
 
 import inspect
-import traceback
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Any, Generic, TypeVar
@@ -27,7 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, c
 
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import OWN_MESSAGE
-from marsrl_verl.settings.imports import ImportTargetError, import_target
+from marsrl_verl.settings.imports import ImportTargetError, import_target, raised_at
 from marsrl_verl.settings.issues import did_you_mean
 
 E = TypeVar("E", bound=Choice)
@@ -91,8 +89,10 @@ class OwnFunction(str, Generic[P]):
         try:
             return function(*arguments)
         except Exception as error:
-            place = raised_at(error, function)
-            raised = RuleError(f"{key} = {self} raised {type(error).__name__}: {error}{place}")
+            code = getattr(inspect.unwrap(function), "__code__", None)
+            own = None if code is None else code.co_filename
+            place = raised_at(error, lambda name: name == own) or raised_at(error)
+            raised = RuleError(f"{key} = {self} raised {type(error).__name__}: {error} ({place})")
             raise raised.with_traceback(error.__traceback__) from error
 
     def refuse(self, key: str, found: str, expected: str) -> RuleError:
@@ -100,7 +100,6 @@ class OwnFunction(str, Generic[P]):
         return RuleError(f"{key} = {self} returned {found}; expected {expected} ({source_of(self.function)})")
 
 
-@dataclass(frozen=True, slots=True)
 class _Names:
     """How pydantic reads a `Rule` or a `Function`."""
 
@@ -139,7 +138,7 @@ def _found(target: str) -> Any:
 def _fault(target: str, protocol: type[Any]) -> tuple[str, str] | None:
     """What is wrong with a function, and what to do."""
     module_name, colon, name = target.partition(":")
-    expected = signature_of(protocol)
+    expected = _in_words(_signature(protocol))
     if not (module_name and colon and name.isidentifier()):
         return f"Expected {FORM}.", f"Name a function {expected} of yours so (docs/new_method.md)."
     try:
@@ -162,7 +161,7 @@ def _fault(target: str, protocol: type[Any]) -> tuple[str, str] | None:
     fix = f"Let it be {name}{expected}, in {source_of(function)} (docs/new_method.md)."
     if inspect.iscoroutinefunction(function):
         return "Expected a plain function, found a coroutine (async def).", fix
-    if (found := _refused_arguments(function, protocol)) is not None:
+    if (found := _refused_arguments(function, _signature(protocol))) is not None:
         return f"Expected a function {expected}, found {name}{found}.", fix
     offered = tuple(getattr(protocol, "offers", ()))
     if unknown := sorted(OwnFunction[Any](target).needs.difference(offered)):
@@ -171,24 +170,23 @@ def _fault(target: str, protocol: type[Any]) -> tuple[str, str] | None:
     return None
 
 
-def _refused_arguments(function: Any, protocol: type[Any]) -> str | None:
+def _refused_arguments(function: Any, expected: inspect.Signature) -> str | None:
     """The function's signature where it does not take what it will be called with."""
     try:
         found = inspect.signature(function)
     except (TypeError, ValueError):  # compiled: it has none that could be looked at
         return None
-    wanted = list(inspect.signature(typing.cast(Any, protocol).__call__).parameters.values())[1:]
     try:
-        found.bind(*wanted)
+        found.bind(*expected.parameters)
     except TypeError:
         return _in_words(found)
     return None
 
 
-def signature_of(protocol: type[Any]) -> str:
-    """The signature that a protocol's functions have, as text."""
+def _signature(protocol: type[Any]) -> inspect.Signature:
+    """The signature that a protocol's functions have."""
     one = inspect.signature(typing.cast(Any, protocol).__call__)
-    return _in_words(one.replace(parameters=list(one.parameters.values())[1:]))
+    return one.replace(parameters=list(one.parameters.values())[1:])
 
 
 def _in_words(signature: inspect.Signature) -> str:
@@ -199,12 +197,3 @@ def source_of(function: Any) -> str:
     """File and line of a function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
-
-
-def raised_at(error: BaseException, function: Any) -> str:
-    """Where an error was raised: the last line in the function's own file, else the last one."""
-    frames = traceback.extract_tb(error.__traceback__)
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    own = [one for one in frames if code is not None and one.filename == code.co_filename]
-    last = (own or list(frames))[-1:]
-    return f" ({last[0].filename}, line {last[0].lineno})" if last else ""

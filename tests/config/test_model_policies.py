@@ -12,7 +12,7 @@ from small_files import make_model
 
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.models import check_models
+from marsrl_verl.config.checks.policies import check_models
 from marsrl_verl.config.memory import GIB, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
 from marsrl_verl.config.models import model_number, models, named_models, part_of

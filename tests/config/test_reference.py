@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from marsrl_verl.algos.registry import installed_methods, method_class
-from marsrl_verl.config.checks.upstream import _OURS
+from marsrl_verl.config.checks.refused import PLACEHOLDER, RULES
+from marsrl_verl.config.checks.upstream import _DECLARED, _OURS
 from marsrl_verl.config.node import BY_ROLE, method_nodes
 from marsrl_verl.config.reference import (
     OWN_ROOT_KEYS,
@@ -94,6 +95,28 @@ def test_reference_has_the_keys_that_hydra_composes(composed):
     assert of_other_methods <= set(all_keys()), "those of all installed methods are known"
     assert {key for key in all_keys() if not key.startswith(tuple(of_other_methods))} <= found
     assert set(OWN_ROOT_KEYS) <= found
+
+
+@pytest.mark.parametrize("part", RULES)
+def test_the_table_of_refused_settings_names_keys_that_exist(part):
+    for rule in RULES[part]:
+        assert {"refuse", "what", "fix"} <= rule.keys() <= {"refuse", "if", "what", "fix"}
+        tests = [*rule["refuse"].values(), *rule.get("if", {}).values()]
+        others = [
+            one[name]
+            for one in tests
+            if isinstance(one, dict)
+            for name in ("above", "below", "differs")
+            if name in one
+        ]
+        named = PLACEHOLDER.findall(rule["what"] + rule["fix"])
+        for key in (*rule["refuse"], *rule.get("if", {}), *named, *others):
+            if isinstance(key, str) and key != "key" and not key.startswith("run."):
+                assert find_unknown(key) is None, key
+
+
+def test_declared_keys_of_verl_exist():
+    assert [key for key in _DECLARED if find_unknown(key) is not None] == []
 
 
 def test_inert_keys_exist():

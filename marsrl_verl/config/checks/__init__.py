@@ -12,29 +12,24 @@ from marsrl_verl.config.checks import (
     batch,
     classes,
     data,
-    engine,
     lengths,
     loggers,
     loss,
     machine,
-    memory,
     model,
-    models,
     output,
-    overlap,
     pipeline,
     policies,
-    prompt_budget,
     resume,
     tools,
     trial,
     upstream,
-    verl_values,
 )
 from marsrl_verl.config.checks.context import Context, typed_settings
+from marsrl_verl.config.checks.refused import refuses
 from marsrl_verl.config.verl_keys import ESTIMATOR, ESTIMATORS, GROUP_RELATIVE, OUR_ESTIMATOR
 from marsrl_verl.rollout.frozen import checks as frozen
-from marsrl_verl.settings.blame import users_line
+from marsrl_verl.settings.imports import users_line
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import without_effect
 
@@ -77,56 +72,30 @@ def check_estimator(ctx: Context) -> list[ConfigIssue]:
     return [ConfigIssue(ESTIMATOR, what, fix, GROUP_RELATIVE)]
 
 
-def check_in_between(ctx: Context) -> list[ConfigIssue]:
-    """Evaluations in between are a part of the others."""
-    key, one, own = "marsrl.evaluation", ctx.settings.evaluation, ctx.settings.evaluation.in_between
-    if own.problems is None or one.problems is None or own.problems <= one.problems:
-        return []
-    what = f"Evaluations use the first {one.problems} problems ({key}.problems), those in between too."
-    fix = f"Set it to at most {one.problems}, or raise that."
-    return [ConfigIssue(f"{key}.in_between.problems", what, fix, own.problems)]
-
-
-def check_evaluated_passes(ctx: Context) -> list[ConfigIssue]:
-    """An evaluation has a pass, sampled or greedy."""
-    key, one = "marsrl.evaluation.samples_per_problem", ctx.settings.evaluation
-    if one.samples_per_problem or one.greedy:
-        return []
-    what = "Nothing would be evaluated: no run is sampled, and marsrl.evaluation.greedy is false."
-    return [ConfigIssue(key, what, "Set it to 1 or more, or set marsrl.evaluation.greedy=true.", 0)]
-
-
 ROUNDS: tuple[tuple[Check, ...], ...] = (
-    (
-        upstream.check_types,
-        check_settings,
-        output.check_name,
-        verl_values.check_values,
-        loggers.check_loggers,
-    ),
+    (upstream.check_types, check_settings, output.check_name, upstream.check_values, loggers.check_loggers),
     (
         upstream.check_inert,
         upstream.check_fixed,
-        upstream.check_profiler,
+        refuses("profiler"),
         loss.check_loss,
         loss.check_clip,
         loss.check_kl,
         trial.check_declaration,
         check_method,
         check_estimator,
-        check_in_between,
-        check_evaluated_passes,
-        pipeline.check_segments,
+        refuses("evaluation"),
+        refuses("segments"),
         pipeline.check_rollouts,
-        overlap.check_overlap,
-        overlap.check_pools,
+        refuses("overlap"),
+        pipeline.check_pools,
         pipeline.check_off_policy,
         check_effects,
         pipeline.check_share_prefixes,
         policies.check_policies,
         policies.check_frozen,
         policies.check_adapters,
-        models.check_models,
+        policies.check_models,
         frozen.check_sources,
         tools.check_tools,
         lengths.check_temperatures,
@@ -135,11 +104,11 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         lengths.check_engine_lengths,
         batch.check_parallelism,
         batch.check_rank_share,
-        batch.check_micro_batches,
-        engine.check_cpu,
-        engine.check_reading,
-        engine.check_ray_resources,
-        memory.check_cpu_cache,
+        refuses("micro_batches"),
+        refuses("cpu"),
+        refuses("reading"),
+        machine.check_ray_resources,
+        machine.check_cpu_cache,
         resume.check_resume_mode,
     ),
     (
@@ -149,14 +118,14 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         model.check_model_folder,
         model.check_model_shape,
         policies.check_target_modules,
-        models.check_model_files,
+        policies.check_model_files,
         check_method_files,
         data.check_data,
         frozen.check_answer_files,
         batch.check_data_size,
-        prompt_budget.check_prompt_budget,
+        lengths.check_prompt_budget,
         trial.check_trial,
-        memory.check_memory,
+        machine.check_memory,
         machine.check_packages,
         machine.check_gpus,
         machine.check_cluster_address,

@@ -26,10 +26,9 @@ def check_parallelism(ctx: Context) -> Iterator[ConfigIssue]:
     engine, apart = ranks * rollout.pipeline_model_parallel_size, own_pool_gpus(rollout)
     if engine < 1 or (apart or gpus) % engine:
         whose = "the engines' pool" if apart else "the run"
-        place = f"{apart or gpus}, the number of GPUs of {whose}"
         what = (
             f"One engine takes {engine} GPUs (tensor x data x pipeline parallel), which does not divide "
-            f"{place}."
+            f"{apart or gpus}, the number of GPUs of {whose}."
         )
         yield ctx.issue(_TENSOR, what, "Lower it so that the GPUs divide into engines.")
     if rollout.pipeline_model_parallel_size > 1:
@@ -83,38 +82,6 @@ def check_rank_share(ctx: Context) -> Iterator[ConfigIssue]:
             "rollout.log_prob)."
         )
         yield ctx.issue("data.train_batch_size", what, fix)
-
-
-_SIZE, _OLD_SIZE = "micro_batch_size_per_gpu", "micro_batch_size"
-_ROWS = (f"{_ACTOR}.ppo_", f"{_ROLLOUT}.log_prob_")
-"""Beginnings of the keys that say how update and log-probabilities cut rows."""
-
-
-def check_micro_batches(ctx: Context) -> Iterator[ConfigIssue]:
-    """Micro-batches are cut by tokens (`use_dynamic_bsz`) or have one fixed number of rows."""
-    actor, dynamic = ctx.config.actor_rollout_ref.actor, f"{_ROLLOUT}.log_prob_use_dynamic_bsz"
-    if ctx.get(dynamic) is not actor.use_dynamic_bsz:
-        what = f"It differs from {_ACTOR}.use_dynamic_bsz = {actor.use_dynamic_bsz}."
-        yield ctx.issue(dynamic, what, "Give both the same value.")
-        return
-    configured = [
-        key for size in (_SIZE, _OLD_SIZE) for row in _ROWS if ctx.get(key := row + size) is not None
-    ]
-    if actor.use_dynamic_bsz:
-        what = "It has no effect: micro-batches are cut by tokens (use_dynamic_bsz)."
-        fix = f"Remove it and set {_ACTOR}.ppo_max_token_len_per_gpu."
-        yield from (ctx.issue(key, what, fix) for key in configured)
-        return
-    for key in configured:
-        if key.endswith(_OLD_SIZE):
-            yield ctx.issue(key, "verl's workers read the size per GPU.", f"Remove it and set {key}_per_gpu.")
-    (update, rows), (log_prob, other) = ((row + _SIZE, ctx.get(row + _SIZE)) for row in _ROWS)
-    if rows is None or rows < 1:
-        fix = f"Set it to the rows of a micro-batch, or {_ACTOR}.use_dynamic_bsz=true."
-        yield ctx.issue(update, "Micro-batches have a fixed size, and it is missing.", fix)
-    elif other != rows:
-        what = f"Rows are padded to whole micro-batches of {rows}, the size of the update's."
-        yield ctx.issue(log_prob, what, f"Set it to {rows}.")
 
 
 def training_rows(ctx: Context) -> int:

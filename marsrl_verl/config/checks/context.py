@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,18 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.node import read_settings
+from marsrl_verl.config.prompt_budget import TokenCounter, open_counter
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, Traits
 from marsrl_verl.core.prompts import Prompts, interface
 from marsrl_verl.data.files import FileReport
-from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rollout.frozen.answer_file import FileSource
-from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
 
 
-@dataclass(slots=True)
+@dataclass
 class Context:
     """A composed configuration in the forms that checks need."""
 
@@ -44,18 +47,15 @@ class Context:
     """What could not be checked here, for the plan."""
     frozen_answers: dict[str, FileSource] = field(default_factory=dict)
     """Frozen policies' answers from files, by policy, as the check found them."""
-    _settings: MarsRLConfig | None = None
 
-    @property
+    @cached_property
     def settings(self) -> MarsRLConfig:
         """The `marsrl` node, typed.
 
         Raises:
             ConfigError: with everything that is wrong with it.
         """
-        if self._settings is None:
-            self._settings = typed_settings(self.config)
-        return self._settings
+        return typed_settings(self.config)
 
     @property
     def method(self) -> type[Method]:
@@ -82,6 +82,10 @@ class Context:
         """The value of a dotted key; None where it is missing."""
         return OmegaConf.select(self.config, key, throw_on_missing=False)
 
+    def path(self, key: str) -> Path:
+        """The path that a key names."""
+        return Path(str(self.get(key))).expanduser()
+
     def issue(self, key: str, what: str, fix: str) -> ConfigIssue:
         """A problem with the value of a key."""
         return ConfigIssue(key, what, fix, self.get(key))
@@ -102,9 +106,19 @@ class Context:
         prompts: Prompts = load_class(spec.target, spec.kwargs, base)
         return prompts
 
+    def usable_prompts(self) -> Prompts | None:
+        """The same; None where there are none, which a check reports."""
+        with suppress(ClassLoadError, ConfigError):
+            return self.prompts()
+        return None
+
     def model_folder(self) -> Path | None:
         """The local folder of the model, also of a downloaded hub model; None when it is not here."""
         return hf_folder.local_folder(str(self.get("actor_rollout_ref.model.path") or ""))
+
+    def token_counter(self) -> TokenCounter | None:
+        """The counter of the model's tokens in prompts; None where its tokenizer is not here."""
+        return open_counter(self.model_folder(), dict(self.config.data.apply_chat_template_kwargs or {}))
 
     def read_model_config(self) -> dict[str, Any] | None:
         """The model's `config.json` with the configured overrides; None where it is not here.
@@ -120,10 +134,9 @@ class Context:
 
     def model_config(self) -> dict[str, Any] | None:
         """The same; None, too, where it can't be read, which a check reports."""
-        try:
+        with suppress(ValueError):
             return self.read_model_config()
-        except ValueError:
-            return None
+        return None
 
 
 def typed_settings(config: DictConfig) -> MarsRLConfig:

@@ -9,17 +9,15 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from marsrl_verl.config.checks.classes import Look, remarks_of, row_looks
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.row_notes import Look, remarks_of, row_looks
-from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, PromptLengths, Seen, as_list, read_report
 from marsrl_verl.data.problems import Fault
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.evaluation.choice import method_evaluation
-from marsrl_verl.rewards.loading import ClassLoadError
-from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.settings.issues import ConfigIssue
 
 SPLITS = ("train", "val")
 _FORMAT = "verl's format: columns `prompt` (chat messages), `data_source`, `reward_model` with `ground_truth`"
@@ -32,7 +30,7 @@ _FILTER = "data.filter_overlong_prompts"
 def check_data(ctx: Context) -> list[ConfigIssue]:
     """Every file of `data.train_files` and `data.val_files`; fills `ctx.files` and `ctx.warnings`."""
     with ExitStack() as closing:
-        problems = _check_files(ctx, row_looks(ctx, closing))
+        problems = list(_check_files(ctx, row_looks(ctx, closing)))
     if problems := [*problems, *remarks_of(ctx)]:
         return problems
     ctx.warnings += broken_commands(ctx.files)
@@ -44,37 +42,31 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
     return list(_check_prompt_lengths(ctx))
 
 
-def _check_files(ctx: Context, look: Look) -> list[ConfigIssue]:
-    problems: list[ConfigIssue] = []
+def _check_files(ctx: Context, look: Look) -> Iterator[ConfigIssue]:
     lengths = prompt_lengths(ctx)
     for split in SPLITS:
         key, seen = f"data.{split}_files", Seen()
-        unset = OmegaConf.is_missing(ctx.config.data, f"{split}_files")
-        value = None if unset else ctx.get(key)
+        value = None if OmegaConf.is_missing(ctx.config.data, f"{split}_files") else ctx.get(key)
         names = as_list(value)
         if value in (None, "", []):
             if ctx.dry_run:
                 ctx.notes.append(f"{key} is not set: the data was not looked at.")
             else:
                 fix = f"Give one: {key}=path/to/file.parquet ({_FORMAT})."
-                problems.append(ConfigIssue(key, "No file is named.", fix, None))
+                yield ConfigIssue(key, "No file is named.", fix, None)
         elif not all(isinstance(name, str) for name in names):
             what = "Expected the path of a file, or a list of paths."
-            problems.append(ctx.issue(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'."))
+            yield ctx.issue(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'.")
         else:
             for name in names:
-                problems += _check_file(ctx, key, split, name, seen, lengths, look)
-    return problems
+                yield from _check_file(ctx, key, split, name, seen, lengths, look)
 
 
 def prompt_lengths(ctx: Context) -> PromptLengths | None:
     """What measures the prompts that decide whether a problem is asked; None where none can be measured."""
-    try:
-        counter = open_counter(ctx.model_folder(), dict(ctx.config.data.apply_chat_template_kwargs or {}))
-        prompts = ctx.prompts()
-    except (ClassLoadError, ConfigError):
-        return None  # reported by the checks of model and classes
-    if counter is None:
+    if (prompts := ctx.usable_prompts()) is None:
+        return None
+    if (counter := ctx.token_counter()) is None:
         ctx.notes.append("The model's tokenizer is not here: prompts were not measured.")
         return None
     algo, limits = ctx.settings.algo, ctx.settings.prompt_limits
@@ -136,58 +128,49 @@ def broken_commands(files: list[FileReport]) -> list[str]:
     ]
 
 
-def repeated(files: list[FileReport]) -> list[str]:
+def repeated(files: list[FileReport]) -> Iterator[str]:
     """Sentences about problems that a split holds twice."""
-    warnings = []
     for split in SPLITS:
         some = [report for report in files if report.split == split]
         rows, duplicates = sum(one.rows for one in some), sum(one.duplicates for one in some)
         if duplicates:
-            warnings.append(
+            yield (
                 f"{duplicates:,} of {rows:,} rows of data.{split}_files repeat a problem of an earlier row; "
                 "each of them counts (prepare_data takes every problem once)."
             )
-        contradictions = [pair for one in some for pair in one.contradictions]
-        if contradictions:
+        if contradictions := [pair for one in some for pair in one.contradictions]:
             first, second = contradictions[0]
-            warnings.append(
+            yield (
                 f"{len(contradictions):,} of {rows:,} rows of data.{split}_files give a problem of an "
                 f"earlier row another answer, so one of the two is graded wrongly; the first: {first} and "
                 f"{second}."
             )
-    return warnings
 
 
-def shared(files: list[FileReport]) -> list[str]:
+def shared(files: list[FileReport]) -> Iterator[str]:
     """A sentence about held-out problems that are trained."""
-    by_split = {
-        split: {key: place for one in files if one.split == split for key, (_, place) in one.problems.items()}
+    trained, held_out = (
+        {key: place for one in files if one.split == split for key, (_, place) in one.problems.items()}
         for split in SPLITS
-    }
-    trained, held_out = by_split["train"], by_split["val"]
-    both = [key for key in held_out if key in trained]
-    if not both:
-        return []
-    return [
-        f"{len(both):,} of {len(held_out):,} held-out problems are trained too, so evaluations measure "
-        f"memory; the first: {held_out[both[0]]} and {trained[both[0]]}."
-    ]
-
-
-def asked_otherwise(files: list[FileReport]) -> list[str]:
-    """A sentence about system messages that all rows of one split bring along and none of the other."""
-    rows, with_system = (
-        {split: sum(getattr(one, name) for one in files if one.split == split) for split in SPLITS}
-        for name in ("rows", "with_system")
     )
+    if both := [key for key in held_out if key in trained]:
+        yield (
+            f"{len(both):,} of {len(held_out):,} held-out problems are trained too, so evaluations measure "
+            f"memory; the first: {held_out[both[0]]} and {trained[both[0]]}."
+        )
+
+
+def asked_otherwise(files: list[FileReport]) -> Iterator[str]:
+    """A sentence about system messages that all rows of one split bring along and none of the other."""
+    rows = {split: sum(one.rows for one in files if one.split == split) for split in SPLITS}
+    with_system = {split: sum(one.with_system for one in files if one.split == split) for split in SPLITS}
     for split, other in (SPLITS, SPLITS[::-1]):
         if rows[other] and not with_system[other] and 0 < rows[split] == with_system[split]:
-            return [
+            yield (
                 f"Rows of data.{split}_files bring system messages of their own, those of data.{other}_files "
                 "none: where prompts show the chat, the two are asked in other words. prepare_data "
                 "--drop-system leaves the words to marsrl.prompts."
-            ]
-    return []
+            )
 
 
 def _check_file(
@@ -234,20 +217,15 @@ def _of_prepare_data(fix: str) -> bool:
 
 def _row_check(ctx: Context) -> Callable[[Problem], None] | None:
     """How the evaluation looks at a held-out row; None where it can't be built."""
-    try:
-        prompts = ctx.prompts()
-    except (ClassLoadError, ConfigError):
-        return None  # reported by the check of the classes
+    if (prompts := ctx.usable_prompts()) is None:
+        return None
     return method_evaluation(ctx.method, ctx.settings.algo, ctx.settings.evaluation, prompts).check_row
 
 
 def _row_texts(ctx: Context) -> Callable[[Problem], Mapping[str, str]] | None:
     """What prompts show of a row beside its question; None where they show nothing else."""
-    try:
-        prompts = ctx.prompts()
-    except (ClassLoadError, ConfigError):
-        return None  # reported by the check of the classes
-    return prompts.row_texts if prompts.row_texts(NO_PROBLEM) else None
+    prompts = ctx.usable_prompts()
+    return prompts.row_texts if prompts is not None and prompts.row_texts(NO_PROBLEM) else None
 
 
 def _places(fault: Fault) -> str:

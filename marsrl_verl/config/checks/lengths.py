@@ -1,16 +1,22 @@
-"""Checks of token limits and sampling settings, and of verl's copies of them."""
+"""Checks of token limits and sampling settings, verl's copies of them, and room for a problem in prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, plan_prompts, text_tokens
 from marsrl_verl.config.schema import first_sampled_role
+from marsrl_verl.core.prompts import NO_PROBLEM
+from marsrl_verl.core.request import Message
+from marsrl_verl.data.files import chat_characters
+from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.settings.declaration import RoleSampling
-from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 _FUSED = "actor_rollout_ref.model.use_fused_kernels"
-_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+_ROLLOUT = "actor_rollout_ref.rollout"
 
 
 def _active_roles(ctx: Context) -> dict[str, RoleSampling]:
@@ -34,9 +40,8 @@ def check_temperatures(ctx: Context) -> Iterator[ConfigIssue]:
             f"The roles sample at {first}; log-probabilities at another temperature would belong to "
             "another policy."
         )
-        yield ctx.issue(
-            key, what, "Leave it out (it follows the roles) and set marsrl.roles.<role>.temperature."
-        )
+        fix = "Leave it out (it follows the roles) and set marsrl.roles.<role>.temperature."
+        yield ctx.issue(key, what, fix)
     policies = {role: ctx.settings.policy_of(role) for role in temperatures}
     mixed = {
         role: value
@@ -73,9 +78,8 @@ def check_engine_lengths(ctx: Context) -> Iterator[ConfigIssue]:
             f"A micro-batch holds {per_gpu} x {spread} (Ulysses) = {per_gpu * spread} tokens, but one "
             f"sequence of the {role} can have {longest}."
         )
-        yield ctx.issue(
-            f"{_ACTOR}.ppo_max_token_len_per_gpu", what, f"Set it to at least {-(-longest // spread)}."
-        )
+        fix = f"Set it to at least {-(-longest // spread)}."
+        yield ctx.issue("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", what, fix)
 
 
 def check_sequence_limits(ctx: Context) -> Iterator[ConfigIssue]:
@@ -118,3 +122,59 @@ def check_copies(ctx: Context) -> Iterator[ConfigIssue]:
         if ctx.get(key) != value:
             what = f"This key follows the roles and would be {value}; another value has no effect on them."
             yield ctx.issue(key, what, f"Leave it out and set marsrl.roles.<role>.{name}.")
+
+
+def prompt_budgets(ctx: Context) -> list[RoleBudget]:
+    """The budget of every role that a model of ours plays; measured where the model's tokenizer is here."""
+    counter, prompts = ctx.token_counter(), ctx.prompts()
+    longest = max((report.longest_question for report in ctx.files), key=len, default="")
+    shapes = ctx.method.prompt_shapes(ctx.settings.algo, prompts)
+    elsewhere = {role: _longest_answer(ctx, policy, counter) for role, policy in ctx.frozen_roles.items()}
+    texts: dict[str, str] = {}
+    for name, text in ((name, text) for report in ctx.files for name, text in report.row_texts.items()):
+        texts[name] = max(texts.get(name, ""), text, key=len)
+    budgets = plan_prompts(
+        shapes, ctx.settings.roles, counter, longest, elsewhere, texts, _openings(ctx, prompts)
+    )
+    active = ctx.method.active_roles(ctx.settings.algo, None)
+    return [one for one in budgets if one.role in active and one.role not in ctx.frozen_roles]
+
+
+def _openings(ctx: Context, prompts: Any) -> dict[str, tuple[Sequence[Message], Sequence[Message]]]:
+    """By role that is sent the chat of the data: its prompt of the longest problem, and without a problem;
+    empty where no data was read."""
+    problem = max((report.longest_problem for report in ctx.files), key=chat_characters, default=NO_PROBLEM)
+    if problem is NO_PROBLEM:
+        return {}
+    asked, bare = (
+        ctx.method.opening_prompts(ctx.settings.algo, prompts, one) for one in (problem, NO_PROBLEM)
+    )
+    return {role: (chat, bare[role]) for role, chat in asked.items()}
+
+
+def _longest_answer(ctx: Context, policy: str, counter: TokenCounter | None) -> int:
+    """Tokens of a frozen policy's longest answer; 0 where that is not known."""
+    if policy in ctx.frozen_answers:
+        return text_tokens(counter, ctx.frozen_answers[policy].file.longest)
+    return ctx.settings.policies[policy].endpoint.max_tokens or 0
+
+
+def check_prompt_budget(ctx: Context) -> Iterator[ConfigIssue]:
+    """A role whose wording alone exceeds its limit could never be asked."""
+    try:
+        budgets = prompt_budgets(ctx)
+    except (ClassLoadError, ConfigError):
+        return  # reported by the check of the classes
+    except Exception as error:
+        what = f"Building a prompt failed with {type(error).__name__}: {error}."
+        fix = "Repair the prompts' class, or the chat template of the model."
+        yield ctx.issue("marsrl.prompts.target", what, fix)
+        return
+    for one in budgets:
+        if one.measured and one.fixed >= one.limit:
+            what = f"The {one.role}'s wording alone has {one.fixed} tokens: no room for a problem."
+            fix = (
+                f"Set it well above {one.fixed}. With model=custom it follows from the {ctx.first_role}'s "
+                "limits: raise data.max_prompt_length or data.max_response_length."
+            )
+            yield ctx.issue(f"marsrl.roles.{one.role}.max_prompt_tokens", what, fix)

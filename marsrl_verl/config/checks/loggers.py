@@ -19,19 +19,10 @@ _KEY = "trainer.logger"
 AUTO = "auto"
 """In place of all names: `default_loggers`, chosen where the trainer starts."""
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
-_PACKAGES = {
-    "wandb": "wandb",
-    "mlflow": "mlflow",
-    "swanlab": "swanlab",
-    "clearml": "clearml",
-    "trackio": "trackio",
-    "tensorboard": "tensorboard",
-    "rl_insight": "rl_insight",
-    "vemlp_wandb": "volcengine_ml_platform",
-}
+_SAME_NAME = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard", "rl_insight")
+_PACKAGES = {**{name: name for name in _SAME_NAME}, "vemlp_wandb": "volcengine_ml_platform"}
 """Loggers that need a package, and what is imported."""
 _NEEDED = {"vemlp_wandb": ("VOLC_ACCESS_KEY_ID", "VOLC_SECRET_ACCESS_KEY", "MLP_TRACKING_REGION")}
-_WITHOUT_LOGIN = ("offline", "disabled", "dryrun")
 
 
 def check_loggers(ctx: Context) -> list[ConfigIssue]:
@@ -39,13 +30,11 @@ def check_loggers(ctx: Context) -> list[ConfigIssue]:
     names = [str(name) for name in ctx.get(_KEY) or []]
     if names == [AUTO]:
         return []
-    problems = [problem for name in names for problem in check_choice(_KEY, name, loggers())]
-    if problems:
+    if problems := [problem for name in names for problem in check_choice(_KEY, name, loggers())]:
         return problems
     configured = OmegaConf.select(ctx.config, _VARIABLES) or {}
     environment = {**os.environ, **{str(name): str(value) for name, value in configured.items()}}
-    for name in names:
-        problems += _check(name, environment)
+    problems = [problem for name in names for problem in _check(name, environment)]
     if not ctx.dry_run:
         return problems
     ctx.notes += [f"{_KEY}={problem.value}: {problem.what}" for problem in problems]
@@ -62,9 +51,8 @@ def default_loggers(environment: Mapping[str, str]) -> list[str]:
 def _check(name: str, environment: Mapping[str, str]) -> list[ConfigIssue]:
     package = _PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
-        return [
-            ConfigIssue(_KEY, "The package of this logger is not installed.", f"pip install {package}", name)
-        ]
+        what = "The package of this logger is not installed."
+        return [ConfigIssue(_KEY, what, f"pip install {package}", name)]
     if missing := [variable for variable in _NEEDED.get(name, ()) if not environment.get(variable)]:
         what = f"This logger reads {', '.join(missing)} from the environment, and they are not set."
         return [ConfigIssue(_KEY, what, "Set them before the start.", name)]
@@ -77,9 +65,8 @@ def _check(name: str, environment: Mapping[str, str]) -> list[ConfigIssue]:
 
 def _wandb_can_start(environment: Mapping[str, str]) -> bool:
     """Whether wandb finds a key where it looks for one, or needs none. Where that can't be told: yes."""
-    if environment.get("WANDB_MODE", "").lower() in _WITHOUT_LOGIN:
-        return True
-    if environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE"):
+    key = environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE")
+    if key or environment.get("WANDB_MODE", "").lower() in ("offline", "disabled", "dryrun"):
         return True
     home = Path(environment.get("HOME") or Path.home())
     settings = Path(environment.get("WANDB_CONFIG_DIR") or home / ".config" / "wandb") / "settings"
@@ -87,8 +74,7 @@ def _wandb_can_start(environment: Mapping[str, str]) -> bool:
         return True  # they may name a mode or a server of its own
     host = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
     named = environment.get("NETRC")
-    places = [Path(named).expanduser()] if named else [home / ".netrc", home / "_netrc"]
-    for place in places:
+    for place in [Path(named).expanduser()] if named else [home / ".netrc", home / "_netrc"]:
         try:
             if place.is_file() and netrc.netrc(str(place)).authenticators(host):
                 return True

@@ -73,12 +73,10 @@ def check_disk(ctx: Context) -> list[ConfigIssue]:
     shapes, rows = model_shapes(ctx.config), training_rows(ctx)
     length = run_length(ctx.config, rows if ctx.files else None).total
     cost = None if ctx.dry_run or ctx.prepares_data else checkpoint_cost(ctx.config, shapes, length)
-    folder = Path(str(ctx.get(_LOCAL))).expanduser()
-    if cost is None or cost.most is None:
-        return []
-    if cost.most > free_bytes(folder) + _checkpoint_bytes(folder):
+    folder, most = ctx.path(_LOCAL), None if cost is None else cost.most
+    if cost is not None and most is not None and most > free_bytes(folder) + _checkpoint_bytes(folder):
         ctx.warnings.append(
-            f"Checkpoints take up to {size_text(cost.most)}, {size_text(cost.one)} each, and "
+            f"Checkpoints take up to {size_text(most)}, {size_text(cost.one)} each, and "
             f"{free_space(folder)}: a save that finds no room ends the run. Lower "
             "trainer.max_actor_ckpt_to_keep, or choose another trainer.default_local_dir."
         )
@@ -88,10 +86,9 @@ def check_disk(ctx: Context) -> list[ConfigIssue]:
 def _checkpoint_bytes(root: Path) -> int:
     """The size of all checkpoints below a folder, complete or not."""
     total = 0
-    for step in steps(root):
-        for file in step_folder(root, step).rglob("*"):
-            with suppress(FileNotFoundError):  # a run that goes on there deletes older ones
-                total += file.lstat().st_size
+    for file in (file for step in steps(root) for file in step_folder(root, step).rglob("*")):
+        with suppress(FileNotFoundError):  # a run that goes on there deletes older ones
+            total += file.lstat().st_size
     return total
 
 
@@ -102,7 +99,7 @@ def hold_folders(ctx: Context) -> Iterator[None]:
     Raises:
         ConfigError: another process writes into one of them, or has since the checks.
     """
-    folders = {_DIRECTORY: Path(ctx.settings.run.output_dir), _LOCAL: Path(str(ctx.get(_LOCAL))).expanduser()}
+    folders = {_DIRECTORY: Path(ctx.settings.run.output_dir), _LOCAL: ctx.path(_LOCAL)}
     if folders[_LOCAL].resolve().is_relative_to(folders[_DIRECTORY].resolve()):
         del folders[_LOCAL]
     with ExitStack() as stack:

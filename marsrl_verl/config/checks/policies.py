@@ -1,4 +1,4 @@
-"""Checks of policies: each role has one that can play it, and each is somebody's."""
+"""Checks of policies: each role has one, each is somebody's; adapters, and models of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Iterator
 
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.model import check_weights
+from marsrl_verl.config.checks.refused import refuses
+from marsrl_verl.config.models import models, several_models
+from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.core.policy import SHARED, PolicyKind
 from marsrl_verl.settings.choices import DefaultPolicy
 from marsrl_verl.settings.issues import ConfigIssue, did_you_mean
@@ -14,6 +18,9 @@ from marsrl_verl.settings.reading import no_such_choice
 
 _NODE = "marsrl.policies"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_MODEL = "actor_rollout_ref.model"
+_PATH, _RANK, _TEMPLATE = f"{_MODEL}.path", f"{_MODEL}.lora_rank", f"{_MODEL}.custom_chat_template"
+_TARGETS, _ALL_LINEAR = f"{_MODEL}.target_modules", "all-linear"
 
 
 def check_policies(ctx: Context) -> Iterator[ConfigIssue]:
@@ -40,10 +47,10 @@ def check_policies(ctx: Context) -> Iterator[ConfigIssue]:
 
 def check_frozen(ctx: Context) -> Iterator[ConfigIssue]:
     """Roles that a frozen policy can play."""
-    settings, method = ctx.settings, ctx.method
+    settings = ctx.settings
     for role, name in ctx.frozen_roles.items():
         key, kind = f"marsrl.roles.{role}.policy", settings.policies[name].kind
-        if not method.roles[role].may_be_frozen:
+        if not ctx.method.roles[role].may_be_frozen:
             what = (
                 f"A policy of kind {kind} gives text alone, and {settings.algo.name} needs the tokens of the "
                 f"{role}'s responses."
@@ -54,24 +61,9 @@ def check_frozen(ctx: Context) -> Iterator[ConfigIssue]:
             yield ctx.issue(key, what, f"Use a policy of kind {PolicyKind.ENDPOINT}.")
 
 
-_MODEL, _ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
-_RANK = f"{_MODEL}.lora_rank"
-_ALL_LINEAR, _PROJECTION = "all-linear", "_proj"
-_SHAPES = {
-    "lora_alpha": 16,
-    "target_modules": _ALL_LINEAR,
-    "exclude_modules": None,
-    "target_parameters": None,
-}
-"""verl's other settings of LoRA, with its defaults."""
-_ENGINE_KEYS = ("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank")
-_EMBEDDINGS = ("embed_tokens", "lm_head")
-
-
 def check_target_modules(ctx: Context) -> Iterator[ConfigIssue]:
     """Layers that get adapters are there: PEFT passes over a name without one, unless no name has any."""
-    key, folder = f"{_MODEL}.target_modules", ctx.model_folder()
-    named = ctx.get(key)
+    folder, named = ctx.model_folder(), ctx.get(_TARGETS)
     if int(ctx.get(_RANK) or 0) <= 0 or folder is None or named in (None, _ALL_LINEAR):
         return
     try:
@@ -81,45 +73,85 @@ def check_target_modules(ctx: Context) -> Iterator[ConfigIssue]:
     patterns = {named: named}  # PEFT takes a text as a pattern of the whole name
     if not isinstance(named, str):
         patterns = {str(one): rf"(.*\.)?{re.escape(str(one))}" for one in named}
-    last = {layer.rpartition(".")[2] for layer in layers if layer.endswith(_PROJECTION)}
+    last = {layer.rpartition(".")[2] for layer in layers if layer.endswith("_proj")}
     for one, pattern in patterns.items():
         if layers and not any(re.fullmatch(pattern, layer) for layer in layers):
             near = did_you_mean(one, last)
             fix = f"Did you mean {near[0]}? " if near else ""
-            yield ctx.issue(key, f"The model has no layer {one}.", f"{fix}It has {', '.join(sorted(last))}.")
+            what = f"The model has no layer {one}."
+            yield ctx.issue(_TARGETS, what, f"{fix}It has {', '.join(sorted(last))}.")
 
 
 def check_adapters(ctx: Context) -> Iterator[ConfigIssue]:
     """LoRA adapters, and what does not go with them."""
-    settings, rank = ctx.settings, int(ctx.get(_RANK) or 0)
-    if rank <= 0:
-        with_adapters = [name for name, one in settings.policies.items() if one.kind is PolicyKind.LORA]
-        if with_adapters or settings.default_policy is DefaultPolicy.LORA_PER_ROLE:
-            what = "Adapters have no rank."
-            yield ctx.issue(_RANK, what, f"Set {_RANK}=32, or choose policies=lora_per_role.")
-        for name, default in _SHAPES.items():
-            if (ctx.get(f"{_MODEL}.{name}") or default) != default:
-                what = f"It has no effect with {_RANK} = 0."
-                yield ctx.issue(f"{_MODEL}.{name}", what, f"Leave it out, or set {_RANK}.")
-        return
-    if ctx.get(f"{_ROLLOUT}.load_format") == "dummy":
-        what = "The engines are sent adapters alone, so they have to read the model themselves."
-        yield ctx.issue(f"{_ROLLOUT}.load_format", what, "Leave it out (auto), or set it to safetensors.")
-    if "hf_model" in (ctx.get("actor_rollout_ref.actor.checkpoint.save_contents") or ()):
-        key = "actor_rollout_ref.actor.checkpoint.save_contents"
-        what = "verl would write a model whose weights have the names of one with adapters."
-        yield ctx.issue(key, what, "Leave hf_model out: each adapter is saved as a PEFT folder.")
-    if ctx.get(f"{_MODEL}.target_parameters"):
-        what = "vLLM applies adapters to modules alone."
-        yield ctx.issue(f"{_MODEL}.target_parameters", what, "Leave it out.")
-    modules = ctx.get(f"{_MODEL}.target_modules")
+    settings, ranked = ctx.settings, int(ctx.get(_RANK) or 0) > 0
+    with_adapters = any(one.kind is PolicyKind.LORA for one in settings.policies.values())
+    if not ranked and (with_adapters or settings.default_policy is DefaultPolicy.LORA_PER_ROLE):
+        yield ctx.issue(_RANK, "Adapters have no rank.", f"Set {_RANK}=32, or choose policies=lora_per_role.")
+    yield from refuses("adapters")(ctx)
+    modules = ctx.get(_TARGETS)
     named = list(modules) if isinstance(modules, list) else [str(modules)]
-    if any(one in name for one in _EMBEDDINGS for name in named):
+    if ranked and any(one in name for one in ("embed_tokens", "lm_head") for name in named):
         what = "The engine applies no adapters to embeddings."
-        yield ctx.issue(f"{_MODEL}.target_modules", what, "Name linear layers alone, or all-linear.")
-    for name in _ENGINE_KEYS:
-        if ctx.get(key := f"{_ROLLOUT}.engine_kwargs.vllm.{name}") is not None:
-            yield ctx.issue(key, "It follows from the adapters of the run.", "Leave it out.")
-    qat = "actor_rollout_ref.actor.fsdp_config.qat.enable"
-    if ctx.get(qat):
-        yield ctx.issue(qat, "Quantised weights have no adapters here.", f"Set it to false, or {_RANK}=0.")
+        yield ctx.issue(_TARGETS, what, f"Name linear layers alone, or {_ALL_LINEAR}.")
+
+
+def check_models(ctx: Context) -> Iterator[ConfigIssue]:
+    """What does not go with models of policies' own."""
+    settings, rollout, first = ctx.settings, ctx.config.actor_rollout_ref.rollout, str(ctx.get(_PATH))
+    if int(ctx.get(_RANK) or 0) > 0:
+        kinds = {name: one.kind for name, one in settings.policies.items()}
+        keys = [f"{_NODE}.{name}.kind" for name, kind in kinds.items() if kind is PolicyKind.MODEL]
+        if settings.default_policy is DefaultPolicy.MODEL_PER_ROLE:
+            keys.append("marsrl.default_policy")
+        what = f"With {_RANK} above 0 every trained policy is an adapter on one model."
+        for key in keys:
+            yield ctx.issue(key, what, f"Set {_RANK}=0, or choose policies=lora_per_role.")
+    elif several_models(rollout):
+        if own_pool_gpus(rollout):
+            what = (
+                f"Engines with GPUs of their own serve one model, and this run trains {len(models(rollout))}."
+            )
+            fix = "Choose pipeline=overlapped or pipelined, or adapters on one model: policies=lora_per_role."
+            yield ctx.issue("actor_rollout_ref.rollout.nnodes", what, fix)
+        name = settings.policy_of(ctx.first_role)
+        path = models(rollout).get(name, first)
+        if ctx.prepares_data and path != first:
+            what = f"Data are prepared with the model that answers problems, the {ctx.first_role}'s."
+            yield ctx.issue(_path_key(name), what, f"Leave it out here, and set {_PATH}={path}.")
+    else:
+        what = "It is the only model of the run, whose path another key names."
+        for name, path in models(rollout).items():
+            if path != first:
+                yield ctx.issue(_path_key(name), what, f"Leave it out, and set {_PATH}={path}.")
+
+
+def check_model_files(ctx: Context) -> Iterator[ConfigIssue]:
+    """The folders of other models than the run's first, and whether they speak in the same tokens."""
+    for name, path in models(ctx.config.actor_rollout_ref.rollout).items():
+        if path != str(ctx.get(_PATH)):
+            yield from check_weights(ctx, _path_key(name), path)
+            yield from _check_tokens(ctx, _path_key(name), path)
+
+
+def _check_tokens(ctx: Context, key: str, path: str) -> Iterator[ConfigIssue]:
+    own = str(ctx.get(f"{_MODEL}.tokenizer_path") or ctx.get(_PATH))
+    ours, theirs = hf_folder.local_folder(own), hf_folder.local_folder(path)
+    if ours is None or theirs is None:
+        ctx.notes.append(f"whether {path} ({key}) has the tokenizer of {own}: not both are here.")
+        return
+    if not hf_folder.same_tokens(ours, theirs):
+        what = f"Its tokenizer differs from that of {own}, in whose tokens all prompts are written."
+        fix = "Use a model with the same tokenizer; save that one's files into its folder if it has none."
+        yield ctx.issue(key, what, fix)
+        return
+    template = hf_folder.chat_template(theirs)
+    if not ctx.get(_TEMPLATE) and template not in (None, hf_folder.chat_template(ours)):
+        ctx.warnings.append(
+            f"{path} ({key}) has a chat template of its own; it is prompted with that of {own} "
+            f"({_TEMPLATE} names one for all)"
+        )
+
+
+def _path_key(name: str) -> str:
+    return f"{_NODE}.{name}.model.path"

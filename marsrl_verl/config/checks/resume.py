@@ -20,20 +20,14 @@ from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.reporting.run_folder import MARKER, Existing, has_results
-from marsrl_verl.reporting.seal import (
-    CheckpointError,
-    check_before_start,
-    newest_sealed,
-    remedy,
-    step_folder,
-)
+from marsrl_verl.reporting.seal import CheckpointError, check_before_start, newest_sealed, remedy, step_folder
 from marsrl_verl.settings.issues import ConfigIssue
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 _MODEL, _ALONE = "actor_rollout_ref.model.path", "trainer.val_only"
 _WHY_BOUND = {
     "data.dataloader_num_workers": "the checkpoint has the position in the data worker by worker, and "
-    "torchdata's loader refuses that of another number of workers.",
+    "torchdata's loader refuses that of another number of workers."
 }
 _TRACKER = "latest_checkpointed_iteration.txt"
 _STEP_FOLDER = re.compile(r"global_step_\d+")
@@ -50,9 +44,8 @@ def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
         fix = f"Give it another name=…, with {_MODE}=resume_path {_PATH}=… to evaluate a checkpoint."
         yield ctx.issue("marsrl.run.existing", what, fix)
     elif mode == "resume_path":
-        folder = Path(path).expanduser() if isinstance(path, str) and path else None
-        example = f"Set {_PATH}=folder/of/the/run/checkpoints/global_step_N."
-        if folder is None:
+        example, folder = f"Set {_PATH}=folder/of/the/run/checkpoints/global_step_N.", ctx.path(_PATH)
+        if not (isinstance(path, str) and path):
             yield ctx.issue(_PATH, f"{_MODE} = resume_path needs a checkpoint's folder.", example)
         elif not _STEP_FOLDER.fullmatch(folder.name):
             yield ctx.issue(_PATH, "A checkpoint's folder is named global_step_N.", example)
@@ -75,11 +68,9 @@ def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def check_checkpoints(ctx: Context) -> Iterator[ConfigIssue]:
-    """A folder of checkpoints outside the run's own may hold those of another run.
-
-    This run would continue from them, overwrite them, or delete them as older ones.
-    """
-    local, run = Path(str(ctx.get(_LOCAL))).expanduser(), ctx.settings.run
+    """A folder of checkpoints outside the run's own may hold those of another run: this one would continue
+    from them, overwrite them, or delete them as older ones."""
+    local, run = ctx.path(_LOCAL), ctx.settings.run
     if ctx.dry_run or _inside(local, Path(run.output_dir)) or _continues(run):
         return  # the record of a run that is continued says whether they are its own
     if (local / _TRACKER).is_file() or _holds_checkpoints(local):
@@ -93,17 +84,14 @@ def _holds_checkpoints(folder: Path) -> bool:
 
 def check_record(ctx: Context) -> list[ConfigIssue]:
     """The settings of the run that is continued."""
-    run, mode = ctx.settings.run, ctx.get(_MODE)
     problems: list[ConfigIssue] = []
-    if run.existing is Existing.RESUME:
-        folder = Path(run.output_dir)
-        places = [folder / "checkpoints", Path(str(ctx.get(_LOCAL))).expanduser()]
+    if ctx.settings.run.existing is Existing.RESUME:
+        folder = Path(ctx.settings.run.output_dir)
+        places = [folder / "checkpoints", ctx.path(_LOCAL)]
         problems += _compare(ctx, folder, (Rule.BOUND, Rule.FOLDER), places)
-    if mode == "resume_path" and not problems:
-        place = Path(str(ctx.get(_PATH))).expanduser().parent
-        # An evaluation takes nothing but the weights.
-        keys = (_MODEL,) if ctx.get(_ALONE) else None
-        problems += _compare(ctx, place.parent, (Rule.BOUND,), [place], keys)
+    if ctx.get(_MODE) == "resume_path" and not problems:
+        place = ctx.path(_PATH).parent
+        problems += _compare(ctx, place.parent, (Rule.BOUND,), [place])
     return problems
 
 
@@ -112,9 +100,9 @@ def check_checkpoint(ctx: Context) -> Iterator[ConfigIssue]:
     content, where files are small. All are read once more when the workers are there."""
     mode, folder = ctx.get(_MODE), None
     if mode == "resume_path":
-        folder = Path(str(ctx.get(_PATH))).expanduser()
+        folder = ctx.path(_PATH)
     elif mode == "auto" and _continues(ctx.settings.run):
-        root = Path(str(ctx.get(_LOCAL))).expanduser()
+        root = ctx.path(_LOCAL)
         step = newest_sealed(root)
         folder = None if step is None else step_folder(root, step)
     if ctx.dry_run or folder is None:
@@ -126,32 +114,18 @@ def check_checkpoint(ctx: Context) -> Iterator[ConfigIssue]:
         yield ConfigIssue(str(folder), f"{error}.", fix)
 
 
-def _compare(
-    ctx: Context,
-    run: Path,
-    refused: tuple[Rule, ...],
-    places: list[Path],
-    keys: tuple[str, ...] | None = None,
-) -> list[ConfigIssue]:
-    """Settings against the record of a run.
-
-    A run that ended before it wrote one has no checkpoint either. A folder that is no run's has none. Where
-    nothing was evaluated, trained or saved, any setting may change.
-
-    Args:
-        run: the run's folder.
-        refused: classes of settings that may not change.
-        places: where its checkpoints may lie.
-        keys: the settings that are looked at; None: all.
-    """
+def _compare(ctx: Context, run: Path, refused: tuple[Rule, ...], places: list[Path]) -> list[ConfigIssue]:
+    """Settings of the refused classes against the record of a run, whose checkpoints may lie in `places`. An
+    evaluation alone takes nothing but the weights."""
     record = run / "config.yaml"
     checkpoints = any(_holds_checkpoints(place) for place in places)
-    if (run / MARKER).is_file() and not checkpoints and not has_results(run):
-        return []
+    is_run, alone = (run / MARKER).is_file(), ctx.get(_ALONE)
+    if is_run and not checkpoints and not has_results(run):
+        return []  # nothing was evaluated, trained or saved: any setting may change
     fix = "Repair the file, or start anew under another name=…."
     if not record.is_file():
-        if not (run / MARKER).is_file() or not checkpoints:
-            return []
+        if not is_run or not checkpoints:
+            return []  # a run that ended before it wrote one has no checkpoint either
         what = "The record of the run's settings is missing: whether its checkpoints fit these can't be told."
         fix = f"Put it back ({run}/config.N.yaml are earlier ones), or start anew under another name=…."
         return [ConfigIssue(str(record), what, fix)]
@@ -165,14 +139,14 @@ def _compare(
     problems = [
         _changed(key, value, was, record, rule)
         for key, value, was, rule in changed_settings(new, ctx.raw, OmegaConf.to_container(old))
-        if rule in refused and (keys is None or key in keys)
+        if rule in refused and (not alone or key == _MODEL)
     ]
     sizes = [OmegaConf.select(old, f"trainer.{name}") is not None for name in ("nnodes", "n_gpus_per_node")]
     if all(sizes) and world_size(old) != world_size(ctx.config):
         # Every rank reads the part of the checkpoint that it wrote.
         key = "trainer.n_gpus_per_node"
         problems.append(_changed(key, ctx.get(key), f"{world_size(old)} ranks in all", record))
-    return problems if ctx.get(_ALONE) else problems + _compare_bytes(ctx, old, record)
+    return problems if alone else problems + _compare_bytes(ctx, old, record)
 
 
 def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND) -> ConfigIssue:
@@ -205,8 +179,9 @@ def _compare_bytes(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIs
 def _files(ctx: Context) -> list[tuple[str, str, int]]:
     """Key, absolute path and bytes of each file that was looked at."""
     files = [(f"data.{report.split}_files", report.path) for report in ctx.files]
-    for policy, answers in ctx.frozen_answers.items():
-        files.append((f"marsrl.policies.{policy}.jsonl.path", answers.file.path))
+    files += [
+        (f"marsrl.policies.{name}.jsonl.path", one.file.path) for name, one in ctx.frozen_answers.items()
+    ]
     return [(key, str(path.absolute()), path.stat().st_size) for key, path in files]
 
 

@@ -22,12 +22,12 @@ def check_tools(ctx: Context) -> Iterator[ConfigIssue]:
     """Names that chat templates take, a method that calls tools, time limits within what a round may stand
     still, keys where the settings say."""
     tools, still = ctx.settings.tools, ctx.settings.run.progress_timeout_s
+    called = any(cls is None or getattr(cls, "calls_tools", False) for cls in _programs(ctx))
     for name, one in tools.items():
+        target = f"{NODE}.{name}.target"
         if not _NAME.fullmatch(name):
             fix = "Choose one of letters, digits, - and _ that begins with a letter."
-            yield ConfigIssue(
-                f"{NODE}.{name}.target", "No model could call it by this name.", fix, one.target
-            )
+            yield ConfigIssue(target, "No model could call it by this name.", fix, one.target)
         if (longest := longest_s(name, one)) >= still:
             what = (
                 f"A call may take {longest:g} s with all of its attempts, and a round that only waits for it "
@@ -39,12 +39,9 @@ def check_tools(ctx: Context) -> Iterator[ConfigIssue]:
             yield ctx.issue(f"{NODE}.{name}.timeout_s", what, fix)
         if tool_class(name, one.target).keeps_state:
             yield from _state(ctx, name, one)
-    if tools and not _calls_tools(ctx):
-        what = f"The rollouts of {ctx.settings.algo.name} call no tools, so it has no effect."
-        for name, one in tools.items():
-            yield ConfigIssue(
-                f"{NODE}.{name}.target", what, "Leave it out, or choose another method.", one.target
-            )
+        if not called:
+            what = f"The rollouts of {ctx.settings.algo.name} call no tools, so it has no effect."
+            yield ConfigIssue(target, what, "Leave it out, or choose another method.", one.target)
     try:
         read_all_secrets(tools)
     except ToolUnavailableError as error:
@@ -63,28 +60,24 @@ def longest_s(name: str, one: ToolConfig) -> float:
 
 def _state(ctx: Context, name: str, one: ToolConfig) -> Iterator[ConfigIssue]:
     """What a tool with state meets: calls of a trajectory in another worker, and forks."""
-    what = "The tool keeps state from call to call of a trajectory, in one worker"
+    key, what = (
+        f"{NODE}.{name}.target",
+        "The tool keeps state from call to call of a trajectory, in one worker",
+    )
     if ctx.settings.pipeline.max_segments > 1:
         found = f"{what}; a trajectory that pauses goes on in any."
-        yield ConfigIssue(f"{NODE}.{name}.target", found, "Set marsrl.pipeline.max_segments=1.", one.target)
-    forking = [
-        cls for cls in _programs(ctx) if cls and hasattr(cls, "forks") and cls.forks(ctx.settings.algo)
-    ]
-    if forking and not can_fork(tool_class(name, one.target)):
+        yield ConfigIssue(key, found, "Set marsrl.pipeline.max_segments=1.", one.target)
+    forks = any(hasattr(cls, "forks") and cls.forks(ctx.settings.algo) for cls in _programs(ctx))
+    if forks and not can_fork(tool_class(name, one.target)):
         found = (
             f"{what}; rollouts of {ctx.settings.algo.name} are forked, and forks would read of other calls."
         )
         fix = "Define `fork` in its class (docs/tools.md), or train without forks."
-        yield ConfigIssue(f"{NODE}.{name}.target", found, fix, one.target)
-
-
-def _calls_tools(ctx: Context) -> bool:
-    """Whether one of the method's rollout programs says so. Of one that is not there another check tells."""
-    return any(cls is None or getattr(cls, "calls_tools", False) for cls in _programs(ctx))
+        yield ConfigIssue(key, found, fix, one.target)
 
 
 def _programs(ctx: Context) -> Iterator[Any]:
-    """The classes of the method's rollout programs; None for one that is not there."""
+    """The classes of the method's rollout programs; None for one that is not there, as another check says."""
     for program in dict.fromkeys(stage.program for stage in ctx.method.stages(ctx.settings.algo)):
         try:
             yield find_program(program)
@@ -97,15 +90,11 @@ def check_start(ctx: Context) -> Iterator[ConfigIssue]:
     refused before the engines start."""
     if ctx.dry_run or ctx.prepares_data or joins_cluster(ctx.config):
         return
-    tools = {
-        name: one
-        for name, one in ctx.settings.tools.items()
-        if tool_class(name, one.target).starts_in_launcher
-    }
-    if not tools:
-        return
+    every = ctx.settings.tools
+    tools = {name: one for name, one in every.items() if tool_class(name, one.target).starts_in_launcher}
     try:
-        asyncio.run(_start(tools, ctx.settings.run.seed))
+        if tools:
+            asyncio.run(_start(tools, ctx.settings.run.seed))
     except ToolUnavailableError as error:
         yield _issue(ctx, error)
 

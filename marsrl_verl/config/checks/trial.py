@@ -8,17 +8,16 @@ from marsrl_verl.algos.registry import source_of
 from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.light_tokenizer import LightTokenizer
-from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.choice import method_evaluation
-from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.settings.blame import blamed
-from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.settings.imports import blamed
+from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.testing.client import CharacterTokenizer
 from marsrl_verl.testing.trial import GROUP_SIZE, Trial, TrialSettings, run_evaluation_trial, run_trial
 
@@ -66,12 +65,9 @@ def _stage_faults(method: type[Method], stages: tuple[Stage, ...]) -> Iterator[s
 
 def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
     """One problem through the method, with short answers and with full ones."""
-    if ctx.prepares_data:
+    if ctx.prepares_data or (prompts := ctx.usable_prompts()) is None:
         return
-    try:
-        settings = _settings(ctx)
-    except (ClassLoadError, ConfigError):
-        return  # reported by the check of the classes
+    settings = _settings(ctx, prompts)
     short = run_trial(settings)
     yield from _faults(ctx, settings, short)
     if short.error is not None:
@@ -81,18 +77,13 @@ def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
     _warn_of_lengths(ctx, settings)
 
 
-def _settings(ctx: Context) -> TrialSettings:
-    settings, method = ctx.settings, ctx.method
-    folder = ctx.model_folder()
-    counter = open_counter(folder, dict(ctx.config.data.apply_chat_template_kwargs or {}))
-    measured = folder is not None and counter is not None
+def _settings(ctx: Context, prompts: Prompts) -> TrialSettings:
+    settings, folder, counter = ctx.settings, ctx.model_folder(), ctx.token_counter()
     tokenizer = LightTokenizer(folder, counter) if folder and counter else CharacterTokenizer()
     sampling = {
-        role: Sampling(
-            one.max_new_tokens if measured else 100_000,
-            one.max_prompt_tokens if measured else 100_000,
-            max_sequence_tokens=one.max_sequence_tokens if measured else None,
-        )
+        role: Sampling(one.max_new_tokens, one.max_prompt_tokens, max_sequence_tokens=one.max_sequence_tokens)
+        if counter
+        else Sampling(100_000, 100_000)
         for role, one in settings.roles.items()
     }
     roles = {role: settings.policy_of(role) for role in settings.roles}
@@ -101,9 +92,9 @@ def _settings(ctx: Context) -> TrialSettings:
     policies = [Policy(name, kinds.get(name, PolicyKind.MODEL)) for name in dict.fromkeys(roles.values())]
     problem = next((report.shortest_problem for report in ctx.files if report.shortest_problem), _PROBLEM)
     return TrialSettings(
-        cls=method,
+        cls=ctx.method,
         config=settings.algo.model_copy(update={"group_size": GROUP_SIZE}),
-        prompts=ctx.prompts(),
+        prompts=prompts,
         chat=ChatTokenizer(tokenizer, {}),
         sampling=sampling,
         policies=PolicySet(policies, roles),
@@ -132,7 +123,7 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
                 f"{len(stage.roles)}.",
             )
         elif one.finish is FinishReason.PROMPT_TOO_LONG:
-            yield _too_short(ctx, "max_prompt_tokens", one.detail or "", stage)
+            yield _too_short(ctx, one.detail or "", stage)
         else:
             continue
         return
@@ -146,11 +137,11 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
             )
 
 
-def _too_short(ctx: Context, name: str, detail: str, stage: Stage) -> ConfigIssue:
+def _too_short(ctx: Context, detail: str, stage: Stage) -> ConfigIssue:
     role = next((role for role in stage.roles if f"{role} takes" in detail), stage.role)
     what = f"In a trial with short answers the stage {stage.name} ended here: {detail}."
     fix = "Raise it: nothing could be trained. With it data.max_prompt_length may have to grow."
-    return ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
+    return ctx.issue(f"marsrl.roles.{role}.max_prompt_tokens", what, fix)
 
 
 def _evaluation_faults(ctx: Context, settings: TrialSettings) -> Iterator[ConfigIssue]:

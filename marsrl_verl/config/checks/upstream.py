@@ -1,4 +1,4 @@
-"""Checks of verl's own settings: those that the trainer does not use must stay as they are.
+"""Checks of verl's own settings: what it would check late or not at all, and what the trainer does not use.
 
 A setting that has no effect is refused when it was changed (against verl's default, or against the
 value that our root configuration gives it), never ignored.
@@ -7,35 +7,62 @@ value that our root configuration gives it), never ignored.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
+
+from pydantic import ConfigDict, Field, create_model
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.reference import ABSENT, at, default_of, leaves
+from marsrl_verl.config.tables import read_table
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
+from marsrl_verl.settings.declaration import Settings, limits
 from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.reading import find_issues
 
-_OURS: dict[str, Any] = {
-    "trainer.use_v1": False,
-    "trainer.val_before_train": False,
-    "critic.enable": False,
-    "actor_rollout_ref.rollout.name": "vllm",
-    "actor_rollout_ref.rollout.agent.agent_loop_manager_class": (
-        "marsrl_verl.verl_adapter.rollout_server.rollout_manager.MarsRLAgentLoopManager"
-    ),
-    "actor_rollout_ref.actor.ppo_mini_batch_size": "${data.train_batch_size}",
-    "reward.reward_manager.source": "importlib",
-    "reward.reward_manager.name": "MarsRLRewardManager",
-    "reward.reward_manager.module.path": "pkg://marsrl_verl.verl_adapter.rollout_server.reward_manager",
-}
-"""Values that our root configuration gives keys that the trainer does not use."""
+_OURS: dict[str, Any] = read_table("own_values")
+_TYPES = {"int": int, "float": float, "int or null": int | None, "float or null": float | None}
+_RATE = "actor_rollout_ref.actor.optim.lr"
+
+
+class _VerlSettings(Settings):
+    model_config = ConfigDict(strict=True)
+
+
+def _declared(values: dict[str, Any]) -> Any:
+    """One line of `verl_values.yaml` as a pydantic field."""
+    if "choices" in values:
+        choice = Enum("Choice", {name: name for name in values["choices"]})  # type: ignore[misc]
+        return choice, Field(..., strict=False, json_schema_extra={"why": values.get("why", "")})
+    return _TYPES[values["type"]], limits(
+        ..., **{name: one for name, one in values.items() if name != "type"}
+    )
+
+
+_DECLARED = {key: _declared(values) for key, values in read_table("verl_values").items()}
+_MODEL = create_model("VerlValues", __base__=_VerlSettings, **_DECLARED)
+
+
+def check_types(ctx: Context) -> list[ConfigIssue]:
+    """Values of verl's keys against the kind that verl expects."""
+    return kind_problems(ctx.raw)
+
+
+def check_values(ctx: Context) -> Iterator[ConfigIssue]:
+    """Values of verl's keys against what is declared here."""
+    yield from find_issues(_MODEL, {key: ctx.get(key) for key in _DECLARED}, "")
+    if ctx.get(_RATE) == 0 and not ctx.get("trainer.val_only"):
+        ctx.notes.append(
+            f"{_RATE} is 0: the weights stay as they are. To evaluate alone set trainer.val_only=true."
+        )
 
 
 def check_inert(ctx: Context) -> Iterator[ConfigIssue]:
     """Keys without effect that were changed."""
     for inert in INERT_KEYS:
         what = f"It was changed, but the trainer does not use it. {inert.reason}"
-        for key, value in _changed(ctx, inert.key):
+        for key, value in changed(ctx, inert.key):
             if not any(key == used or key.startswith(f"{used}.") for used in inert.but):
                 yield ConfigIssue(key, what, inert.instead, value)
 
@@ -43,39 +70,12 @@ def check_inert(ctx: Context) -> Iterator[ConfigIssue]:
 def check_fixed(ctx: Context) -> Iterator[ConfigIssue]:
     """Keys that the trainer would honour with a wrong result."""
     for fixed in FIXED_KEYS:
-        for key, value in _changed(ctx, fixed.key):
+        for key, value in changed(ctx, fixed.key):
             yield ConfigIssue(key, fixed.reason, fixed.instead, value)
 
 
-PROFILERS = ("torch", "torch_memory")
-"""verl's tools that need nothing but the ranks themselves."""
-
-
-def check_profiler(ctx: Context) -> Iterator[ConfigIssue]:
-    """verl's profiler is asked for at two places, which must agree."""
-    steps, enable = "global_profiler.steps", "actor_rollout_ref.actor.profiler.enable"
-    tool, chosen = "actor_rollout_ref.actor.profiler.tool", ctx.get("actor_rollout_ref.actor.profiler.tool")
-    if not ctx.get(enable):
-        for key in (steps, "global_profiler.tool"):
-            if ctx.get(key):
-                yield ctx.issue(key, f"No rank is profiled: {enable} is false.", f"Set {enable}=true.")
-        return
-    if not ctx.get(steps):
-        yield ctx.issue(enable, f"No step is profiled: {steps} names none.", f"Set {steps}=[3].")
-    if chosen not in PROFILERS:
-        what = f"Profiles are taken by {' or '.join(PROFILERS)}."
-        yield ctx.issue(tool, what, "Set global_profiler.tool=torch.")
-    elif chosen == "torch_memory" and ctx.on_cpu:
-        yield ctx.issue(tool, "It records a GPU's memory.", "Set global_profiler.tool=torch.")
-
-
-def changed(ctx: Context, node: str, names: tuple[str, ...]) -> list[str]:
-    """Those keys of a node that differ from verl's default."""
-    return [key for name in names for key, _ in _changed(ctx, f"{node}.{name}")]
-
-
-def _changed(ctx: Context, key: str) -> list[tuple[str, Any]]:
-    """What was changed at a key, or below it."""
+def changed(ctx: Context, key: str) -> list[tuple[str, Any]]:
+    """What differs at a key, or below it, from verl's default and from ours."""
     return [
         (leaf, value)
         for leaf, value in leaves(at(ctx.raw, key), key)
@@ -83,9 +83,10 @@ def _changed(ctx: Context, key: str) -> list[tuple[str, Any]]:
     ]
 
 
-def check_types(ctx: Context) -> list[ConfigIssue]:
-    """Values of verl's keys against the kind that verl expects."""
-    return kind_problems(ctx.raw)
+def changed_beyond_presets(ctx: Context, key: str) -> bool:
+    """True for a changed setting that has another value than the method's presets give it."""
+    preset = ctx.settings.algo.preset_values.get(key)
+    return bool(changed(ctx, key)) and (preset is None or ctx.get(key) != preset)
 
 
 def _same(value: Any, expected: Any) -> bool:
