@@ -11,7 +11,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
@@ -19,6 +18,7 @@ from marsrl_verl.config.checks.prompt_budget import prompt_budgets
 from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.memory import GIB, USABLE, assumptions, estimate_memory, model_shapes
+from marsrl_verl.config.models import adapters
 from marsrl_verl.config.policy_plan import policy_rows
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget

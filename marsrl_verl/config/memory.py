@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config import hf_folder
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
-from marsrl_verl.config.models import models, several_models
+from marsrl_verl.config.models import adapters, models, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.training_memory import (
     ADAM_STATES,

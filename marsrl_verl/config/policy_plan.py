@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.memory import model_shapes
-from marsrl_verl.config.models import models, several_models
+from marsrl_verl.config.models import adapters, models, several_models
 from marsrl_verl.config.training_memory import adapter_parameters
 from marsrl_verl.core.policy import PolicyKind
 

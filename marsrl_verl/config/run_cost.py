@@ -8,10 +8,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import BatchPlan, world_size
 from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.model_shapes import ModelShape
+from marsrl_verl.config.models import adapters
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.training_memory import ADAM_STATES, Numbers, adapter_parameters, shards
 from marsrl_verl.core.prompts import Prompts

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.model_shapes import ModelShape
+from marsrl_verl.config.models import adapters
 
 GIB = 1024**3
 BYTES = {

@@ -37,14 +37,6 @@ class Instruction:
         return text[len(before) : len(text) - len(after)].strip()
 
 
-DAPO_INSTRUCTION = Instruction(
-    before="Solve the following math problem step by step. The last line of your response should be of the "
-    "form Answer: $Answer (without quotes) where $Answer is the answer to the problem.",
-    after='Remember to put your answer on its own line after "Answer:".',
-)
-"""What DAPO-Math-17k's released rows wrap around every problem."""
-
-
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
     """A problem of the source, once."""

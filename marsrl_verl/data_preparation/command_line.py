@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from marsrl_verl.config.verl_keys import FIRST
 from marsrl_verl.data.columns import ANSWER_COLUMN, Columns
-from marsrl_verl.data.problems import DAPO_INSTRUCTION, Instruction
+from marsrl_verl.data.problems import Instruction
 from marsrl_verl.data.rows import DataError
-from marsrl_verl.data.sources import SOURCES
+from marsrl_verl.data.sources import DAPO_INSTRUCTION, MAX_BAD_FRAC, SOURCES
 from marsrl_verl.data_preparation.selection import Contaminated, PassRates
 
 PUBLISHED_MODEL = "qwen3_30b_a3b_thinking_2507"
@@ -214,7 +214,7 @@ def _form(arguments: argparse.Namespace) -> tuple[Columns, Instruction | None]:
 
 def _max_bad_frac(arguments: argparse.Namespace) -> float:
     if arguments.bad_rows is None:
-        return 0.0 if arguments.source is None else SOURCES[arguments.source].max_bad_frac
+        return 0.0 if arguments.source is None else MAX_BAD_FRAC
     words = {"refuse": 0.0, "skip": 1.0}
     try:
         share = float(words.get(arguments.bad_rows, arguments.bad_rows))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from marsrl_verl.algos.registry import source_of
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.light_tokenizer import LightTokenizer
+from marsrl_verl.config.models import adapters
 from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet

@@ -12,7 +12,7 @@ from typing import Any
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.reference import ABSENT, at, default_of, leaves
-from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
+from marsrl_verl.config.verl_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.settings.issues import ConfigIssue
 
 _OURS: dict[str, Any] = {
