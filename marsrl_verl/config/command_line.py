@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from marsrl_verl.config.locations import table
 from marsrl_verl.config.reference import (
     ABSENT,
     all_keys,
@@ -32,22 +33,7 @@ METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.r
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
-
-_OPTIMIZER_STEP = "actor_rollout_ref.actor.optim.lr"
-_OTHER_NAMES = {
-    **dict.fromkeys(("lr", "learning_rate", "actor_lr"), _OPTIMIZER_STEP),
-    **dict.fromkeys(("batch_size", "train_batch_size"), "data.train_batch_size"),
-    **dict.fromkeys(("steps", "max_steps", "num_steps", "train_steps"), "trainer.total_training_steps"),
-    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs"), "trainer.total_epochs"),
-    **dict.fromkeys(("gpus", "num_gpus", "n_gpus"), "trainer.n_gpus_per_node"),
-    **dict.fromkeys(("max_tokens", "max_new_tokens"), "marsrl.roles.<role>.max_new_tokens"),
-    **dict.fromkeys(("model_path", "model_name_or_path"), "actor_rollout_ref.model.path"),
-    **dict.fromkeys(("save_steps", "save_every"), "trainer.save_freq"),
-    **dict.fromkeys(("eval_every", "eval_steps"), "marsrl.evaluation.every"),
-    **dict.fromkeys(("num_generations", "rollouts", "n"), "marsrl.algo.group_size"),
-    "temperature": "marsrl.roles.<role>.temperature",
-    "seed": "marsrl.run.seed",
-}
+_OTHER_NAMES = {name: key for key, names in table("other_names").items() for name in names}
 """Names of settings in other trainers, and the keys here; where they stand alone."""
 _SEVERAL = "Several runs: one command each, with a name=… of its own (docs/running.md, Several runs)."
 

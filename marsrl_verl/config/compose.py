@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,6 @@ from omegaconf.errors import OmegaConfBaseException
 from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overrides, unknown_key_issue
-from marsrl_verl.config.explain import explain
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.node import (
@@ -34,14 +34,14 @@ from marsrl_verl.config.node import (
 )
 from marsrl_verl.config.own_files import WithoutEffect, without_effect
 from marsrl_verl.config.ray_cluster import cluster_in_sight
-from marsrl_verl.config.reference import unknown_keys
+from marsrl_verl.config.reference import all_keys, find_unknown, unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import MarsRLConfig, RootSettings
 from marsrl_verl.config.studies import missing_studies
 from marsrl_verl.config.verl_keys import translate
 from marsrl_verl.machine import gpus
 from marsrl_verl.reporting.record import setting_of
-from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import converted, defaults, find_issues, read, without_interpolations
 
 ROOT = "marsrl"
@@ -51,6 +51,7 @@ AUTO = "auto"
 _EVALUATION = "marsrl.evaluation."
 NODE_GPUS = 8
 """GPUs of a node of the cluster presets."""
+_HELP = "Correct the setting; --help lists the groups."
 _OWN_GROUPS = (
     "algo", "reward", "model", "data", "cluster", "pipeline", "policies", "evaluation", "training",
 )  # fmt: skip
@@ -144,7 +145,7 @@ def compose_config(arguments: Arguments) -> Composed:
         if detected and cluster_in_sight(config):
             raise ConfigError([_nobody_looked(choices["cluster"])])
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        raise ConfigError([explain(error, _OWN_GROUPS)]) from error
+        raise ConfigError([_explained(error)]) from error
     return Composed(
         config=config,
         raw=tree,
@@ -269,16 +270,17 @@ def checked_tree(
     foreign = _named_foreign(node, words)
     tree["marsrl"] = node = with_defaults(node)
     others = {name: value for name, value in tree.items() if name != "marsrl"}
-    issues = [*issues, *(_unknown(item.key, item.siblings) for item in unknown_keys(others))]
-    issues += [
+    own = {name: tree[name] for name in RootSettings.model_fields}
+    if found := [
+        *issues,
+        *(_unknown(item.key, item.siblings) for item in unknown_keys(others)),
         *_named_roles(node, words),
         *foreign,
         *node_issues(node, kinds_only=True, unknown=_unknown),
-    ]
-    own = {name: tree[name] for name in RootSettings.model_fields}
-    issues += find_issues(RootSettings, own, "")
-    if issues := [*issues, *kind_problems(others)]:
-        raise ConfigError(issues)
+        *find_issues(RootSettings, own, ""),
+        *kind_problems(others),
+    ]:
+        raise ConfigError(found)
     return {**tree, **converted(RootSettings, own), "marsrl": converted_node(node)}
 
 
@@ -314,15 +316,14 @@ def _unknown(key: str, siblings: tuple[str, ...]) -> ConfigIssue:
 
 def _missing(config: DictConfig) -> list[ConfigIssue]:
     """Keys of ours that have no default and that nobody gave a value."""
+    what = "Nothing names a value for it."
     group = "Choose a group: reward=exact or reward=math_verify, or name a class of yours."
-    keys = sorted(f"marsrl.{name.removeprefix('marsrl.')}" for name in OmegaConf.missing_keys(config.marsrl))
-    # A tool has parts of which one is used: what it needs of them it says itself.
-    keys = [key for key in keys if not key.startswith("marsrl.tools.")]
+    names = sorted(name.removeprefix("marsrl.") for name in OmegaConf.missing_keys(config.marsrl))
     return [
-        ConfigIssue(
-            key, "Nothing names a value for it.", group if key.startswith("marsrl.reward") else "Set it."
-        )
-        for key in keys
+        ConfigIssue(f"marsrl.{name}", what, group if name.startswith("reward") else "Set it.")
+        for name in names
+        # A tool has parts of which one is used: what it needs of them it says itself.
+        if not name.startswith("tools.")
     ]
 
 
@@ -332,3 +333,40 @@ def resolve(config: DictConfig) -> DictConfig:
     resolved: DictConfig = OmegaConf.create(tree)
     OmegaConf.set_struct(resolved, True)
     return resolved
+
+
+def _explained(error: Exception) -> ConfigIssue:
+    """A readable problem for an exception of Hydra or OmegaConf."""
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    for one in chain:
+        if isinstance(one, ConfigError):
+            return one.problems[0]
+    text = "\n".join(map(str, chain))  # Hydra wraps OmegaConf's message, which names the key
+    key = _first_match(
+        text,
+        r"interpolation '\$\{([\w.]+)\}'",
+        r"full_key: ([\w.\[\]]+)",
+        r"[Oo]verrid(?:e|ing) '?([\w.]+)",
+        r"config '?([\w./]+)",
+    )
+    if key is not None and (unknown := find_unknown(key)) is not None:
+        return _unknown(unknown.key, unknown.siblings)
+    if isinstance(error, yaml.YAMLError):
+        what = f"A configuration file cannot be read: {error}"
+        return ConfigIssue("YAML", what, "Put the YAML right there.")
+    if absent := _first_match(text, r"Interpolation key '([^']+)' not found"):
+        near = did_you_mean(absent, all_keys())
+        what = f"{key or 'A setting'} takes its value from this key, and there is no such key."
+        fix = f"Did you mean ${{{near[0]}}}?" if near else "Name an existing key; --cfg job prints them all."
+        return ConfigIssue(f"${{{absent}}}", what, fix)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    options = _first_match(text, r"(?s)Available options in '[^']*':\s*(.*?)\n\S")
+    fix = f"Options: {', '.join(options.split())}." if options else _HELP
+    return ConfigIssue(key or "configuration", first, fix)
+
+
+def _first_match(text: str, *patterns: str) -> str | None:
+    found = (re.search(pattern, text) for pattern in patterns)
+    return next((one[1] for one in found if one and one[1]), None)

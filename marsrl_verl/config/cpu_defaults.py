@@ -70,26 +70,18 @@ def processors(groups: Path = Path("/sys/fs/cgroup")) -> int:
 def shares_prefixes(model: Any) -> bool:
     """Whether the prompt that a group's rows share is computed once: of a real model all of whose layers
     attend to everything, as far as that is known."""
-    config = _config(model)
+    config = hf_folder.known_config(model)
     return config is not None and is_real(model) and layer_kinds(config) == {FULL}
 
 
 def weight_bucket(model: Any) -> int:
     """MiB of the buffer in which weights travel to an engine: verl's wants each of them whole, in float32
     here."""
-    config = _config(model)
+    config = hf_folder.known_config(model)
     largest = 0 if config is None else largest_weight(config)
     if not largest:
         return _USUAL_BUCKET_MIB if is_real(model) else _SMALLEST_BUCKET_MIB
     return max(_SMALLEST_BUCKET_MIB, -(-4 * largest // (1 << 20)))
-
-
-def _config(model: Any) -> dict[str, Any] | None:
-    """The content of its `config.json`; None: it is not here."""
-    folder = None if model is None else hf_folder.local_folder(str(model))
-    if folder is None or not (folder / "config.json").is_file():
-        return None
-    return hf_folder.read_config(folder)
 
 
 def has_bf16(flags: frozenset[str]) -> bool:

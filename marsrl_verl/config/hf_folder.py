@@ -100,6 +100,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
+def known_config(model: Any) -> dict[str, Any] | None:
+    """`config.json` of a model by its folder or hub id; None where it is not here.
+
+    Raises:
+        ValueError: it is no JSON object.
+    """
+    folder = None if model is None else local_folder(str(model))
+    return read_config(folder) if folder is not None and (folder / "config.json").is_file() else None
+
+
 def chat_template(folder: Path) -> str | None:
     """The chat template: a file of its own, or inside `tokenizer_config.json`."""
     own = folder / "chat_template.jinja"

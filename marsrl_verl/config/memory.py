@@ -132,18 +132,10 @@ class MemoryEstimate:
 def model_shapes(config: DictConfig) -> list[ModelShape]:
     """Sizes of the models that are trained, in the order of their policies; none where one is not known."""
     rollout, path = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
-    found = [_shape(str(one)) for one in (models(rollout).values() if several_models(rollout) else [path])]
+    paths = [str(one) for one in (models(rollout).values() if several_models(rollout) else [path])]
+    found = [shape_from_config(hf_folder.known_config(one) or PUBLISHED.get(one, {})) for one in paths]
     known = [shape for shape in found if shape is not None]
     return known if len(known) == len(found) else []
-
-
-def _shape(path: str) -> ModelShape | None:
-    """Sizes of a model: from its folder, or from the table of the presets."""
-    folder = hf_folder.local_folder(path)
-    if folder is not None and (folder / "config.json").is_file():
-        return shape_from_config(hf_folder.read_config(folder))
-    known = PUBLISHED.get(path)
-    return shape_from_config(known) if known is not None else None
 
 
 def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:

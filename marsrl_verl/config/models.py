@@ -1,8 +1,8 @@
 """Which policies are LoRA adapters on the frozen model, and which are models of their own.
 
-With `actor_rollout_ref.model.lora_rank` above 0 every policy that is trained is an adapter, otherwise each has
-all weights to itself. Trainer and engines are told by `actor_rollout_ref.rollout.custom`, verl's place for what
-it hands on as it is.
+With `actor_rollout_ref.model.lora_rank` above 0 every policy that is trained is an adapter, otherwise each
+has all weights to itself. Trainer and engines are told by `actor_rollout_ref.rollout.custom`, verl's place
+for what it hands on as it is.
 """
 
 from __future__ import annotations

@@ -20,14 +20,13 @@ from marsrl_verl.config.node import (
     chosen_method,
     dropped_settings,
     foreign_settings,
+    leaves,
     other_methods_setting,
     unknown_role,
 )
-from marsrl_verl.config.reference import leaves
 from marsrl_verl.settings.issues import ConfigIssue
 
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
-_METHOD_GROUP = "algo/"
 
 
 @dataclass(slots=True)
@@ -58,11 +57,10 @@ def without_effect(folders: Sequence[Path], names: Iterable[str], node: Mapping[
             issue = unknown_role(".".join(parts[:3]), parts[2], tuple(method.roles))
         else:
             continue
-        if name.startswith(_METHOD_GROUP):
+        line = f"{path}: {issue.key} has no effect. {issue.what} {issue.fix}"
+        if name.startswith("algo/"):
             ineffective.issues.append(issue)
-        elif (
-            line := f"{path}: {issue.key} has no effect. {issue.what} {issue.fix}"
-        ) not in ineffective.warnings:
+        elif line not in ineffective.warnings:
             ineffective.warnings.append(line)
     return ineffective
 

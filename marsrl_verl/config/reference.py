@@ -23,23 +23,16 @@ OWN_ROOT_KEYS = defaults(RootSettings)
 """Root keys that are not verl's, with their defaults."""
 
 _GENERATED = "trainer/config/_generated_ppo_trainer.yaml"
-_FREE_NODES = frozenset(
-    {
-        "ray_kwargs.ray_init",
-        "actor_rollout_ref.rollout.custom",
-        "reward.custom_reward_function.reward_kwargs",
-        "custom_reward_function.reward_kwargs",
-    }
+_FREE_NODES = (
+    "ray_kwargs.ray_init",
+    "actor_rollout_ref.rollout.custom",
+    "reward.custom_reward_function.reward_kwargs",
+    "custom_reward_function.reward_kwargs",
 )
 """Nodes that take any key, because verl hands them on as they are."""
-_EXTRA_KEYS = frozenset({"trainer.wandb_proxy"})
+_EXTRA_KEYS = ("trainer.wandb_proxy",)
 """Keys that verl reads although neither its YAML nor a dataclass names them."""
-_DATACLASS_FILES = (
-    "workers/config/*.py",
-    "trainer/config/*.py",
-    "utils/profiler/config.py",
-    "utils/skip/*.py",
-)
+_DATACLASSES = ("workers/config/*.py", "trainer/config/*.py", "utils/profiler/config.py", "utils/skip/*.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +84,6 @@ def default_of(key: str) -> Any:
     return at(reference_tree(), key)
 
 
-def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested dictionaries by its dotted key, which `key` begins."""
-    if isinstance(node, dict) and (node or not key):
-        for name, value in node.items():
-            yield from leaves(value, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, node
-
-
 def find_unknown(key: str) -> UnknownKey | None:
     """The first part of a dotted key that does not exist; None when the key is fine."""
     node: Any = reference_tree()
@@ -138,12 +122,10 @@ def unknown_keys(tree: dict[str, Any], prefix: str = "") -> list[UnknownKey]:
     """All keys of a composed configuration that do not exist, without descending below them."""
     found: list[UnknownKey] = []
     for name, value in tree.items():
-        path = f"{prefix}{name}"
-        unknown = find_unknown(path)
-        if unknown is not None:
+        if (unknown := find_unknown(f"{prefix}{name}")) is not None:
             found.append(unknown)
         elif isinstance(value, dict):
-            found += unknown_keys(value, f"{path}.")
+            found += unknown_keys(value, f"{prefix}{name}.")
     return found
 
 
@@ -169,10 +151,12 @@ def annotation_of(key: str) -> str | None:
     return dataclass_fields(str(node.get("_target_", ""))).get(name) if isinstance(node, dict) else None
 
 
-def _fields_with_bases(name: str, index: dict[str, tuple[tuple[str, ...], dict[str, str]]]) -> dict[str, str]:
-    if name not in index:
-        return {}
-    bases, own = index[name]
+_Classes = dict[str, tuple[list[str], dict[str, str]]]
+"""Class name -> (names of its bases, its public fields)."""
+
+
+def _fields_with_bases(name: str, index: _Classes) -> dict[str, str]:
+    bases, own = index.get(name, ([], {}))
     fields: dict[str, str] = {}
     for base in reversed(bases):
         fields.update(_fields_with_bases(base, index))
@@ -180,19 +164,16 @@ def _fields_with_bases(name: str, index: dict[str, tuple[tuple[str, ...], dict[s
 
 
 @lru_cache(maxsize=1)
-def _dataclass_index(folder: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Class name -> (names of its bases, its public fields), for verl's configuration classes."""
-    index: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {}
-    for pattern in _DATACLASS_FILES:
-        for path in sorted(folder.glob(pattern)):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef):
-                    index[node.name] = _bases_and_fields(node)
-    return index
+def _dataclass_index(folder: Path) -> _Classes:
+    """verl's configuration classes."""
+    files = [path for pattern in _DATACLASSES for path in sorted(folder.glob(pattern))]
+    bodies = (ast.parse(path.read_text(encoding="utf-8")).body for path in files)
+    classes = (node for body in bodies for node in body if isinstance(node, ast.ClassDef))
+    return {node.name: _bases_and_fields(node) for node in classes}
 
 
-def _bases_and_fields(node: ast.ClassDef) -> tuple[tuple[str, ...], dict[str, str]]:
-    bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
+def _bases_and_fields(node: ast.ClassDef) -> tuple[list[str], dict[str, str]]:
+    bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
     fields = {
         statement.target.id: ast.unparse(statement.annotation)
         for statement in node.body

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.config.locations import table
-from marsrl_verl.config.node import chosen_method
-from marsrl_verl.config.reference import ABSENT, default_of, leaves
+from marsrl_verl.config.node import chosen_method, leaves
+from marsrl_verl.config.reference import ABSENT, default_of
 from marsrl_verl.config.verl_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.core.method import Method
 
@@ -51,19 +51,13 @@ def rule_of(key: str, method: type[Method] | None = None) -> Rule | None:
         method: says which of its settings (`marsrl.algo`) act from the next step on; None: of no method.
     """
     parts = key.split(".")
-    if (
-        method is not None
-        and parts[:2] == ["marsrl", "algo"]
-        and parts[2:3]
-        and method.Config.is_resumable(parts[2])
-    ):
+    own = method is not None and parts[:2] == ["marsrl", "algo"] and len(parts) > 2
+    if method is not None and own and method.Config.is_resumable(parts[2]):
         return Rule.ACTS
-    if parts[0] == "marsrl" and parts[1:2] and parts[1] in _NAMED and len(parts) > 3:
+    if len(parts) > 3 and parts[0] == "marsrl" and parts[1] in _NAMED:
         parts[2] = "*"  # whatever the role, policy or tool
-    for depth in range(len(parts), 0, -1):
-        if (rule := _RULES.get(".".join(parts[:depth]))) is not None:
-            return rule
-    return None
+    above = (".".join(parts[:depth]) for depth in range(len(parts), 0, -1))
+    return next((_RULES[one] for one in above if one in _RULES), None)
 
 
 def changed_settings(new: Any, raw: Any, old: Any) -> Iterator[tuple[str, Any, Any, Rule]]:

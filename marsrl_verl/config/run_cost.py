@@ -1,4 +1,4 @@
-"""How long a run is, what it generates, and what its checkpoints take: upper bounds for the plan."""
+"""How long a run is, what it and its evaluations generate, and what its checkpoints take, at most."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.batching import BatchPlan, world_size
-from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.model_shapes import ModelShape
 from marsrl_verl.config.models import adapters
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.training_memory import ADAM_STATES, Numbers, adapter_parameters, shards
 from marsrl_verl.core.prompts import Prompts
-from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.evaluation.choice import method_evaluation
+from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.run_folder import read_evaluations
+from marsrl_verl.settings.evaluation import EvaluationConfig
 
 SHORT = 4
 """Responses a quarter as long as they may be make the lower end of the range of hours."""
@@ -60,6 +62,42 @@ def step_tokens(plan: BatchPlan, settings: MarsRLConfig) -> int:
         count = min(left, groups * plan.problems)
         total, left = total + count * tokens, left - count
     return total
+
+
+def evaluation_at(settings: EvaluationConfig, tag: str) -> EvaluationConfig:
+    """The settings of one evaluation: with `in_between` during training, else as they are."""
+    return settings if tag in (BEFORE, AFTER, ALONE) else settings.between()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationCost:
+    """Upper bounds of one evaluation, the greedy pass included."""
+
+    problems: int
+    runs: int
+    responses: int
+    tokens: int
+    """That the trained model generates."""
+
+
+def evaluation_cost(settings: MarsRLConfig, tag: str, held_out: int, prompts: Prompts) -> EvaluationCost:
+    """What an evaluation generates if no run ends early and every response is as long as its role may write;
+    what a frozen policy answers is not generated here.
+
+    Args:
+        settings: the `marsrl` node.
+        tag: as in `evaluation_at`.
+        held_out: problems in the validation files.
+        prompts: the object of `marsrl.prompts`.
+    """
+    one = evaluation_at(settings.evaluation, tag)
+    problems = held_out if one.problems is None else min(held_out, one.problems)
+    runs = problems * (one.samples_per_problem + one.greedy)
+    method = method_class(settings.algo.name)
+    every = method_evaluation(method, settings.algo, one, prompts).most_calls
+    calls = {role: count for role, count in every.items() if role not in settings.frozen_roles}
+    tokens = sum(count * settings.roles[role].max_new_tokens for role, count in calls.items())
+    return EvaluationCost(problems, runs, runs * sum(calls.values()), runs * tokens)
 
 
 def evaluation_tokens(settings: MarsRLConfig, held_out: int, steps: int, prompts: Prompts) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marsrl_verl.config.locations import config_folder
-from marsrl_verl.config.reference import leaves
+from marsrl_verl.config.node import leaves
 from marsrl_verl.settings.issues import ConfigIssue
 
 _NAMED = re.compile(r"(?:^|[:,])(studies(?:\.\w+)+)")

@@ -15,7 +15,8 @@ from small_files import make_data
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.config.checks.resume import data_bytes
-from marsrl_verl.config.reference import find_unknown, leaves, reference_tree
+from marsrl_verl.config.node import leaves
+from marsrl_verl.config.reference import find_unknown, reference_tree
 from marsrl_verl.config.resume_rules import TABLE, Rule, changed_settings, rule_of
 from marsrl_verl.reporting.seal import SEAL_NAME, describe
 from marsrl_verl.settings.issues import ConfigError
