@@ -19,6 +19,7 @@ from marsrl_verl.rewards.normal_form import same_answer
 
 _NAMED_ROWS = 1000
 """Places of bad rows that are kept per fault; the others are counted."""
+_CONTRADICTION = "correct one of the answers, or remove the problem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +133,13 @@ def collect(
                 continue
             if not same_reference(first.problem.ground_truth, problem.problem.ground_truth):
                 contradicted.add(first.key)
-                raise RowError(
-                    "the problem stands in an earlier row with another answer",
-                    "correct one of the answers, or remove the problem",
-                )
+                raise RowError("the problem stands in an earlier row with another answer", _CONTRADICTION)
             collected.duplicates += 1
         except RowError as error:
             note_fault(collected.faults, error, row.place)
     for key in contradicted:
         first = collected.problems.pop(key)
-        contradiction = RowError(
-            "the problem stands in a later row with another answer",
-            "correct one of the answers, or remove the problem",
-        )
+        contradiction = RowError("the problem stands in a later row with another answer", _CONTRADICTION)
         note_fault(collected.faults, contradiction, first.place)
     return collected
 
@@ -186,6 +181,7 @@ def read_problem(
     """
     written = _messages(data, columns)
     messages = repaired_messages(written)
+    broken = messages != written or _is_broken(value_at(data, columns.answer))
     last = max(i for i, message in enumerate(messages) if message["role"] == "user")
     question, bare = messages[last]["content"].strip(), None
     if instruction is not None and (bare := instruction.strip(question)) is not None:
@@ -209,7 +205,7 @@ def read_problem(
         problem=problem,
         extra="" if extra is None else json.dumps(extra, ensure_ascii=False, default=str),
         place=place,
-        repaired=repaired_messages(written) != written or _is_broken(value_at(data, columns.answer)),
+        repaired=broken,
     )
     return source, bare is not None
 
@@ -274,11 +270,17 @@ def _data_source(data: Mapping[str, Any], place: str, columns: Columns) -> str:
     return str(named) if named else place.rpartition(" row ")[0].rpartition("/")[2].rpartition(".")[0]
 
 
+def user_text(chat: Any) -> str | None:
+    """The text of a chat's last user message; None where there is none."""
+    messages = [one for one in chat if isinstance(one, dict)] if isinstance(chat, list) else []
+    asked = [one.get("content") for one in messages if one.get("role") == "user"]
+    return asked[-1] if asked and isinstance(asked[-1], str) else None
+
+
 def question_of(messages: list[Message]) -> str:
     """The problem text of a dataset row: its last user message."""
-    for message in reversed(messages):
-        if message["role"] == "user":
-            return message["content"]
+    if (text := user_text(messages)) is not None:
+        return text
     raise ValueError(f"a dataset prompt needs a user message, found roles {[m['role'] for m in messages]}")
 
 

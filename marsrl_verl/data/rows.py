@@ -67,7 +67,17 @@ def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Row]:
         DataError: a file is not there, of another type, or unreadable as a whole.
     """
     for path in paths:
-        yield from _read_file(path, columns)
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file.", f"Name an existing file ({_FORMATS}).")
+        if path.suffix == ".parquet":
+            yield from _parquet_rows(path, columns)
+        elif path.suffix == ".jsonl":
+            yield from _json_lines(path)
+        elif path.suffix == ".json":
+            yield from _json_array(path)
+        else:
+            what = f"{path}: files of type {path.suffix or '(none)'} are not read."
+            raise DataError(what, f"Convert it to {_FORMATS}.")
 
 
 def parquet_columns(path: Path) -> list[str]:
@@ -82,25 +92,12 @@ def parquet_columns(path: Path) -> list[str]:
     try:
         return list(pq.read_schema(path).names)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{path}: it is no readable parquet file ({reason}).", "Get the file anew."
-        ) from error
+        raise _unreadable(path, error) from error
 
 
-def _read_file(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file.", f"Name an existing file ({_FORMATS}).")
-    if path.suffix == ".parquet":
-        yield from _parquet_rows(path, columns)
-    elif path.suffix == ".jsonl":
-        yield from _json_lines(path)
-    elif path.suffix == ".json":
-        yield from _json_array(path)
-    else:
-        raise DataError(
-            f"{path}: files of type {path.suffix or '(none)'} are not read.", f"Convert it to {_FORMATS}."
-        )
+def _unreadable(path: Path, error: Exception, where: str = "") -> DataError:
+    what = f"{path}: it is no readable parquet file{where} ({str(error).splitlines()[0]})."
+    return DataError(what, "Get the file anew.")
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -113,20 +110,15 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         with pq.ParquetFile(path) as file:
             present = [name for name in columns if name in file.schema_arrow.names]
             if not present:
-                raise DataError(
-                    f"{path}: none of the columns {', '.join(columns)} is there; found: "
-                    f"{', '.join(file.schema_arrow.names)}.",
-                    "Name the columns with --question-column and --answer-column.",
-                )
+                found = ", ".join(file.schema_arrow.names)
+                what = f"{path}: none of the columns {', '.join(columns)} is there; found: {found}."
+                raise DataError(what, "Name the columns with --question-column and --answer-column.")
             for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=present):
                 for data in batch.to_pylist():
                     yield Row(f"{path} row {number}", data)
                     number += 1
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{path}: it is no readable parquet file, from row {number} on ({reason}).", "Get the file anew."
-        ) from error
+        raise _unreadable(path, error, f", from row {number} on") from error
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -165,19 +157,15 @@ def _json_array(path: Path) -> Iterator[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("{") and len(text.strip().splitlines()) > 1:
-            yield from _json_lines(
-                path
-            )  # lines of JSON under the other name, as Hugging Face's reader takes them
+            # Lines of JSON under the other name, as Hugging Face's reader takes them.
+            yield from _json_lines(path)
             return
         data = json.loads(text)
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: it is no readable JSON file ({error}).", "One object per line belongs in a .jsonl file."
-        ) from error
+        what = f"{path}: it is no readable JSON file ({error})."
+        raise DataError(what, "One object per line belongs in a .jsonl file.") from error
     if not isinstance(data, list):
-        raise DataError(
-            f"{path}: it holds {type(data).__name__}, expected an array of objects.",
-            "Name a file with an array of rows.",
-        )
+        what = f"{path}: it holds {type(data).__name__}, expected an array of objects."
+        raise DataError(what, "Name a file with an array of rows.")
     for number, item in enumerate(data):
         yield Row(f"{path} row {number}", _checked(item))

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from marsrl_verl.data.rows import DataError
-from marsrl_verl.data_preparation.grade_log import GradeLog
-from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
+from marsrl_verl.data_preparation.grades import Grade, GradeLog, ProblemGrades
 
 SETTINGS = {"temperature": 0.85, "answers": 2, "prompts": {"instruction": "é"}}
 
