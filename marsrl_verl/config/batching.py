@@ -139,12 +139,7 @@ def _without_frozen(stage: Stage, settings: MarsRLConfig) -> Stage:
 
 
 def optimizer_updates(pipeline: PipelineConfig, samples: int) -> int:
-    """Updates of a step that trains so many samples, at least one and at most one for each.
-
-    Args:
-        pipeline: the `marsrl.pipeline` node.
-        samples: at least 1.
-    """
+    """Updates of a step that trains so many samples (at least 1): at least one, at most one for each."""
     updates = pipeline.updates_per_step
     if pipeline.samples_per_update is not None:
         # Halves go up: Python's own rounding would send 2.5 and 3.5 to different sides.

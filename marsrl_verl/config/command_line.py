@@ -74,11 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(argv: list[str]) -> Arguments:
-    """Split a command line into options and overrides.
-
-    Raises:
-        ConfigError: an unknown option, or a configuration folder that does not exist.
-    """
+    """Options and overrides of a command line; ConfigError: an unknown option, or no such folder."""
     found = build_parser().parse_intermixed_args(argv)
     if found.config_dir is not None and not found.config_dir.is_dir():
         fix = "Name an existing folder with YAML files, or leave the option out."
@@ -95,11 +91,7 @@ def parse_arguments(argv: list[str]) -> Arguments:
 
 
 def _searched_folders(word: str) -> list[Path]:
-    """The folders that a `hydra.searchpath=[…]` names.
-
-    Raises:
-        ConfigError: it can't be read, or names what is not there.
-    """
+    """The folders that a `hydra.searchpath=[…]` names; ConfigError: one is not there, or it can't be read."""
     example = f"Write '{_SEARCH_PATH}=[pkg://package.configs]', or file:// and a folder."
     try:
         value = OverridesParser.create().parse_override(word).value()
@@ -131,14 +123,8 @@ def _package_folder(place: str) -> Path | None:
 
 
 def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Arguments:
-    """Refuse overrides that cannot be meant, all of them in one message.
-
-    Returns the arguments with free-form entries (keyword arguments, role weights) marked as
-    additions, so that nobody has to know Hydra's `+`.
-
-    Raises:
-        ConfigError: with one problem per wrong override.
-    """
+    """The arguments with free-form entries (keyword arguments, role weights) marked as additions, so that
+    nobody has to know Hydra's `+`; ConfigError with one problem for each override that cannot be meant."""
     problems: list[ConfigIssue] = []
     accepted: list[str] = []
     if (words := arguments.overrides).count("="):

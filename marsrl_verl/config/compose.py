@@ -32,7 +32,7 @@ from marsrl_verl.config.node import (
     unknown_role,
     with_defaults,
 )
-from marsrl_verl.config.own_files import WithoutEffect, without_effect
+from marsrl_verl.config.own_files import without_effect
 from marsrl_verl.config.ray_cluster import cluster_in_sight
 from marsrl_verl.config.reference import all_keys, find_unknown, unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
@@ -106,11 +106,8 @@ def _all_folders(arguments: Arguments) -> list[Path]:
 
 
 def compose_config(arguments: Arguments) -> Composed:
-    """Compose, check keys and types, resolve.
-
-    Raises:
-        ConfigError: anything that Hydra or OmegaConf refuses, and unknown keys anywhere.
-    """
+    """Composes, checks keys and types, resolves; ConfigError: anything that Hydra or OmegaConf refuses, and
+    unknown keys anywhere."""
     arguments = check_overrides(arguments, available_groups(arguments))
     resolvers.register()
     translated = translate(arguments.overrides, lambda: _roles(arguments), lambda: first_role(arguments))
@@ -134,8 +131,8 @@ def compose_config(arguments: Arguments) -> Composed:
             detected = True
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
         # Before resolving: our functions in interpolations compute with these values.
-        own = _own_files(arguments, raw, choices)
-        tree = checked_tree(raw, overrides, own.issues)
+        issues, warnings = _own_files(arguments, raw, choices)
+        tree = checked_tree(raw, overrides, issues)
         if problems := missing_studies(tree, choices):
             raise ConfigError(problems)
         config = resolve(OmegaConf.create(tree))
@@ -153,17 +150,19 @@ def compose_config(arguments: Arguments) -> Composed:
         cluster_detected=detected,
         verl_notes=(*translated.notes, *function_notes),
         estimator_named=translated.estimator_named,
-        warnings=tuple(own.warnings),
+        warnings=tuple(warnings),
     )
 
 
-def _own_files(arguments: Arguments, raw: DictConfig, choices: Mapping[str, str]) -> WithoutEffect:
+def _own_files(
+    arguments: Arguments, raw: DictConfig, choices: Mapping[str, str]
+) -> tuple[list[ConfigIssue], list[str]]:
     """What the user's files say that the method has nothing of."""
     tree: Any = OmegaConf.to_container(raw, resolve=False)
     node = tree["marsrl"]
     folders = [folder for folder in _all_folders(arguments) if folder != config_folder()]
     if not folders or not isinstance(node, dict):
-        return WithoutEffect()  # what is no node is refused with the other keys
+        return [], []  # what is no node is refused with the other keys
     names = [arguments.config_name, *(f"{group}/{option}" for group, option in choices.items())]
     return without_effect(folders, names, node)
 
@@ -174,11 +173,8 @@ def _roles(arguments: Arguments) -> tuple[str, ...]:
 
 
 def first_role(arguments: Arguments) -> str:
-    """The role that the method which a command line chooses asks the problems.
-
-    Raises:
-        ConfigError: a setting of the method is wrong.
-    """
+    """The role that the method which a command line chooses asks the problems; ConfigError: a setting of the
+    method is wrong."""
     node = _algo(arguments, "marsrl.algo.")
     method = chosen_method(node)
     config = read(method.Config, without_interpolations(node), "marsrl.algo")

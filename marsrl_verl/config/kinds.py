@@ -20,11 +20,8 @@ _MAYBE_NULL = re.compile(r"Optional\[|\bNone\b|\bAny\b")
 
 
 def kind_problems(tree: dict[str, Any]) -> list[ConfigIssue]:
-    """Values of verl's keys that are of the wrong kind, among them null where a value is needed.
-
-    Args:
-        tree: a composed configuration, interpolations as written; those are not looked at.
-    """
+    """Values of the wrong kind, among them null where one is needed, of verl's keys in a composed
+    configuration; interpolations are not looked at."""
     problems: list[ConfigIssue] = []
     for key, value in _values("", {name: tree[name] for name in tree if name not in _OURS}):
         default = default_of(key)

@@ -11,12 +11,7 @@ from marsrl_verl.config.prompt_budget import TokenCounter, special_tokens
 
 
 class LightTokenizer:
-    """What `rollout.chat_tokenizer.ChatTokenizer` asks of a tokenizer.
-
-    Args:
-        folder: of the model.
-        counter: renders and encodes.
-    """
+    """Those parts of a model's tokenizer that `rollout.chat_tokenizer.ChatTokenizer` asks for."""
 
     def __init__(self, folder: Path, counter: TokenCounter) -> None:
         self._counter = counter

@@ -33,11 +33,7 @@ def config_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def verl_folder() -> Path:
-    """The folder of the installed verl package.
-
-    Raises:
-        ConfigError: verl is not installed.
-    """
+    """The folder of the installed verl package; ConfigError: it is not installed."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         what = "The package verl is not installed in this environment."
@@ -51,10 +47,8 @@ def verl_search_path() -> str:
 
 
 def group_options(folders: list[Path]) -> dict[str, list[str]]:
-    """The groups of the given configuration folders and the options of each, sorted.
-
-    Files that begin with an underscore are parts of others, not options.
-    """
+    """The groups of configuration folders and the options of each, sorted; a file that begins with an
+    underscore is a part of others."""
     options: dict[str, set[str]] = {}
     for folder in folders:
         for group in sorted(path for path in folder.iterdir() if path.is_dir()):

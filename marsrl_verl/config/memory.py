@@ -139,11 +139,8 @@ def model_shapes(config: DictConfig) -> list[ModelShape]:
 
 
 def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:
-    """The estimate for a checked configuration.
-
-    Args:
-        shapes: of each model that is trained, in the order of `config.models.models`; one with adapters.
-    """
+    """The estimate for a checked configuration and the models that are trained, in the order of
+    `config.models.models`; with adapters it is one."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     fsdp, numbers = actor.fsdp_config, Numbers(config)
     gpus, apart = world_size(config), own_pool_gpus(rollout) > 0
@@ -221,21 +218,13 @@ def _update(config: DictConfig, shapes: Sequence[ModelShape]) -> TrainingMemory:
 
 
 def _process(talks: bool) -> int:
-    """Bytes of a GPU that a process takes beside its tensors.
-
-    Args:
-        talks: to other GPUs.
-    """
+    """Bytes of a GPU that a process takes beside its tensors; more where it talks to other GPUs."""
     return int((CONTEXT_GIB + NCCL_GIB * talks) * GIB)
 
 
 def _host_bytes(fsdp: DictConfig, master: int, shard: int, trained: int) -> int:
-    """Bytes of a rank's training state that lie in main memory.
-
-    Args:
-        shard: its parameters.
-        trained: those of them that have gradients and moments.
-    """
+    """Bytes of a rank's training state in main memory: of its shard of parameters, of which those that are
+    trained have gradients and moments."""
     if fsdp.offload_policy:
         return master * (shard + trained * (1 + ADAM_STATES))
     weights, moments = int(bool(fsdp.param_offload)), ADAM_STATES * int(bool(fsdp.optimizer_offload))

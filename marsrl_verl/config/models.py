@@ -21,20 +21,12 @@ _SHARE = "gpu_memory_utilization"
 
 
 def adapters(rollout: Any) -> tuple[str, ...]:
-    """Names of the adapters, sorted; none where all weights are trained.
-
-    Args:
-        rollout: `actor_rollout_ref.rollout`, as verl hands it on.
-    """
+    """Names of the adapters, sorted, by `actor_rollout_ref.rollout`; none where all weights are trained."""
     return tuple((rollout.get("custom") or {}).get("adapters") or ())
 
 
 def models(rollout: Any) -> dict[str, str]:
-    """Folder or hub id of the model that each policy begins as, sorted by policy; none with adapters.
-
-    Args:
-        rollout: as above.
-    """
+    """Folder or hub id of the model that each policy begins as, sorted by policy; none with adapters."""
     named = (rollout.get("custom") or {}).get(_MODELS) or {}
     return {str(name): str(path) for name, path in named.items()}
 
@@ -50,12 +42,8 @@ def named_adapters(lora_rank: int, marsrl: Mapping[str, Any]) -> list[str]:
 
 
 def named_models(lora_rank: int, path: str, marsrl: Mapping[str, Any]) -> dict[str, str]:
-    """The policies of a `marsrl` node that are models of their own, with what they begin as.
-
-    Args:
-        lora_rank: above 0 none is.
-        path: `actor_rollout_ref.model.path`, where a policy names no other.
-    """
+    """The policies of a `marsrl` node that are models of their own, with what they begin as: `path` where
+    they name no other. None with a rank above 0."""
     names = [] if int(lora_rank) > 0 else _named(marsrl, PolicyKind.MODEL)
     own = {name: marsrl["policies"].get(name, {}).get("model") or {} for name in names}
     return {name: str(model.get("path") or path) for name, model in own.items()}
@@ -98,11 +86,6 @@ def engine_ranks(rollout: Any) -> int:
 
 
 def first_replica(number: int, world_size: int, ranks: int) -> int:
-    """The number of the first engine of one of several models, all of which have engines on all GPUs.
-
-    Args:
-        number: which of the models.
-        world_size: ranks that train.
-        ranks: of one engine.
-    """
+    """The number of the first engine of a model, one of several that all have engines, of so many ranks each,
+    on the `world_size` GPUs that train."""
     return number * (world_size // ranks)

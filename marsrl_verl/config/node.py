@@ -30,10 +30,10 @@ UnknownKey = Callable[[str, tuple[str, ...]], ConfigIssue]
 def node_issues(
     node: dict[str, Any], *, kinds_only: bool = False, unknown: UnknownKey | None = None
 ) -> list[ConfigIssue]:
-    """What is wrong with the `marsrl` node, `marsrl.algo` by the class of its method.
+    """Problems of the `marsrl` node, `marsrl.algo` by the class of its method; interpolations are not looked
+    at.
 
     Args:
-        node: plain values; interpolations are not looked at.
         kinds_only: only unknown keys and values of the wrong kind.
         unknown: the message for a key that does not exist.
     """
@@ -232,11 +232,7 @@ def _having(key: str) -> list[str]:
 
 
 def chosen_method(algo: Any) -> type[Method]:
-    """The class of the method that a `marsrl.algo` node names.
-
-    Raises:
-        ConfigError: it names none, or none that can be had.
-    """
+    """The class of the method that a `marsrl.algo` node names; ConfigError: none, or none that can be had."""
     name = algo.get("name") if isinstance(algo, Mapping) else None
     if name is None:
         fix = f"Choose algo=…, or set {METHOD_KEY} to an installed method or package.module:Class."
@@ -256,11 +252,7 @@ def converted_node(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_settings(node: dict[str, Any]) -> MarsRLConfig:
-    """The `marsrl` node of a resolved configuration, typed.
-
-    Raises:
-        ConfigError: with everything that is wrong with it.
-    """
+    """The `marsrl` node of a resolved configuration, typed; ConfigError with everything that is wrong."""
     if issues := node_issues(node):
         raise ConfigError(issues)
     node = with_defaults(node)

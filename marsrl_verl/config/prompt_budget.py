@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,21 +42,11 @@ class TokenCounter:
         return len(self.tokenizer.encode(valid_unicode(text), add_special_tokens=False).ids)
 
     def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Any = None,
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, tools: Any = None
     ) -> str:
         """A chat as the template writes it."""
-        return str(
-            self._template.render(
-                messages=list(messages),
-                add_generation_prompt=add_generation_prompt,
-                tools=tools,
-                **self._arguments,
-            )
-        )
+        given = {**self._arguments, "messages": list(messages), "tools": tools}
+        return str(self._template.render(**given, add_generation_prompt=add_generation_prompt))
 
     def chat(self, messages: Sequence[Message], enough: int = 0) -> int:
         """Tokens of a chat up to where the answer begins.
@@ -168,13 +159,9 @@ def _rough_chat(messages: Sequence[Message]) -> int:
 
 def special_tokens(folder: Path) -> dict[str, str]:
     """`bos_token` and the like, which templates may write."""
-    found: dict[str, str] = {}
-    for name, value in hf_folder.tokenizer_config(folder).items():
-        if name.endswith("_token"):
-            content = value.get("content") if isinstance(value, dict) else value
-            if isinstance(content, str):
-                found[name] = content
-    return found
+    named = hf_folder.tokenizer_config(folder).items()
+    texts = {name: one.get("content") if isinstance(one, dict) else one for name, one in named}
+    return {name: text for name, text in texts.items() if name.endswith("_token") and isinstance(text, str)}
 
 
 def _raise(message: str) -> None:
@@ -182,6 +169,4 @@ def _raise(message: str) -> None:
 
 
 def _to_json(value: Any, **options: Any) -> str:
-    import json
-
     return json.dumps(value, ensure_ascii=False, indent=options.get("indent"))

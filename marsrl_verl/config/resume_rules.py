@@ -45,11 +45,8 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.?[A-Za-z_][\w.]*)\s*[,}]")
 
 
 def rule_of(key: str, method: type[Method] | None = None) -> Rule | None:
-    """The class of a setting: that of the longest rule that is the key or a node above it; None: no rule.
-
-    Args:
-        method: says which of its settings (`marsrl.algo`) act from the next step on; None: of no method.
-    """
+    """The class of a setting: that of the longest rule that is the key or a node above it; None: no rule. The
+    method says which of its own settings act from the next step on."""
     parts = key.split(".")
     own = method is not None and parts[:2] == ["marsrl", "algo"] and len(parts) > 2
     if method is not None and own and method.Config.is_resumable(parts[2]):
@@ -61,14 +58,8 @@ def rule_of(key: str, method: type[Method] | None = None) -> Rule | None:
 
 
 def changed_settings(new: Any, raw: Any, old: Any) -> Iterator[tuple[str, Any, Any, Rule]]:
-    """Settings that differ: key, new and old value, class. One that follows from another that differs is left
-    out.
-
-    Args:
-        new: the resolved configuration as plain dictionaries.
-        raw: the same with interpolations as written.
-        old: the record of the run that is continued.
-    """
+    """Settings that differ from the record of the run that is continued: key, new and old value, class. One
+    that follows from another (interpolations as written in `raw`) that differs is left out."""
     values, before = dict(leaves(new)), dict(leaves(old))
     differing = {
         key: (values.get(key), before.get(key))

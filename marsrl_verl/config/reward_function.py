@@ -23,11 +23,8 @@ _OURS = "marsrl_verl.rewards."
 
 
 def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
-    """Write a function that verl's node names to `marsrl.reward` of the answering roles, with its absolute
+    """Writes a function that verl's node names to `marsrl.reward` of the answering roles, with its absolute
     path; verl itself then has none to load. Nothing is done where none is named.
-
-    Args:
-        config: resolved; changed in place.
 
     Returns:
         A line that says so.

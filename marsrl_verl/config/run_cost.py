@@ -37,11 +37,8 @@ class RunLength:
 
 
 def run_length(config: DictConfig, rows: int | None) -> RunLength:
-    """As verl counts: whole batches of a pass, times the passes, unless the steps are set.
-
-    Args:
-        rows: of the training data; None: not read.
-    """
+    """Steps as verl counts them: whole batches of a pass over so many rows (None: not read), times the
+    passes, unless the steps are set."""
     trainer = config.trainer
     per_pass = None if rows is None else rows // int(config.data.train_batch_size)
     if trainer.total_training_steps is not None:
@@ -81,15 +78,8 @@ class EvaluationCost:
 
 
 def evaluation_cost(settings: MarsRLConfig, tag: str, held_out: int, prompts: Prompts) -> EvaluationCost:
-    """What an evaluation generates if no run ends early and every response is as long as its role may write;
-    what a frozen policy answers is not generated here.
-
-    Args:
-        settings: the `marsrl` node.
-        tag: as in `evaluation_at`.
-        held_out: problems in the validation files.
-        prompts: the object of `marsrl.prompts`.
-    """
+    """Tokens and the rest of one evaluation if no run ends early and every response is as long as its role
+    may write, of so many held-out problems. A frozen policy's answers are not generated here."""
     one = evaluation_at(settings.evaluation, tag)
     problems = held_out if one.problems is None else min(held_out, one.problems)
     runs = problems * (one.samples_per_problem + one.greedy)
@@ -117,7 +107,6 @@ class CheckpointCost:
     """Bytes of a run's checkpoints, without the part of the data's and the trajectories' state."""
 
     one: int
-    every: int
     count: int | None
     """Written in all; None where the run's length is not known."""
     most: int | None
@@ -128,12 +117,7 @@ class CheckpointCost:
 def checkpoint_cost(
     config: DictConfig, shapes: Sequence[ModelShape], steps: int | None
 ) -> CheckpointCost | None:
-    """None where nothing is saved, or a model's size is not known.
-
-    Args:
-        shapes: of the models that are trained.
-        steps: of the run.
-    """
+    """Bytes for a run of so many steps; None where nothing is saved, or the size of a model is not known."""
     trainer, contents = config.trainer, config.actor_rollout_ref.actor.checkpoint.save_contents
     every = int(trainer.save_freq)
     if every <= 0 or not shapes:
@@ -150,7 +134,7 @@ def checkpoint_cost(
     saved = None if steps is None else -(-steps // every)
     limit = trainer.max_actor_ckpt_to_keep
     counts = [count for count in (saved, None if limit is None else int(limit) + 1) if count is not None]
-    return CheckpointCost(one, every, saved, one * min(counts) if counts else None)
+    return CheckpointCost(one, saved, one * min(counts) if counts else None)
 
 
 def measured_rate(folder: Path) -> float | None:

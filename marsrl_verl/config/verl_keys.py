@@ -60,10 +60,9 @@ class Translated:
 
 
 def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[], str]) -> Translated:
-    """Replace overrides of `VERL_KEYS` by ours.
+    """The overrides with those of `VERL_KEYS` replaced by ours.
 
     Args:
-        overrides: of the command line.
         roles: the roles of the chosen method; asked where a key belongs to roles.
         first_role: the one that is asked the problems (the first stage's); likewise.
 

@@ -57,11 +57,7 @@ class Columns:
 
 
 def reference_of(data: Mapping[str, Any], columns: Columns) -> str:
-    """A row's reference answer as text.
-
-    Raises:
-        RowError: it has none.
-    """
+    """A row's reference answer as text; RowError: it has none."""
     fix = "fill it in, or name the column of the answers with --answer-column"
     value = _plain_answer(value_at(data, columns.answer))
     if value is None or value == []:

@@ -26,13 +26,11 @@ class EvaluationSet:
 
     @classmethod
     def read(cls, path: Path, column: str | None = None) -> EvaluationSet:
-        """Read a file in any of the forms that problems are read from.
+        """The questions of a file in any of the forms that problems are read from; DataError: a row has none,
+        or the file can't be read.
 
         Args:
             column: of the questions; None: `question` or `problem` with a text, else the chat in `prompt`.
-
-        Raises:
-            DataError: a row has no question, or the file can't be read.
         """
         found = cls(path)
         for row in read_rows([path], [column] if column else [*_TEXT_COLUMNS, _CHAT_COLUMN]):

@@ -219,11 +219,8 @@ class Question:
 
 
 def read_questions(path: Path, prompt_key: str, id_column: str | None) -> Iterator[Question]:
-    """The question of every row, and its id in a column such as `uid` or `extra_info.index`.
-
-    Raises:
-        DataError: as `read_report`.
-    """
+    """The question of every row, and its id in a column such as `uid` or `extra_info.index`; DataError as in
+    `read_report`."""
     required = (prompt_key,) if id_column is None else (prompt_key, id_column.partition(".")[0])
     for number, row in enumerate(_rows(path, required)):
         if isinstance(row.data, RowError):

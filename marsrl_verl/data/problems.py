@@ -150,12 +150,8 @@ def normalised(question: str) -> str:
 
 
 def problem_key(question: str, others: Sequence[Message] = ()) -> str:
-    """The hash by which a problem is known, 32 hexadecimal digits.
-
-    Args:
-        question: the last user message.
-        others: the chat's other messages, a system message for example: they belong to the problem.
-    """
+    """The hash by which a problem is known, 32 hexadecimal digits: of the last user message, and of the
+    chat's other messages, such as a system message, which belong to the problem."""
     text = normalised(question)
     if others:
         text = json.dumps([text, *([one["role"], normalised(one["content"])] for one in others)])
@@ -174,11 +170,8 @@ def look_alike(question: str) -> str:
 def read_problem(
     data: Mapping[str, Any], place: str, columns: Columns, instruction: Instruction | None
 ) -> tuple[SourceProblem, bool]:
-    """The row's problem, and whether the instruction was taken off.
-
-    Raises:
-        RowError: the row is no problem with an answer.
-    """
+    """The row's problem, and whether the instruction was taken off; RowError: it is no problem with an
+    answer."""
     written = _messages(data, columns)
     messages = repaired_messages(written)
     broken = messages != written or _is_broken(value_at(data, columns.answer))

@@ -19,12 +19,7 @@ _FORMATS = ".parquet, .jsonl, .json"
 
 
 class DataError(Exception):
-    """A file, or all of them, can't be used.
-
-    Args:
-        what: what was found, where, and what was expected.
-        fix: what to do.
-    """
+    """A file, or all of them, can't be used: `what` was found, where, and expected; `fix` says what to do."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(f"{what}\n  fix: {fix}")
@@ -33,12 +28,7 @@ class DataError(Exception):
 
 
 class RowError(ValueError):
-    """One row is no problem with an answer.
-
-    Args:
-        what: what is wrong with it, the same words for the same fault.
-        fix: what to do.
-    """
+    """One row is no problem with an answer: `what` is wrong with it, in the same words for the same fault."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what)
@@ -81,11 +71,7 @@ def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Row]:
 
 
 def parquet_columns(path: Path) -> list[str]:
-    """The names of a parquet file's columns.
-
-    Raises:
-        DataError: it is unreadable.
-    """
+    """The names of a parquet file's columns; DataError: it is unreadable."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

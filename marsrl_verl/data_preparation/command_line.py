@@ -76,11 +76,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_arguments(argv: Sequence[str]) -> Arguments:
-    """Read a command line; `--help` prints the options and ends the program.
-
-    Raises:
-        DataError: an option is unknown, lacks its value, or contradicts another.
-    """
+    """A command line's arguments; `--help` prints the options and ends the program. DataError: an option is
+    unknown, lacks its value, or contradicts another."""
     found = build_parser().parse_intermixed_args(list(argv))
     for option, least in (("answers_per_problem", 1), ("graders", 1), ("held_out", 0)):
         value = getattr(found, option)

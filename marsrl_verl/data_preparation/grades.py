@@ -106,11 +106,7 @@ class ProblemGrades:
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> ProblemGrades:
-        """A line of the log.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is none.
-        """
+        """The grades of a line of the log; KeyError, TypeError or ValueError: it is none."""
         grades = tuple(
             Grade(**grade) if isinstance(grade, dict) else Grade(float(grade)) for grade in line["grades"]
         )

@@ -25,14 +25,9 @@ from marsrl_verl.verl_adapter.components import sampling_settings
 
 
 def training_config(overrides: tuple[str, ...]) -> DictConfig:
-    """The training configuration that the words of a training command give, composed and checked.
-
-    The checks are those of a dry run: this machine need not be the one that trains, and the data that
-    is being prepared isn't there yet.
-
-    Raises:
-        ConfigError: training would refuse it too.
-    """
+    """The training configuration that the words of a training command give, composed and checked as in a dry
+    run: this machine need not be the one that trains, and the data that is being prepared isn't there yet.
+    ConfigError: training would refuse it too."""
     if any(FIRST in word for word in overrides):
         role = first_role(parse_arguments([word for word in overrides if FIRST not in word]))
         overrides = tuple(word.replace(FIRST, role) for word in overrides)
@@ -74,11 +69,8 @@ def _active_roles(config: DictConfig) -> tuple[str, ...]:
 
 
 def check_policies(config: DictConfig) -> None:
-    """The start model answers for all roles that the method's program asks.
-
-    Raises:
-        ConfigError: one of them has a frozen policy.
-    """
+    """The start model answers for all roles that the method's program asks; ConfigError: one of them has a
+    frozen policy."""
     frozen = {} if _is_single_call(config) else typed_settings(config).frozen_roles
     for role in _active_roles(config):
         if role in frozen:
