@@ -365,18 +365,13 @@ def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress,
         progress.count(grades)
         held_back.append(grades)
         if not grades.ungraded:
-            _append(log, held_back)
+            log.append(*held_back)
+            held_back.clear()
         elif len(held_back) >= LEAST_FAILED:
             raise _broken(held_back, role)
     if held_back and all(one.ungraded for one in log.grades.values()):
         raise _broken(held_back, role)
-    _append(log, held_back)
-
-
-def _append(log: GradeLog, some: list[ProblemGrades]) -> None:
-    for grades in some:
-        log.append(grades)
-    some.clear()
+    log.append(*held_back)
 
 
 def _broken(some: Sequence[ProblemGrades], role: str) -> RewardUnavailableError:

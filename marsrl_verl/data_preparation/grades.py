@@ -148,10 +148,11 @@ class GradeLog(AbstractContextManager["GradeLog"]):
             self._file.close()
             raise
 
-    def append(self, grades: ProblemGrades) -> None:
-        """Add one problem; it is in the file when this returns."""
-        self._write(grades.to_json())
-        self.grades[grades.key] = grades
+    def append(self, *some: ProblemGrades) -> None:
+        """Adds problems; they are in the file when this returns."""
+        for grades in some:
+            self._write(grades.to_json())
+            self.grades[grades.key] = grades
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

@@ -38,10 +38,7 @@ class Recorded:
 
 
 def read_recorded(
-    path: Path,
-    problems: dict[str, SourceProblem],
-    instruction: Instruction | None,
-    grade_texts: GradeTexts,
+    path: Path, problems: dict[str, SourceProblem], instruction: Instruction | None, grade_texts: GradeTexts
 ) -> Recorded:
     """The answers or grades of a file about the source's problems; `grade_texts` is called for lines with
     responses, the instruction taken off its questions as in the source.

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.row_notes import Look, remarks_of, row_looks
-from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.config.light_tokenizer import open_tokenizer
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, PromptLengths, Seen, as_list, read_report
@@ -70,7 +70,7 @@ def _check_files(ctx: Context, look: Look) -> list[ConfigIssue]:
 def prompt_lengths(ctx: Context) -> PromptLengths | None:
     """What measures the prompts that decide whether a problem is asked; None where none can be measured."""
     try:
-        counter = open_counter(ctx.model_folder(), dict(ctx.config.data.apply_chat_template_kwargs or {}))
+        counter = open_tokenizer(ctx.model_folder(), dict(ctx.config.data.apply_chat_template_kwargs or {}))
         prompts = ctx.prompts()
     except (ClassLoadError, ConfigError):
         return None  # reported by the checks of model and classes

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, open_counter, plan_prompts, text_tokens
+from marsrl_verl.config.light_tokenizer import LightTokenizer, open_tokenizer
+from marsrl_verl.config.prompt_budget import RoleBudget, plan_prompts, text_tokens
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Message
 from marsrl_verl.data.files import chat_characters
@@ -17,7 +18,7 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     """The budget of every role that a model of ours plays; measured where the model's tokenizer is here."""
     arguments = dict(ctx.config.data.apply_chat_template_kwargs or {})
-    counter = open_counter(ctx.model_folder(), arguments)
+    counter = open_tokenizer(ctx.model_folder(), arguments)
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
     prompts = ctx.prompts()
     shapes = ctx.method.prompt_shapes(ctx.settings.algo, prompts)
@@ -44,7 +45,7 @@ def _openings(ctx: Context, prompts: Any) -> dict[str, tuple[Sequence[Message], 
     return {role: (chat, bare[role]) for role, chat in asked.items()}
 
 
-def _longest_answer(ctx: Context, policy: str, counter: TokenCounter | None) -> int:
+def _longest_answer(ctx: Context, policy: str, counter: LightTokenizer | None) -> int:
     """Tokens of a frozen policy's longest answer; 0 where that is not known."""
     if policy in ctx.frozen_answers:
         return text_tokens(counter, ctx.frozen_answers[policy].file.longest)

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from marsrl_verl.algos.registry import source_of
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.light_tokenizer import LightTokenizer
+from marsrl_verl.config.light_tokenizer import open_tokenizer
 from marsrl_verl.config.models import adapters
-from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, Sampling
@@ -83,10 +82,8 @@ def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
 
 def _settings(ctx: Context) -> TrialSettings:
     settings, method = ctx.settings, ctx.method
-    folder = ctx.model_folder()
-    counter = open_counter(folder, dict(ctx.config.data.apply_chat_template_kwargs or {}))
-    measured = folder is not None and counter is not None
-    tokenizer = LightTokenizer(folder, counter) if folder and counter else CharacterTokenizer()
+    own = open_tokenizer(ctx.model_folder(), dict(ctx.config.data.apply_chat_template_kwargs or {}))
+    measured, tokenizer = own is not None, own or CharacterTokenizer()
     sampling = {
         role: Sampling(
             one.max_new_tokens if measured else 100_000,
