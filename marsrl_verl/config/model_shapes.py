@@ -52,11 +52,13 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
     heads = int(config["num_attention_heads"])
     kv_heads = int(config.get("num_key_value_heads") or heads)
     head_size = int(config.get("head_dim") or hidden // heads)
+    queries, keys = heads * head_size, kv_heads * head_size
+    biased, norms = kind == "qwen2" or bool(config.get("attention_bias")), kind in ("qwen3", "qwen3_moe")
+    attention = 2 * hidden * (queries + keys) + (queries + 2 * keys) * biased + 2 * head_size * norms
     vocabulary, experts = int(config["vocab_size"]), int(config.get("num_experts") or 0)
-    layer = (
-        _attention(config, hidden, heads, kv_heads, head_size) + _feed_forward(config, hidden) + 2 * hidden
-    )
-    embeddings = vocabulary * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    wide = int(config["moe_intermediate_size" if experts else "intermediate_size"])
+    feed_forward = 3 * hidden * wide * max(1, experts) + hidden * experts
+    layer, tied = attention + feed_forward + 2 * hidden, bool(config.get("tie_word_embeddings"))
     return ModelShape(
         layers=layers,
         hidden=hidden,
@@ -64,16 +66,14 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
         kv_heads=kv_heads,
         head_size=head_size,
         vocabulary=vocabulary,
-        parameters=embeddings + layers * layer + hidden,
+        parameters=vocabulary * hidden * (1 if tied else 2) + layers * layer + hidden,
         layer_parameters=layer,
-        feed_forward=int(config["moe_intermediate_size" if experts else "intermediate_size"]),
+        feed_forward=wide,
         # transformers' own number where the file says none.
         experts_per_token=int(config.get("num_experts_per_tok") or 8) if experts else 0,
-        query_norms=_normalises_queries(config),
-        tied=bool(config.get("tie_word_embeddings")),
-        linear_ends=4 * hidden
-        + 2 * head_size * (heads + kv_heads)
-        + (0 if experts else 3 * (hidden + int(config["intermediate_size"]))),
+        query_norms=norms,
+        tied=tied,
+        linear_ends=4 * hidden + 2 * (queries + keys) + (0 if experts else 3 * (hidden + wide)),
     )
 
 
@@ -108,22 +108,3 @@ def largest_weight(config: Mapping[str, Any]) -> int:
     wide = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
     others = (int(config.get(name) or 0) for name in ("vocab_size", "intermediate_size"))
     return int(config.get("hidden_size") or 0) * max(experts * 2 * wide, *others)
-
-
-def _attention(config: Mapping[str, Any], hidden: int, heads: int, kv_heads: int, head_size: int) -> int:
-    queries, keys = heads * head_size, kv_heads * head_size
-    count = hidden * (queries + 2 * keys) + queries * hidden
-    if config["model_type"] == "qwen2" or config.get("attention_bias"):
-        count += queries + 2 * keys
-    return count + (2 * head_size if _normalises_queries(config) else 0)
-
-
-def _normalises_queries(config: Mapping[str, Any]) -> bool:
-    return str(config["model_type"]).startswith("qwen3")
-
-
-def _feed_forward(config: Mapping[str, Any], hidden: int) -> int:
-    experts = int(config.get("num_experts") or 0)
-    if experts:
-        return hidden * experts + experts * 3 * hidden * int(config["moe_intermediate_size"])
-    return 3 * hidden * int(config["intermediate_size"])

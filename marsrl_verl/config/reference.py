@@ -94,15 +94,12 @@ def find_unknown(key: str) -> UnknownKey | None:
             return None
         if not isinstance(node, dict):
             return None if node is None else UnknownKey(path, ())
-        if part in node:
-            node = node[part]
-            if isinstance(node, dict) and not node:
-                return None
-            continue
-        fields = dataclass_fields(str(node.get("_target_", "")))
-        if part in fields:
+        if part not in node:
+            names = {*map(str, node), *dataclass_fields(str(node.get("_target_", "")))}
+            return None if part in names else UnknownKey(path, tuple(sorted(names)))
+        node = node[part]
+        if node == {}:
             return None
-        return UnknownKey(path, tuple(sorted({str(name) for name in node} | set(fields))))
     return None
 
 

@@ -105,14 +105,11 @@ def note_fault(faults: dict[str, Fault], error: RowError, place: str) -> None:
 def collect(
     rows: Iterable[Row], columns: Columns, instruction: Instruction | None, *, by_look: bool = False
 ) -> Collected:
-    """Turn rows into problems and take every problem once.
+    """The problems of rows, each once.
 
-    Two rows are the same problem when their chats agree after `normalised`. Where their references
-    differ, neither can be trusted: the later rows count as bad, and the problem is left out.
-
-    Args:
-        by_look: two rows are the same problem, too, when their questions look alike (`look_alike`), whatever
-            else their chats hold.
+    Two rows are the same problem when their chats agree after `normalised`, or, `by_look`, when their
+    questions look alike (`look_alike`), whatever else the chats hold. Where their references differ, neither
+    can be trusted: the later rows count as bad, and the problem is left out.
     """
     collected = Collected()
     firsts: dict[str, SourceProblem] = {}

@@ -47,15 +47,9 @@ class Row:
 
 
 def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Row]:
-    """The rows of all files, in order.
-
-    Args:
-        paths: parquet, JSON-lines or JSON files; in JSON an array of objects.
-        columns: the columns that are wanted; those that a file lacks are left out of its rows.
-
-    Raises:
-        DataError: a file is not there, of another type, or unreadable as a whole.
-    """
+    """The rows of parquet, JSON-lines or JSON files (an array of objects), in order, with the columns that
+    are wanted as far as a file has them; DataError: one is not there, of another type, or unreadable as a
+    whole."""
     for path in paths:
         if not path.is_file():
             raise DataError(f"{path}: there is no such file.", f"Name an existing file ({_FORMATS}).")

@@ -81,12 +81,9 @@ def main(argv: Sequence[str], make_client: MakeClient | None = None) -> int:
     try:
         arguments = parse_arguments(argv)
         _prepare(arguments, make_client or _vllm_with(arguments.output / LOG))
-    except (DataError, ConfigError) as error:
+    except (DataError, ConfigError, RewardUnavailableError, ToolUnavailableError) as error:
         print(printable(error), file=sys.stderr)
-        return EXIT_WRONG_CONFIGURATION
-    except (RewardUnavailableError, ToolUnavailableError) as error:
-        print(printable(error), file=sys.stderr)
-        return 1
+        return EXIT_WRONG_CONFIGURATION if isinstance(error, (DataError, ConfigError)) else 1
     except KeyboardInterrupt:
         print("\nInterrupted; the same command goes on where this one stopped.", file=sys.stderr)
         return _INTERRUPTED
@@ -126,11 +123,11 @@ def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
         if lengths is None:
             _say("The model's tokenizer is not here: prompts were not measured.")
         selection = select_unrated(found.problems.values(), lengths)
-    elif arguments.from_answers is not None:
-        grades = _recorded_grades(arguments, config, found, facts)
     else:
-        grades = _sampled_grades(arguments, config, found, facts, make_client)
-    if not arguments.without_answers:
+        if arguments.from_answers is not None:
+            grades = _recorded_grades(arguments.from_answers, arguments, config, found, facts)
+        else:
+            grades = _sampled_grades(arguments, config, found, facts, make_client)
         selection = select(found.problems.values(), grades, arguments.rates)
     if not selection.kept:
         what = f"No problem is kept; what became of them: {dict(selection.counts)}."
@@ -240,20 +237,19 @@ def _fault_lines(faults: Mapping[str, Fault]) -> list[str]:
 
 
 def _recorded_grades(
-    arguments: Arguments, config: DictConfig, collected: Collected, facts: Facts
+    path: Path, arguments: Arguments, config: DictConfig, collected: Collected, facts: Facts
 ) -> dict[str, ProblemGrades]:
-    assert arguments.from_answers is not None
     with closing(make_grader(config)) as reward:
         grade = partial(grade_texts, reward, arguments.graders, answering_role(config))
-        recorded = read_recorded(arguments.from_answers, collected.problems, arguments.instruction, grade)
+        recorded = read_recorded(path, collected.problems, arguments.instruction, grade)
     if not recorded.grades:
         what = f"it holds no answers to any of the {len(collected.problems)} problems."
         fix = "Name the problems by the same text, or by the hash in the field `problem`."
-        raise DataError(f"{arguments.from_answers}: {what}", fix)
+        raise DataError(f"{path}: {what}", fix)
     if recorded.graded_here and all(one.ungraded for one in recorded.grades.values()):
         raise _broken(list(recorded.grades.values()), answering_role(config))
     facts.answer_settings = {
-        "recorded in": str(arguments.from_answers),
+        "recorded in": str(path),
         "settings on record": recorded.settings,
         "lines about other problems": recorded.other_problems,
         **(grader_settings(config) if recorded.graded_here else {}),
@@ -307,10 +303,9 @@ def _answer_missing(
     from marsrl_verl.verl_adapter.rollout_server.offline_engine import load_tokenizer
 
     settings, sampling, role = typed_settings(config), answer_sampling(config), answering_role(config)
-    role_sampling = sampling[role]
     print(
         f"{config.actor_rollout_ref.model.path}: {arguments.answers} answers each, temperature "
-        f"{role_sampling.temperature:g}, at most {role_sampling.max_new_tokens} tokens, "
+        f"{sampling[role].temperature:g}, at most {sampling[role].max_new_tokens} tokens, "
         f"seed {settings.run.seed}; the engine's log: {arguments.output / LOG}",
         file=terminal(),
     )
@@ -340,9 +335,8 @@ def _answer_missing(
             ),
         )
         keep = arguments.keep_responses
-        with closing(
-            sample_and_grade(requests, runner, sampling, concurrency, keep_responses=keep)
-        ) as graded:
+        graded = sample_and_grade(requests, runner, sampling, concurrency, keep_responses=keep)
+        with closing(graded):
             _record(graded, log, _Progress(len(missing)), role)
 
 

@@ -122,10 +122,9 @@ class ProblemGrades:
 
 
 class GradeLog(AbstractContextManager["GradeLog"]):
-    """An open log; one process at a time.
+    """An open log, of one process at a time: made where there is none, continued where there is one.
 
     Args:
-        path: the file; made where there is none, continued where there is one.
         settings: what the answers depend on, JSON-able values by name.
 
     Raises:
