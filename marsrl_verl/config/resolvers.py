@@ -18,7 +18,7 @@ from marsrl_verl.config.model_shapes import has_experts
 from marsrl_verl.config.models import named_adapters, named_models
 from marsrl_verl.config.node import chosen_method
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
-from marsrl_verl.config.schema import sampled_roles
+from marsrl_verl.config.schema import first_sampled_role, sampled_roles
 from marsrl_verl.core.method import Method
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.settings.declaration import UNCUT
@@ -47,9 +47,8 @@ def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int, int | None]]:
 
 
 def _sampling(marsrl: Mapping[str, Any], name: str) -> Any:
-    """Of the first role that is sampled here; where frozen policies play all, of the first one."""
-    roles = tuple(chosen_method(marsrl["algo"]).roles)
-    return marsrl["roles"][next(iter(sampled_roles(marsrl, roles)), roles[0])][name]
+    role = first_sampled_role(marsrl, tuple(chosen_method(marsrl["algo"]).roles))
+    return marsrl["roles"][role][name]
 
 
 def _shares_gpus(overlap: str, rollout_nodes: int) -> tuple[bool, bool]:
@@ -132,7 +131,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "longest_prompt": lambda marsrl: max(prompt for prompt, *_ in _limits(marsrl)),
     "longest_response": lambda marsrl: max(response for _, response, _ in _limits(marsrl)),
     "longest_sequence": lambda marsrl: max(longest_sequence(*each) for each in _limits(marsrl)),
-    # What verl's own key of a sampling setting copies.
+    # A sampling setting of the method's first role that is sampled here, which verl's own key copies.
     "sampling": _sampling,
     "adapters": named_adapters,
     "models": named_models,

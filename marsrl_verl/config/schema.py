@@ -270,6 +270,11 @@ def policy_name(role: str, named: str | None, default: str) -> str:
     return SHARED if default == DefaultPolicy.SHARED.value else role
 
 
+def first_sampled_role(marsrl: Mapping[str, Any], roles: Sequence[str]) -> str:
+    """The first of `sampled_roles`; where frozen policies play all, the first one."""
+    return next(iter(sampled_roles(marsrl, roles)), roles[0])
+
+
 def sampled_roles(marsrl: Mapping[str, Any], roles: Sequence[str]) -> list[str]:
     """Those of the roles whose tokens are sampled here, by the `marsrl` node: no frozen policy plays them."""
     frozen = {kind.value for kind in PolicyKind if not kind.trained}
