@@ -19,7 +19,6 @@ from omegaconf.errors import OmegaConfBaseException
 from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overrides, unknown_key_issue
-from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.node import (
     BY_ROLE,
@@ -34,7 +33,7 @@ from marsrl_verl.config.node import (
 )
 from marsrl_verl.config.own_files import without_effect
 from marsrl_verl.config.ray_cluster import cluster_in_sight
-from marsrl_verl.config.reference import all_keys, find_unknown, unknown_keys
+from marsrl_verl.config.reference import all_keys, find_unknown, kind_problems, unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import MarsRLConfig, RootSettings
 from marsrl_verl.config.studies import missing_studies

@@ -23,7 +23,6 @@ from marsrl_verl.settings.evaluation import EvaluationConfig
 
 SHORT = 4
 """Responses a quarter as long as they may be make the lower end of the range of hours."""
-_BETWEEN = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +47,12 @@ def run_length(config: DictConfig, rows: int | None) -> RunLength:
 
 def step_tokens(plan: BatchPlan, settings: MarsRLConfig) -> int:
     """Most tokens that the trained model generates for one step."""
-    left, total = plan.groups, 0
     lengths = {role: one.max_new_tokens for role, one in settings.roles.items()}
-    costs = [
-        (stage.group_size * sum(lengths[role] for role in own), stage.groups_per_problem)
+    return plan.most(
+        (stage, stage.group_size * sum(lengths[role] for role in own))
         for stage in plan.stages
         if (own := stage.written_by(settings.frozen_roles))
-    ]
-    for tokens, groups in sorted(costs, reverse=True):
-        count = min(left, groups * plan.problems)
-        total, left = total + count * tokens, left - count
-    return total
+    )
 
 
 def evaluation_at(settings: EvaluationConfig, tag: str) -> EvaluationConfig:
@@ -93,8 +87,8 @@ def evaluation_cost(settings: MarsRLConfig, tag: str, held_out: int, prompts: Pr
 def evaluation_tokens(settings: MarsRLConfig, held_out: int, steps: int, prompts: Prompts) -> int:
     """Most tokens of all evaluations of a run of so many steps."""
     one = settings.evaluation
-    times = {BEFORE: int(one.before), AFTER: int(one.after)}
-    times[_BETWEEN] = steps // one.every if one.every > 0 else 0
+    between = steps // one.every if one.every > 0 else 0
+    times = {BEFORE: int(one.before), AFTER: int(one.after), "step": between}
     return sum(
         count * evaluation_cost(settings, tag, held_out, prompts).tokens
         for tag, count in times.items()

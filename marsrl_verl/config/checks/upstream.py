@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.node import leaves
-from marsrl_verl.config.reference import ABSENT, at, default_of
+from marsrl_verl.config.reference import ABSENT, at, default_of, kind_problems
 from marsrl_verl.config.verl_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.settings.issues import ConfigIssue
 
