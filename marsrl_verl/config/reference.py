@@ -1,5 +1,5 @@
-"""Every key that exists (verl's tree, the fields of verl's dataclasses, our schema), and the kind of value that
-each of verl's takes.
+"""Every key that exists: verl's tree, the fields of verl's dataclasses, and our schema; and the kind of value
+that each of verl's keys takes.
 
 verl is read as text (its generated configuration and the source of its dataclasses), never imported.
 """
@@ -54,7 +54,7 @@ def reference_tree() -> dict[str, Any]:
     """The whole tree with default values: verl's generated configuration plus ours.
 
     `marsrl` has the settings and roles of every installed method; which of them the chosen one has is said by
-    its class (`schema.node_issues`).
+    its class (`node.node_issues`).
     """
     text = (verl_folder() / _GENERATED).read_text(encoding="utf-8")
     tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
