@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overrides, unknown_key_issue
-from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
+from marsrl_verl.config.locations import config_folder, group_options, verl_folder
 from marsrl_verl.config.node import (
     BY_ROLE,
     chosen_method,
@@ -214,7 +214,8 @@ def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, di
     if METHOD_KEY in named and "algo" not in named and first == config_folder():
         # A class by its name has its own defaults, not those of the preset that is usual.
         overrides = [*overrides, "~algo"]
-    search_path = [verl_search_path(), *(f"file://{folder}" for folder in others)]
+    # verl's root configuration is then `config/ppo_trainer`.
+    search_path = [f"file://{folder}" for folder in (verl_folder() / "trainer", *others)]
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(first), version_base="1.3"):
         config = compose(

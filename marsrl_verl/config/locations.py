@@ -41,11 +41,6 @@ def verl_folder() -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def verl_search_path() -> str:
-    """verl's entry in Hydra's search path; its root configuration is then `config/ppo_trainer`."""
-    return f"file://{verl_folder() / 'trainer'}"
-
-
 def group_options(folders: list[Path]) -> dict[str, list[str]]:
     """The groups of configuration folders and the options of each, sorted; a file that begins with an
     underscore is a part of others."""
