@@ -248,16 +248,9 @@ def _folders(arguments: Arguments) -> list[Path]:
 def checked_tree(
     raw: DictConfig, words: Iterable[str] = (), issues: Iterable[ConfigIssue] = ()
 ) -> dict[str, Any]:
-    """The composed tree as plain dictionaries, interpolations as written, the method's defaults filled in.
-
-    Args:
-        raw: as composed.
-        words: the command line's overrides.
-        issues: what else is wrong with it.
-
-    Raises:
-        ConfigError: keys that do not exist, whichever file brought them, and values of the wrong kind.
-    """
+    """The composed tree as plain dictionaries, interpolations as written, the method's defaults filled in;
+    ConfigError with keys that do not exist, whichever file or override (`words`) brought them, values of the
+    wrong kind, and these other issues."""
     tree: Any = OmegaConf.to_container(raw, resolve=False)
     node = tree["marsrl"]
     if not isinstance(node, dict):
