@@ -131,7 +131,7 @@ def compose_config(arguments: Arguments) -> Composed:
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
         # Before resolving: our functions in interpolations compute with these values.
         issues, warnings = _own_files(arguments, raw, choices)
-        tree = checked_tree(raw, overrides, issues)
+        tree = _checked_tree(raw, overrides, issues)
         if problems := missing_studies(tree, choices):
             raise ConfigError(problems)
         config = resolve(OmegaConf.create(tree))
@@ -245,9 +245,7 @@ def _folders(arguments: Arguments) -> list[Path]:
     return [having[-1], *(folder for folder in folders if folder != having[-1])]
 
 
-def checked_tree(
-    raw: DictConfig, words: Iterable[str] = (), issues: Iterable[ConfigIssue] = ()
-) -> dict[str, Any]:
+def _checked_tree(raw: DictConfig, words: Iterable[str], issues: Iterable[ConfigIssue]) -> dict[str, Any]:
     """The composed tree as plain dictionaries, interpolations as written, the method's defaults filled in;
     ConfigError with keys that do not exist, whichever file or override (`words`) brought them, values of the
     wrong kind, and these other issues."""
