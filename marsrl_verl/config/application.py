@@ -38,15 +38,9 @@ def main(argv: list[str], launch: Launch) -> int:
 
 
 def check_values(argv: list[str], runs_here: bool = True) -> None:
-    """Check what a command line's settings say by themselves, as before a run, without files and machine.
-
-    Args:
-        runs_here: False: on another machine. Where no cluster is named, keys alone are checked then, since
-            what that machine would pick is not known.
-
-    Raises:
-        ConfigError: with what is wrong.
-    """
+    """Checks what a command line's settings say by themselves, without files and machine, and raises
+    ConfigError. For another machine (`runs_here` False) where no cluster is named, keys alone are checked:
+    nobody knows what it would pick."""
     composed = compose_config(parse_arguments(argv))
     if runs_here or not composed.cluster_detected:
         run_checks(_context(composed, dry_run=True), VALUES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig
@@ -43,7 +43,7 @@ class BatchPlan:
     @property
     def samples(self) -> int:
         """Most responses sampled in a step."""
-        return self._most(self.stages, self.groups)
+        return self.most((stage, stage.group_size) for stage in self.stages)
 
     @property
     def trained_groups(self) -> int:
@@ -54,23 +54,19 @@ class BatchPlan:
     @property
     def trained_rows(self) -> int:
         """Most rows of the batch: responses that enter the loss in a step, or sequences of them."""
-        stages = [
-            replace(stage, group_size=stage.group_size * stage.most_rows)
-            for stage in self.stages
-            if stage.trained
-        ]
-        rows = self._most(stages, self.groups)
+        stages = [stage for stage in self.stages if stage.trained]
+        rows = self.most((stage, stage.group_size * stage.most_rows) for stage in stages)
         if self.most_trained is None:
             return rows
         widest = max((stage.most_rows for stage in stages), default=1)
         return min(rows, self.problems * self.most_trained * widest)
 
-    def _most(self, stages: Sequence[Stage], groups: int) -> int:
-        """Most responses in so many groups of these stages: those of the largest groups."""
-        total = 0
-        for stage in sorted(stages, key=lambda stage: -stage.group_size):
-            count = min(groups, self.problems * stage.groups_per_problem)
-            total, groups = total + count * stage.group_size, groups - count
+    def most(self, sizes: Iterable[tuple[Stage, int]]) -> int:
+        """The largest sum over a step's groups, where each group of a stage has this size."""
+        left, total = self.groups, 0
+        for stage, size in sorted(sizes, key=lambda each: -each[1]):
+            count = min(left, self.problems * stage.groups_per_problem)
+            total, left = total + count * size, left - count
         return total
 
     @property
@@ -139,12 +135,7 @@ def _without_frozen(stage: Stage, settings: MarsRLConfig) -> Stage:
 
 
 def optimizer_updates(pipeline: PipelineConfig, samples: int) -> int:
-    """Updates of a step that trains so many samples, at least one and at most one for each.
-
-    Args:
-        pipeline: the `marsrl.pipeline` node.
-        samples: at least 1.
-    """
+    """Updates of a step that trains so many samples (at least 1): at least one, at most one for each."""
     updates = pipeline.updates_per_step
     if pipeline.samples_per_update is not None:
         # Halves go up: Python's own rounding would send 2.5 and 3.5 to different sides.

@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from marsrl_verl.config.locations import table
 from marsrl_verl.config.reference import (
     ABSENT,
     all_keys,
@@ -32,22 +33,7 @@ METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.r
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
-
-_OPTIMIZER_STEP = "actor_rollout_ref.actor.optim.lr"
-_OTHER_NAMES = {
-    **dict.fromkeys(("lr", "learning_rate", "actor_lr"), _OPTIMIZER_STEP),
-    **dict.fromkeys(("batch_size", "train_batch_size"), "data.train_batch_size"),
-    **dict.fromkeys(("steps", "max_steps", "num_steps", "train_steps"), "trainer.total_training_steps"),
-    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs"), "trainer.total_epochs"),
-    **dict.fromkeys(("gpus", "num_gpus", "n_gpus"), "trainer.n_gpus_per_node"),
-    **dict.fromkeys(("max_tokens", "max_new_tokens"), "marsrl.roles.<role>.max_new_tokens"),
-    **dict.fromkeys(("model_path", "model_name_or_path"), "actor_rollout_ref.model.path"),
-    **dict.fromkeys(("save_steps", "save_every"), "trainer.save_freq"),
-    **dict.fromkeys(("eval_every", "eval_steps"), "marsrl.evaluation.every"),
-    **dict.fromkeys(("num_generations", "rollouts", "n"), "marsrl.algo.group_size"),
-    "temperature": "marsrl.roles.<role>.temperature",
-    "seed": "marsrl.run.seed",
-}
+_OTHER_NAMES = {name: key for key, names in table("other_names").items() for name in names}
 """Names of settings in other trainers, and the keys here; where they stand alone."""
 _SEVERAL = "Several runs: one command each, with a name=… of its own (docs/running.md, Several runs)."
 
@@ -88,11 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(argv: list[str]) -> Arguments:
-    """Split a command line into options and overrides.
-
-    Raises:
-        ConfigError: an unknown option, or a configuration folder that does not exist.
-    """
+    """Options and overrides of a command line; ConfigError: an unknown option, or no such folder."""
     found = build_parser().parse_intermixed_args(argv)
     if found.config_dir is not None and not found.config_dir.is_dir():
         fix = "Name an existing folder with YAML files, or leave the option out."
@@ -109,11 +91,7 @@ def parse_arguments(argv: list[str]) -> Arguments:
 
 
 def _searched_folders(word: str) -> list[Path]:
-    """The folders that a `hydra.searchpath=[…]` names.
-
-    Raises:
-        ConfigError: it can't be read, or names what is not there.
-    """
+    """The folders that a `hydra.searchpath=[…]` names; ConfigError: one is not there, or it can't be read."""
     example = f"Write '{_SEARCH_PATH}=[pkg://package.configs]', or file:// and a folder."
     try:
         value = OverridesParser.create().parse_override(word).value()
@@ -145,14 +123,8 @@ def _package_folder(place: str) -> Path | None:
 
 
 def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Arguments:
-    """Refuse overrides that cannot be meant, all of them in one message.
-
-    Returns the arguments with free-form entries (keyword arguments, role weights) marked as
-    additions, so that nobody has to know Hydra's `+`.
-
-    Raises:
-        ConfigError: with one problem per wrong override.
-    """
+    """The arguments with free-form entries (keyword arguments, role weights) marked as additions, so that
+    nobody has to know Hydra's `+`; ConfigError with one problem for each override that cannot be meant."""
     problems: list[ConfigIssue] = []
     accepted: list[str] = []
     if (words := arguments.overrides).count("="):

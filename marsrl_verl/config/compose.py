@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overrides, unknown_key_issue
-from marsrl_verl.config.explain import explain
-from marsrl_verl.config.kinds import kind_problems
-from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
+from marsrl_verl.config.locations import config_folder, group_options, verl_folder
 from marsrl_verl.config.node import (
     BY_ROLE,
     chosen_method,
@@ -32,16 +31,16 @@ from marsrl_verl.config.node import (
     unknown_role,
     with_defaults,
 )
-from marsrl_verl.config.own_files import WithoutEffect, without_effect
+from marsrl_verl.config.own_files import without_effect
 from marsrl_verl.config.ray_cluster import cluster_in_sight
-from marsrl_verl.config.reference import unknown_keys
+from marsrl_verl.config.reference import all_keys, find_unknown, kind_problems, unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import MarsRLConfig, RootSettings
 from marsrl_verl.config.studies import missing_studies
 from marsrl_verl.config.verl_keys import translate
 from marsrl_verl.machine import gpus
 from marsrl_verl.reporting.record import setting_of
-from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import converted, defaults, find_issues, read, without_interpolations
 
 ROOT = "marsrl"
@@ -51,6 +50,7 @@ AUTO = "auto"
 _EVALUATION = "marsrl.evaluation."
 NODE_GPUS = 8
 """GPUs of a node of the cluster presets."""
+_HELP = "Correct the setting; --help lists the groups."
 _OWN_GROUPS = (
     "algo", "reward", "model", "data", "cluster", "pipeline", "policies", "evaluation", "training",
 )  # fmt: skip
@@ -105,11 +105,8 @@ def _all_folders(arguments: Arguments) -> list[Path]:
 
 
 def compose_config(arguments: Arguments) -> Composed:
-    """Compose, check keys and types, resolve.
-
-    Raises:
-        ConfigError: anything that Hydra or OmegaConf refuses, and unknown keys anywhere.
-    """
+    """Composes, checks keys and types, resolves; ConfigError: anything that Hydra or OmegaConf refuses, and
+    unknown keys anywhere."""
     arguments = check_overrides(arguments, available_groups(arguments))
     resolvers.register()
     translated = translate(arguments.overrides, lambda: _roles(arguments), lambda: first_role(arguments))
@@ -133,8 +130,8 @@ def compose_config(arguments: Arguments) -> Composed:
             detected = True
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
         # Before resolving: our functions in interpolations compute with these values.
-        own = _own_files(arguments, raw, choices)
-        tree = checked_tree(raw, overrides, own.issues)
+        issues, warnings = _own_files(arguments, raw, choices)
+        tree = _checked_tree(raw, overrides, issues)
         if problems := missing_studies(tree, choices):
             raise ConfigError(problems)
         config = resolve(OmegaConf.create(tree))
@@ -144,7 +141,7 @@ def compose_config(arguments: Arguments) -> Composed:
         if detected and cluster_in_sight(config):
             raise ConfigError([_nobody_looked(choices["cluster"])])
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        raise ConfigError([explain(error, _OWN_GROUPS)]) from error
+        raise ConfigError([_explained(error)]) from error
     return Composed(
         config=config,
         raw=tree,
@@ -152,17 +149,19 @@ def compose_config(arguments: Arguments) -> Composed:
         cluster_detected=detected,
         verl_notes=(*translated.notes, *function_notes),
         estimator_named=translated.estimator_named,
-        warnings=tuple(own.warnings),
+        warnings=tuple(warnings),
     )
 
 
-def _own_files(arguments: Arguments, raw: DictConfig, choices: Mapping[str, str]) -> WithoutEffect:
+def _own_files(
+    arguments: Arguments, raw: DictConfig, choices: Mapping[str, str]
+) -> tuple[list[ConfigIssue], list[str]]:
     """What the user's files say that the method has nothing of."""
     tree: Any = OmegaConf.to_container(raw, resolve=False)
     node = tree["marsrl"]
     folders = [folder for folder in _all_folders(arguments) if folder != config_folder()]
     if not folders or not isinstance(node, dict):
-        return WithoutEffect()  # what is no node is refused with the other keys
+        return [], []  # what is no node is refused with the other keys
     names = [arguments.config_name, *(f"{group}/{option}" for group, option in choices.items())]
     return without_effect(folders, names, node)
 
@@ -173,11 +172,8 @@ def _roles(arguments: Arguments) -> tuple[str, ...]:
 
 
 def first_role(arguments: Arguments) -> str:
-    """The role that the method which a command line chooses asks the problems.
-
-    Raises:
-        ConfigError: a setting of the method is wrong.
-    """
+    """The role that the method which a command line chooses asks the problems; ConfigError: a setting of the
+    method is wrong."""
     node = _algo(arguments, "marsrl.algo.")
     method = chosen_method(node)
     config = read(method.Config, without_interpolations(node), "marsrl.algo")
@@ -218,7 +214,8 @@ def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, di
     if METHOD_KEY in named and "algo" not in named and first == config_folder():
         # A class by its name has its own defaults, not those of the preset that is usual.
         overrides = [*overrides, "~algo"]
-    search_path = [verl_search_path(), *(f"file://{folder}" for folder in others)]
+    # verl's root configuration is then `config/ppo_trainer`.
+    search_path = [f"file://{folder}" for folder in (verl_folder() / "trainer", *others)]
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(first), version_base="1.3"):
         config = compose(
@@ -248,19 +245,10 @@ def _folders(arguments: Arguments) -> list[Path]:
     return [having[-1], *(folder for folder in folders if folder != having[-1])]
 
 
-def checked_tree(
-    raw: DictConfig, words: Iterable[str] = (), issues: Iterable[ConfigIssue] = ()
-) -> dict[str, Any]:
-    """The composed tree as plain dictionaries, interpolations as written, the method's defaults filled in.
-
-    Args:
-        raw: as composed.
-        words: the command line's overrides.
-        issues: what else is wrong with it.
-
-    Raises:
-        ConfigError: keys that do not exist, whichever file brought them, and values of the wrong kind.
-    """
+def _checked_tree(raw: DictConfig, words: Iterable[str], issues: Iterable[ConfigIssue]) -> dict[str, Any]:
+    """The composed tree as plain dictionaries, interpolations as written, the method's defaults filled in;
+    ConfigError with keys that do not exist, whichever file or override (`words`) brought them, values of the
+    wrong kind, and these other issues."""
     tree: Any = OmegaConf.to_container(raw, resolve=False)
     node = tree["marsrl"]
     if not isinstance(node, dict):
@@ -269,16 +257,17 @@ def checked_tree(
     foreign = _named_foreign(node, words)
     tree["marsrl"] = node = with_defaults(node)
     others = {name: value for name, value in tree.items() if name != "marsrl"}
-    issues = [*issues, *(_unknown(item.key, item.siblings) for item in unknown_keys(others))]
-    issues += [
+    own = {name: tree[name] for name in RootSettings.model_fields}
+    if found := [
+        *issues,
+        *(_unknown(item.key, item.siblings) for item in unknown_keys(others)),
         *_named_roles(node, words),
         *foreign,
         *node_issues(node, kinds_only=True, unknown=_unknown),
-    ]
-    own = {name: tree[name] for name in RootSettings.model_fields}
-    issues += find_issues(RootSettings, own, "")
-    if issues := [*issues, *kind_problems(others)]:
-        raise ConfigError(issues)
+        *find_issues(RootSettings, own, ""),
+        *kind_problems(others),
+    ]:
+        raise ConfigError(found)
     return {**tree, **converted(RootSettings, own), "marsrl": converted_node(node)}
 
 
@@ -314,15 +303,14 @@ def _unknown(key: str, siblings: tuple[str, ...]) -> ConfigIssue:
 
 def _missing(config: DictConfig) -> list[ConfigIssue]:
     """Keys of ours that have no default and that nobody gave a value."""
+    what = "Nothing names a value for it."
     group = "Choose a group: reward=exact or reward=math_verify, or name a class of yours."
-    keys = sorted(f"marsrl.{name.removeprefix('marsrl.')}" for name in OmegaConf.missing_keys(config.marsrl))
-    # A tool has parts of which one is used: what it needs of them it says itself.
-    keys = [key for key in keys if not key.startswith("marsrl.tools.")]
+    names = sorted(name.removeprefix("marsrl.") for name in OmegaConf.missing_keys(config.marsrl))
     return [
-        ConfigIssue(
-            key, "Nothing names a value for it.", group if key.startswith("marsrl.reward") else "Set it."
-        )
-        for key in keys
+        ConfigIssue(f"marsrl.{name}", what, group if name.startswith("reward") else "Set it.")
+        for name in names
+        # A tool has parts of which one is used: what it needs of them it says itself.
+        if not name.startswith("tools.")
     ]
 
 
@@ -332,3 +320,40 @@ def resolve(config: DictConfig) -> DictConfig:
     resolved: DictConfig = OmegaConf.create(tree)
     OmegaConf.set_struct(resolved, True)
     return resolved
+
+
+def _explained(error: Exception) -> ConfigIssue:
+    """A readable problem for an exception of Hydra or OmegaConf."""
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    for one in chain:
+        if isinstance(one, ConfigError):
+            return one.problems[0]
+    text = "\n".join(map(str, chain))  # Hydra wraps OmegaConf's message, which names the key
+    key = _first_match(
+        text,
+        r"interpolation '\$\{([\w.]+)\}'",
+        r"full_key: ([\w.\[\]]+)",
+        r"[Oo]verrid(?:e|ing) '?([\w.]+)",
+        r"config '?([\w./]+)",
+    )
+    if key is not None and (unknown := find_unknown(key)) is not None:
+        return _unknown(unknown.key, unknown.siblings)
+    if isinstance(error, yaml.YAMLError):
+        what = f"A configuration file cannot be read: {error}"
+        return ConfigIssue("YAML", what, "Put the YAML right there.")
+    if absent := _first_match(text, r"Interpolation key '([^']+)' not found"):
+        near = did_you_mean(absent, all_keys())
+        what = f"{key or 'A setting'} takes its value from this key, and there is no such key."
+        fix = f"Did you mean ${{{near[0]}}}?" if near else "Name an existing key; --cfg job prints them all."
+        return ConfigIssue(f"${{{absent}}}", what, fix)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    options = _first_match(text, r"(?s)Available options in '[^']*':\s*(.*?)\n\S")
+    fix = f"Options: {', '.join(options.split())}." if options else _HELP
+    return ConfigIssue(key or "configuration", first, fix)
+
+
+def _first_match(text: str, *patterns: str) -> str | None:
+    found = (re.search(pattern, text) for pattern in patterns)
+    return next((one[1] for one in found if one and one[1]), None)

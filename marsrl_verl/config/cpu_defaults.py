@@ -37,7 +37,7 @@ def is_real(model: Any) -> bool:
 
 def dtype(model: Any) -> str:
     """Number format in which engine and trainer compute; the trained weights are float32 either way."""
-    return "bfloat16" if is_real(model) and has_bf16(_processor_flags()) else "float32"
+    return "bfloat16" if is_real(model) and _BF16_FLAGS & _processor_flags() else "float32"
 
 
 def param_dtype(model: Any) -> str:
@@ -48,8 +48,7 @@ def param_dtype(model: Any) -> str:
 def threads(model: Any, ranks: Any) -> str:
     """OMP_NUM_THREADS of every process: a rank's part of the processors for a real model, since engine and
     trainer take turns. Where the variable is set already it stays."""
-    own = os.environ.get("OMP_NUM_THREADS")
-    if own:
+    if own := os.environ.get("OMP_NUM_THREADS"):
         return own
     return str(max(1, processors() // max(1, int(ranks)))) if is_real(model) else "1"
 
@@ -70,31 +69,18 @@ def processors(groups: Path = Path("/sys/fs/cgroup")) -> int:
 def shares_prefixes(model: Any) -> bool:
     """Whether the prompt that a group's rows share is computed once: of a real model all of whose layers
     attend to everything, as far as that is known."""
-    config = _config(model)
+    config = hf_folder.known_config(model)
     return config is not None and is_real(model) and layer_kinds(config) == {FULL}
 
 
 def weight_bucket(model: Any) -> int:
     """MiB of the buffer in which weights travel to an engine: verl's wants each of them whole, in float32
     here."""
-    config = _config(model)
+    config = hf_folder.known_config(model)
     largest = 0 if config is None else largest_weight(config)
     if not largest:
         return _USUAL_BUCKET_MIB if is_real(model) else _SMALLEST_BUCKET_MIB
     return max(_SMALLEST_BUCKET_MIB, -(-4 * largest // (1 << 20)))
-
-
-def _config(model: Any) -> dict[str, Any] | None:
-    """The content of its `config.json`; None: it is not here."""
-    folder = None if model is None else hf_folder.local_folder(str(model))
-    if folder is None or not (folder / "config.json").is_file():
-        return None
-    return hf_folder.read_config(folder)
-
-
-def has_bf16(flags: frozenset[str]) -> bool:
-    """Whether a processor with these flags multiplies bfloat16."""
-    return bool(_BF16_FLAGS & flags)
 
 
 @lru_cache(maxsize=1)

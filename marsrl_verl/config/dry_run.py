@@ -11,19 +11,19 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.lengths import prompt_budgets
 from marsrl_verl.config.compose import Composed
-from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.memory import GIB, USABLE, assumptions, estimate_memory, model_shapes
-from marsrl_verl.config.policy_plan import policy_rows
+from marsrl_verl.config.models import adapters, models, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
+from marsrl_verl.config.run_cost import evaluation_cost
 from marsrl_verl.config.run_plan import whole_run
-from marsrl_verl.core.method import Method
+from marsrl_verl.config.training_memory import adapter_parameters
+from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.core.request import segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.reporting.record import recorded
@@ -61,9 +61,8 @@ def report(ctx: Context, composed: Composed) -> str:
     if ctx.notes:
         sections.append(["Not checked here", *(f"  {note}" for note in ctx.notes)])
     text = "\n\n".join("\n".join(map(_wrapped, section)) for section in sections if section)
-    return (
-        f"{text}\n\nResolved configuration: {path}"  # the last line, whole, for those who read it by program
-    )
+    # The last line, whole, for those who read it by program.
+    return f"{text}\n\nResolved configuration: {path}"
 
 
 def _wrapped(line: str) -> str:
@@ -99,35 +98,22 @@ def write_resolved(config: DictConfig) -> Path:
 def _head(ctx: Context, composed: Composed) -> list[str]:
     chosen = " ".join(f"{group}={option}" for group, option in composed.choices.items())
     detected = " (cluster picked from the machine)" if composed.cluster_detected else ""
+    meaning = (ctx.method.__doc__ or ctx.method.__name__).strip().splitlines()[0].rstrip(".")
+    scored: dict[str, list[str]] = {}
+    for role, spec in ctx.settings.reward.items():
+        scored.setdefault(spec.target, []).append(role)
     return [
         f"Plan of run {ctx.settings.run.name!r}: nothing is started.",
-        *(["  evaluates alone (trainer.val_only)"] if _alone(ctx) else []),
+        *(["  evaluates alone (trainer.val_only)"] if ctx.config.trainer.val_only else []),
         *textwrap.wrap(chosen + detected, WIDTH, initial_indent="  ", subsequent_indent="  "),
         *(f"  {line}" for line in composed.verl_notes),
-        f"  method {ctx.settings.algo.name}: {_first_line(ctx.method)}",
+        f"  method {ctx.settings.algo.name}: {meaning}",
         f"  model {ctx.get('actor_rollout_ref.model.path')}",
         f"  prompts {ctx.settings.prompts.target}",
-        *_rewards(ctx),
+        *(f"  reward {target} ({', '.join(roles)})" for target, roles in scored.items()),
         *(f"  tool {name}: {one.target}" for name, one in ctx.settings.tools.items()),
         f"  output {ctx.settings.run.output_dir}",
     ]
-
-
-def _first_line(method: type[Method]) -> str:
-    """What its docstring says first."""
-    return (method.__doc__ or method.__name__).strip().splitlines()[0].rstrip(".")
-
-
-def _alone(ctx: Context) -> bool:
-    return bool(ctx.config.trainer.val_only)
-
-
-def _rewards(ctx: Context) -> list[str]:
-    """The reward classes; roles with the same one share a line."""
-    roles: dict[str, list[str]] = {}
-    for role, spec in ctx.settings.reward.items():
-        roles.setdefault(spec.target, []).append(role)
-    return [f"  reward {target} ({', '.join(names)})" for target, names in roles.items()]
 
 
 def _stages(plan: BatchPlan, frozen: Collection[str]) -> list[str]:
@@ -148,10 +134,6 @@ def _stages(plan: BatchPlan, frozen: Collection[str]) -> list[str]:
     elif len(plan.stages) > 1:
         lines.append(f"  sequential: {plan.rounds} generation rounds per step, one per stage")
     return lines
-
-
-def _per_group(plan: BatchPlan) -> str:
-    return " or ".join(str(size) for size in dict.fromkeys(stage.group_size for stage in plan.stages))
 
 
 def _segments(ctx: Context) -> list[str]:
@@ -175,12 +157,11 @@ def _overlap(ctx: Context) -> list[str]:
     lines = []
     if ctx.settings.pipeline.overlap is Overlap.ONE_STEP:
         mode = ctx.settings.off_policy.mode
-        lines.append(
-            "  overlap: the round of step t+1 is decoded while step t trains, with the weights after step t-1"
-        )
-        lines.append(
-            f"  from step 2 on every token is at least one version old: marsrl.off_policy.mode={mode}"
-        )
+        lines += [
+            "  overlap: the round of step t+1 is decoded while step t trains, with the weights after "
+            "step t-1",
+            f"  from step 2 on every token is at least one version old: marsrl.off_policy.mode={mode}",
+        ]
         if mode is OffPolicyMode.POIS:
             lines.append("  ! pois: a ratio of 1 for each of them, whoever sampled it; tis corrects that")
     rollout = ctx.config.actor_rollout_ref.rollout
@@ -196,30 +177,42 @@ def _overlap(ctx: Context) -> list[str]:
 
 def _policies(ctx: Context) -> list[str]:
     """Whose weights are trained, where roles do not share the model's own."""
-    rows = policy_rows(ctx)
-    if not rows:
+    rollout, model = ctx.config.actor_rollout_ref.rollout, ctx.config.actor_rollout_ref.model
+    adapted, begun, shapes = adapters(rollout), models(rollout), model_shapes(ctx.config)
+    if adapted:
+        each = f"{adapter_parameters(ctx.config, shapes[0]) // len(adapted):,}" if shapes else "?"
+        begun = dict.fromkeys(adapted, f"rank {model.lora_rank} on {model.path}")
+        counts = [each] * len(adapted)
+    elif several_models(rollout):
+        counts = [f"{shape.parameters:,}" for shape in shapes] or ["?"] * len(begun)
+    else:
         return []
+    kind = PolicyKind.LORA if adapted else PolicyKind.MODEL
+    rows: list[Row] = [("policy", "kind", "roles", "parameters", "begins as")]
+    for (name, begins), count in zip(begun.items(), counts, strict=True):
+        roles = [role for role in ctx.settings.roles if ctx.settings.policy_of(role) == name]
+        rows.append((name, kind.value, ", ".join(roles), count, begins))
     lines = ["Policies", *_table(rows)]
-    if ctx.on_cpu and adapters(ctx.config.actor_rollout_ref.rollout):
+    if ctx.on_cpu and adapted:
         lines.append("  ! on a processor vLLM decodes adapters many times slower than the model itself")
     return lines
 
 
 def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
-    padding = plan.padded_rows - plan.trained_rows
+    padding, ranks = plan.padded_rows - plan.trained_rows, plan.ranks
     tokens = int(config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu)
     micro = f"{tokens:,} tokens" if plan.micro_batch_rows is None else f"{plan.micro_batch_rows} rows"
     unit = "ranks x updates" if plan.micro_batch_rows is None else "ranks x updates x micro-batch"
     budget = f"  (marsrl.pipeline.step_prompt_budget = {plan.prompt_budget})" if plan.prompt_budget else ""
-    each = plan.samples_per_update
+    each, sizes = plan.samples_per_update, dict.fromkeys(stage.group_size for stage in plan.stages)
     updates = f"{plan.updates}" if each is None else f"{plan.updates:,} at most, one for {each:,} responses"
     facts = (
         ("new problems", f"{plan.problems:,}"),
         ("groups, at most", f"{plan.groups:,}{budget}"),
-        ("responses, at most", f"{plan.samples:,}  ({_per_group(plan)} per group)"),
+        ("responses, at most", f"{plan.samples:,}  ({' or '.join(map(str, sizes))} per group)"),
         ("trained, at most", f"{plan.trained_rows:,}  (groups whose rewards differ)"),
         ("optimizer updates", updates),
-        ("ranks", f"{plan.ranks}  ({plan.world_size} in all, {plan.sequence_parallel} per sequence)"),
+        ("ranks", f"{ranks}  ({plan.world_size} in all, {plan.sequence_parallel} per sequence)"),
         (
             "mini-batch",
             f"{plan.rows_per_update:,} per update = {plan.ranks} x {plan.rows_per_rank:,} per rank",
@@ -240,7 +233,7 @@ def _evaluations(ctx: Context) -> list[str]:
         (one.after, AFTER, "after the last step"),
     )
     chosen = [(tag, when) for enabled, tag, when in times if enabled]
-    if _alone(ctx):
+    if ctx.config.trainer.val_only:
         chosen = [(ALONE, "alone")]
     if not chosen:
         return ["Evaluation: none"]
@@ -278,6 +271,8 @@ def _memory(ctx: Context) -> list[str]:
     if not shapes:
         what = "not estimated: the model is not here and not in the table of known sizes"
         return [f"Memory per {place}", f"  {what}"]
+    gpu = float(ctx.get("marsrl.hardware.gpu_gib"))
+    planned = f"of {USABLE * gpu:.1f} that may be planned ({USABLE:.0%} of {gpu:g})"
     estimate = estimate_memory(ctx.config, *shapes)
     of = f"of {len(shapes)} models" if len(shapes) > 1 else ""
     parameters = f"{of}: {_count(estimate.parameters)} parameters".removeprefix(": ")
@@ -296,7 +291,7 @@ def _memory(ctx: Context) -> list[str]:
         ("head", update.head, "with logits, before the layers"),
         *([("optimizer's step", update.step, "after these")] if update.step else []),
         *([("processes", estimate.processes, "contexts, NCCL, sleeping engine")] if not ctx.on_cpu else []),
-        ("peak while training", estimate.training, "" if ctx.on_cpu else _of_the_gpu(ctx)),
+        ("peak while training", estimate.training, "" if ctx.on_cpu else planned),
         ("weights (engine)", estimate.engine_weights, of),
         ("KV cache", estimate.kv_cache, cache),
         ("peak while decoding", estimate.decoding, ""),
@@ -308,11 +303,6 @@ def _memory(ctx: Context) -> list[str]:
     rows: list[Row] = [(name, _gib(size), note) for name, size, note in sizes]
     lines = [f"Memory per {place}, estimated", *_table(rows)]
     return lines + [f"  assumed: {line}" for line in assumptions(ctx.config, estimate)]
-
-
-def _of_the_gpu(ctx: Context) -> str:
-    size = float(ctx.get("marsrl.hardware.gpu_gib"))
-    return f"of {USABLE * size:.1f} that may be planned ({USABLE:.0%} of {size:g})"
 
 
 def _files(ctx: Context, plan: BatchPlan) -> list[str]:

@@ -52,11 +52,8 @@ def has_weights(folder: Path) -> bool:
 
 
 def tensor_names(folder: Path) -> list[str]:
-    """Names of the folder's weights; empty where they are not in safetensors' format.
-
-    Raises:
-        ValueError: a file can't be read.
-    """
+    """Names of the folder's weights; empty where they are not in safetensors' format, ValueError where a file
+    can't be read."""
     names: list[str] = []
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
@@ -89,15 +86,17 @@ def _tokens(path: Path) -> Any:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` of a folder.
-
-    Raises:
-        ValueError: it is no JSON object.
-    """
+    """`config.json` of a folder; ValueError: it is no JSON object."""
     found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not isinstance(found, dict):
         raise ValueError(f"config.json holds {type(found).__name__}, expected an object")
     return found
+
+
+def known_config(model: Any) -> dict[str, Any] | None:
+    """`config.json` of a model by its folder or hub id, as `read_config`; None where it is not here."""
+    folder = None if model is None else local_folder(str(model))
+    return read_config(folder) if folder is not None and (folder / "config.json").is_file() else None
 
 
 def chat_template(folder: Path) -> str | None:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import importlib.util
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.version import REQUIRED_VERL
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def table(name: str) -> Any:
+    """The content of one of our tables (`config/tables`)."""
+    path = Path(__file__).parent / "tables" / f"{name}.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def config_folder() -> Path:
@@ -24,11 +33,7 @@ def config_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def verl_folder() -> Path:
-    """The folder of the installed verl package.
-
-    Raises:
-        ConfigError: verl is not installed.
-    """
+    """The folder of the installed verl package; ConfigError: it is not installed."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         what = "The package verl is not installed in this environment."
@@ -36,16 +41,9 @@ def verl_folder() -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def verl_search_path() -> str:
-    """verl's entry in Hydra's search path; its root configuration is then `config/ppo_trainer`."""
-    return f"file://{verl_folder() / 'trainer'}"
-
-
 def group_options(folders: list[Path]) -> dict[str, list[str]]:
-    """The groups of the given configuration folders and the options of each, sorted.
-
-    Files that begin with an underscore are parts of others, not options.
-    """
+    """The groups of configuration folders and the options of each, sorted; a file that begins with an
+    underscore is a part of others."""
     options: dict[str, set[str]] = {}
     for folder in folders:
         for group in sorted(path for path in folder.iterdir() if path.is_dir()):

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config import hf_folder
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
-from marsrl_verl.config.models import models, several_models
+from marsrl_verl.config.models import adapters, models, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.training_memory import (
     ADAM_STATES,
@@ -133,26 +132,15 @@ class MemoryEstimate:
 def model_shapes(config: DictConfig) -> list[ModelShape]:
     """Sizes of the models that are trained, in the order of their policies; none where one is not known."""
     rollout, path = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
-    found = [_shape(str(one)) for one in (models(rollout).values() if several_models(rollout) else [path])]
+    paths = [str(one) for one in (models(rollout).values() if several_models(rollout) else [path])]
+    found = [shape_from_config(hf_folder.known_config(one) or PUBLISHED.get(one, {})) for one in paths]
     known = [shape for shape in found if shape is not None]
     return known if len(known) == len(found) else []
 
 
-def _shape(path: str) -> ModelShape | None:
-    """Sizes of a model: from its folder, or from the table of the presets."""
-    folder = hf_folder.local_folder(path)
-    if folder is not None and (folder / "config.json").is_file():
-        return shape_from_config(hf_folder.read_config(folder))
-    known = PUBLISHED.get(path)
-    return shape_from_config(known) if known is not None else None
-
-
 def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:
-    """The estimate for a checked configuration.
-
-    Args:
-        shapes: of each model that is trained, in the order of `config.models.models`; one with adapters.
-    """
+    """The estimate for a checked configuration and the models that are trained, in the order of
+    `config.models.models`; with adapters it is one."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     fsdp, numbers = actor.fsdp_config, Numbers(config)
     gpus, apart = world_size(config), own_pool_gpus(rollout) > 0
@@ -230,21 +218,13 @@ def _update(config: DictConfig, shapes: Sequence[ModelShape]) -> TrainingMemory:
 
 
 def _process(talks: bool) -> int:
-    """Bytes of a GPU that a process takes beside its tensors.
-
-    Args:
-        talks: to other GPUs.
-    """
+    """Bytes of a GPU that a process takes beside its tensors; more where it talks to other GPUs."""
     return int((CONTEXT_GIB + NCCL_GIB * talks) * GIB)
 
 
 def _host_bytes(fsdp: DictConfig, master: int, shard: int, trained: int) -> int:
-    """Bytes of a rank's training state that lie in main memory.
-
-    Args:
-        shard: its parameters.
-        trained: those of them that have gradients and moments.
-    """
+    """Bytes of a rank's training state in main memory: of its shard of parameters, of which those that are
+    trained have gradients and moments."""
     if fsdp.offload_policy:
         return master * (shard + trained * (1 + ADAM_STATES))
     weights, moments = int(bool(fsdp.param_offload)), ADAM_STATES * int(bool(fsdp.optimizer_offload))

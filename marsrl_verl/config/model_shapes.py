@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.config import hf_folder
+from marsrl_verl.config.locations import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +37,7 @@ class ModelShape:
     them has r times as many parameters."""
 
 
-_NAMES = (
-    "model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "intermediate_size", "vocab_size", "tie_word_embeddings", "moe_intermediate_size",
-    "num_experts", "num_experts_per_tok",
-)  # fmt: skip
-_VALUES: dict[str, tuple[Any, ...]] = {
-    "Qwen/Qwen3-30B-A3B-Thinking-2507": (
-        "qwen3_moe", 48, 2048, 32, 4, 128, 6144, 151936, False, 768, 128, 8
-    ),
-    "Qwen/Qwen3-4B-Thinking-2507": ("qwen3", 36, 2560, 32, 8, 128, 9728, 151936, True),
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": ("qwen2", 28, 1536, 12, 2, None, 8960, 151936, False),
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": ("qwen2", 28, 3584, 28, 4, None, 18944, 152064, False),
-    "Qwen/Qwen2.5-7B-Instruct": ("qwen2", 28, 3584, 28, 4, None, 18944, 152064, False),
-    "Qwen/Qwen2.5-Math-7B": ("qwen2", 28, 3584, 28, 4, None, 18944, 152064, False),
-    "meta-llama/Llama-3.2-1B-Instruct": ("llama", 16, 2048, 32, 8, 64, 8192, 128256, True),
-    "meta-llama/Meta-Llama-3-8B-Instruct": ("llama", 32, 4096, 32, 8, None, 14336, 128256, False),
-    "meta-llama/Llama-3.1-8B-Instruct": ("llama", 32, 4096, 32, 8, None, 14336, 128256, False),
-}  # fmt: skip
-PUBLISHED = {model: dict(zip(_NAMES, values, strict=False)) for model, values in _VALUES.items()}
+PUBLISHED: dict[str, dict[str, Any]] = table("published_models")
 """What the `config.json` of the models that our presets name says, for plans made where the model is not."""
 
 _KNOWN_TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
@@ -69,11 +52,13 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
     heads = int(config["num_attention_heads"])
     kv_heads = int(config.get("num_key_value_heads") or heads)
     head_size = int(config.get("head_dim") or hidden // heads)
+    queries, keys = heads * head_size, kv_heads * head_size
+    biased, norms = kind == "qwen2" or bool(config.get("attention_bias")), kind in ("qwen3", "qwen3_moe")
+    attention = 2 * hidden * (queries + keys) + (queries + 2 * keys) * biased + 2 * head_size * norms
     vocabulary, experts = int(config["vocab_size"]), int(config.get("num_experts") or 0)
-    layer = (
-        _attention(config, hidden, heads, kv_heads, head_size) + _feed_forward(config, hidden) + 2 * hidden
-    )
-    embeddings = vocabulary * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    wide = int(config["moe_intermediate_size" if experts else "intermediate_size"])
+    feed_forward = 3 * hidden * wide * max(1, experts) + hidden * experts
+    layer, tied = attention + feed_forward + 2 * hidden, bool(config.get("tie_word_embeddings"))
     return ModelShape(
         layers=layers,
         hidden=hidden,
@@ -81,23 +66,19 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
         kv_heads=kv_heads,
         head_size=head_size,
         vocabulary=vocabulary,
-        parameters=embeddings + layers * layer + hidden,
+        parameters=vocabulary * hidden * (1 if tied else 2) + layers * layer + hidden,
         layer_parameters=layer,
-        feed_forward=int(config["moe_intermediate_size" if experts else "intermediate_size"]),
+        feed_forward=wide,
         # transformers' own number where the file says none.
         experts_per_token=int(config.get("num_experts_per_tok") or 8) if experts else 0,
-        query_norms=_normalises_queries(config),
-        tied=bool(config.get("tie_word_embeddings")),
-        linear_ends=4 * hidden
-        + 2 * head_size * (heads + kv_heads)
-        + (0 if experts else 3 * (hidden + int(config["intermediate_size"]))),
+        query_norms=norms,
+        tied=tied,
+        linear_ends=4 * hidden + 2 * (queries + keys) + (0 if experts else 3 * (hidden + wide)),
     )
 
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names of the number of a layer's experts in configurations."""
-
-
 _EXPERTS_IN_NAME = re.compile(r"-A\d+(\.\d+)?B\b|mixtral|\bmoe\b", re.IGNORECASE)
 """In names of models on a hub: `Qwen3-30B-A3B` has 3B active parameters."""
 
@@ -105,21 +86,16 @@ _EXPERTS_IN_NAME = re.compile(r"-A\d+(\.\d+)?B\b|mixtral|\bmoe\b", re.IGNORECASE
 def has_experts(model: Any) -> bool:
     """Whether a model, by its folder or its name on a hub, has layers of experts: by its `config.json`, and
     by its name where it is not here. A configuration that can't be read is reported elsewhere."""
-    folder = None if model is None else hf_folder.local_folder(str(model))
-    if folder is None or not (folder / "config.json").is_file():
-        return hf_folder.is_hub_id(str(model)) and bool(_EXPERTS_IN_NAME.search(str(model)))
     try:
-        configs = _configs(hf_folder.read_config(folder))
+        config = hf_folder.known_config(model)
     except ValueError:
         return False
-    counts = [node.get(name) for node in configs for name in _EXPERTS]
+    if config is None:
+        return hf_folder.is_hub_id(str(model)) and bool(_EXPERTS_IN_NAME.search(str(model)))
+    # A model of texts and images has its text model's apart.
+    nodes = [node for node in (config, config.get("text_config")) if isinstance(node, Mapping)]
+    counts = [node.get(name) for node in nodes for name in _EXPERTS]
     return any(isinstance(count, int) and count > 1 for count in counts)
-
-
-def _configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A model's, and of one of texts and images the text model's."""
-    text = config.get("text_config")
-    return [config, text] if isinstance(text, Mapping) else [config]
 
 
 def largest_weight(config: Mapping[str, Any]) -> int:
@@ -132,22 +108,3 @@ def largest_weight(config: Mapping[str, Any]) -> int:
     wide = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 0)
     others = (int(config.get(name) or 0) for name in ("vocab_size", "intermediate_size"))
     return int(config.get("hidden_size") or 0) * max(experts * 2 * wide, *others)
-
-
-def _attention(config: Mapping[str, Any], hidden: int, heads: int, kv_heads: int, head_size: int) -> int:
-    queries, keys = heads * head_size, kv_heads * head_size
-    count = hidden * (queries + 2 * keys) + queries * hidden
-    if config["model_type"] == "qwen2" or config.get("attention_bias"):
-        count += queries + 2 * keys
-    return count + (2 * head_size if _normalises_queries(config) else 0)
-
-
-def _normalises_queries(config: Mapping[str, Any]) -> bool:
-    return str(config["model_type"]).startswith("qwen3")
-
-
-def _feed_forward(config: Mapping[str, Any], hidden: int) -> int:
-    experts = int(config.get("num_experts") or 0)
-    if experts:
-        return hidden * experts + experts * 3 * hidden * int(config["moe_intermediate_size"])
-    return 3 * hidden * int(config["intermediate_size"])

@@ -1,8 +1,8 @@
-"""Which policies are models of their own, and what each of them is built from.
+"""Which policies are LoRA adapters on the frozen model, and which are models of their own.
 
-Without adapters (`actor_rollout_ref.model.lora_rank` = 0) every policy that is trained has all weights to
-itself. Trainer and engines are told by `actor_rollout_ref.rollout.custom`, verl's place for what it hands on
-as it is.
+With `actor_rollout_ref.model.lora_rank` above 0 every policy that is trained is an adapter, otherwise each
+has all weights to itself. Trainer and engines are told by `actor_rollout_ref.rollout.custom`, verl's place
+for what it hands on as it is.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.config.schema import policy_name
 from marsrl_verl.core.policy import PolicyKind
 
-KEY, NUMBER = "models", "model_number"
+_MODELS, _NUMBER = "models", "model_number"
 _SHARE = "gpu_memory_utilization"
 
 
-def models(rollout: Any) -> dict[str, str]:
-    """Folder or hub id of the model that each policy begins as, sorted by policy; none with adapters.
+def adapters(rollout: Any) -> tuple[str, ...]:
+    """Names of the adapters, sorted, by `actor_rollout_ref.rollout`; none where all weights are trained."""
+    return tuple((rollout.get("custom") or {}).get("adapters") or ())
 
-    Args:
-        rollout: `actor_rollout_ref.rollout`, as verl hands it on.
-    """
-    custom = rollout.get("custom") or {}
-    return {str(name): str(path) for name, path in (custom.get(KEY) or {}).items()}
+
+def models(rollout: Any) -> dict[str, str]:
+    """Folder or hub id of the model that each policy begins as, sorted by policy; none with adapters."""
+    named = (rollout.get("custom") or {}).get(_MODELS) or {}
+    return {str(name): str(path) for name, path in named.items()}
 
 
 def several_models(rollout: Any) -> bool:
@@ -35,23 +36,24 @@ def several_models(rollout: Any) -> bool:
     return len(models(rollout)) > 1
 
 
-def named_models(lora_rank: int, path: str, marsrl: Mapping[str, Any]) -> dict[str, str]:
-    """The policies of a `marsrl` node that are models of their own, with what they begin as.
+def named_adapters(lora_rank: int, marsrl: Mapping[str, Any]) -> list[str]:
+    """The policies of a `marsrl` node that have an adapter; none with rank 0."""
+    return _named(marsrl, PolicyKind.LORA) if int(lora_rank) > 0 else []
 
-    Args:
-        lora_rank: above 0 none is.
-        path: `actor_rollout_ref.model.path`, where a policy names no other.
-    """
-    if int(lora_rank) > 0:
-        return {}
+
+def named_models(lora_rank: int, path: str, marsrl: Mapping[str, Any]) -> dict[str, str]:
+    """The policies of a `marsrl` node that are models of their own, with what they begin as: `path` where
+    they name no other. None with a rank above 0."""
+    names = [] if int(lora_rank) > 0 else _named(marsrl, PolicyKind.MODEL)
+    own = {name: marsrl["policies"].get(name, {}).get("model") or {} for name in names}
+    return {name: str(model.get("path") or path) for name, model in own.items()}
+
+
+def _named(marsrl: Mapping[str, Any], kind: PolicyKind) -> list[str]:
+    """The policies that roles name, sorted: those of this kind, and those of which no kind is said."""
     default, roles, policies = marsrl["default_policy"], marsrl["roles"], marsrl["policies"]
     named = {policy_name(role, one.get("policy"), default) for role, one in roles.items()}
-    found = {}
-    for name in sorted(named):
-        one = policies.get(name, {})
-        if one.get("kind") in (None, PolicyKind.MODEL.value):
-            found[name] = str((one.get("model") or {}).get("path") or path)
-    return found
+    return sorted(name for name in named if policies.get(name, {}).get("kind") in (None, kind.value))
 
 
 def part_of(actor_rollout_ref: DictConfig, policy: str) -> DictConfig:
@@ -66,33 +68,24 @@ def part_of(actor_rollout_ref: DictConfig, policy: str) -> DictConfig:
         model.hf_config_path = None
         model.path = paths[policy]
     rollout[_SHARE] = float(rollout[_SHARE]) / len(paths)
-    rollout.custom[KEY] = {policy: paths[policy]}
-    rollout.custom[NUMBER] = list(paths).index(policy)
+    rollout.custom[_MODELS] = {policy: paths[policy]}
+    rollout.custom[_NUMBER] = list(paths).index(policy)
     OmegaConf.set_struct(part, True)
     return part
 
 
 def model_number(rollout: Any) -> int:
     """Which of several models an engine has (`part_of`); 0 where there is one."""
-    return int((rollout.get("custom") or {}).get(NUMBER) or 0)
+    return int((rollout.get("custom") or {}).get(_NUMBER) or 0)
 
 
 def engine_ranks(rollout: Any) -> int:
-    """GPUs of one engine.
-
-    Args:
-        rollout: verl's node, or its dataclass.
-    """
-    sizes = (rollout.tensor_model_parallel_size, rollout.data_parallel_size)
-    return int(sizes[0]) * int(sizes[1]) * int(rollout.pipeline_model_parallel_size)
+    """GPUs of one engine, by verl's node or its dataclass."""
+    tensor, data = int(rollout.tensor_model_parallel_size), int(rollout.data_parallel_size)
+    return tensor * data * int(rollout.pipeline_model_parallel_size)
 
 
 def first_replica(number: int, world_size: int, ranks: int) -> int:
-    """The number of the first engine of one of several models, all of which have engines on all GPUs.
-
-    Args:
-        number: which of the models.
-        world_size: ranks that train.
-        ranks: of one engine.
-    """
+    """The number of the first engine of a model, one of several that all have engines, of so many ranks each,
+    on the `world_size` GPUs that train."""
     return number * (world_size // ranks)

@@ -30,16 +30,14 @@ UnknownKey = Callable[[str, tuple[str, ...]], ConfigIssue]
 def node_issues(
     node: dict[str, Any], *, kinds_only: bool = False, unknown: UnknownKey | None = None
 ) -> list[ConfigIssue]:
-    """What is wrong with the `marsrl` node, `marsrl.algo` by the class of its method.
+    """Problems of the `marsrl` node, `marsrl.algo` by the class of its method; interpolations are not looked
+    at.
 
     Args:
-        node: plain values; interpolations are not looked at.
         kinds_only: only unknown keys and values of the wrong kind.
         unknown: the message for a key that does not exist.
     """
-    algo: Any = node.get("algo")
-    rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig(), **_without_tools(node)}
-    issues = find_issues(MarsRLConfig, rest, "marsrl", kinds_only=kinds_only, unknown=unknown)
+    issues = find_issues(MarsRLConfig, _shared(node), "marsrl", kinds_only=kinds_only, unknown=unknown)
     for name, entry in _tools(node).items():
         try:
             kind: type[Settings] = tool_config(name, entry)
@@ -49,25 +47,26 @@ def node_issues(
         key = f"marsrl.tools.{name}"
         issues += find_issues(kind, dict(entry), key, kinds_only=kinds_only, unknown=unknown)
     try:
-        cls = chosen_method(algo)
+        cls = chosen_method(node.get("algo"))
     except ConfigError as error:
         return [*error.problems, *issues]
-    issues += [issue for name in BY_ROLE for issue in _role_issues(name, node.get(name), tuple(cls.roles))]
+    roles = tuple(cls.roles)
+    issues += [
+        unknown_role(f"marsrl.{name}.{role}", str(role), roles)
+        for name in BY_ROLE
+        if isinstance(entries := node.get(name), Mapping)
+        for role in entries
+        if role not in (*roles, DEFAULT)
+    ]
 
     def not_of_method(key: str, siblings: tuple[str, ...]) -> ConfigIssue:
         issue = (unknown or unknown_key)(key, siblings)
         return other_methods_setting(key, node) if _having(key) else issue
 
-    return [
-        *issues,
-        *(
-            issue
-            for name, kind in method_nodes(cls).items()
-            for issue in find_issues(
-                kind, node.get(name, {}), f"marsrl.{name}", kinds_only=kinds_only, unknown=not_of_method
-            )
-        ),
-    ]
+    for name, kind in method_nodes(cls).items():
+        key, own = f"marsrl.{name}", node.get(name, {})
+        issues += find_issues(kind, own, key, kinds_only=kinds_only, unknown=not_of_method)
+    return issues
 
 
 def other_methods_setting(key: str, node: Mapping[str, Any], value: Any = NO_VALUE) -> ConfigIssue:
@@ -102,22 +101,13 @@ def _tools(node: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _without_tools(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What is no entry of `marsrl.tools` at all. (A target that is not resolved yet says nothing.)"""
+def _shared(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The node without the settings of method and tools: of `marsrl.tools` with what is no entry at all. (A
+    target that is not resolved yet says nothing.)"""
     tools = node.get("tools", {})
-    if not isinstance(tools, Mapping):
-        return {"tools": tools}
-    return {"tools": {name: one for name, one in tools.items() if not isinstance(one, Mapping)}}
-
-
-def _role_issues(name: str, node: Any, roles: tuple[str, ...]) -> list[ConfigIssue]:
-    """Entries of roles that the method does not have."""
-    entries = node if isinstance(node, Mapping) else {}
-    return [
-        unknown_role(f"marsrl.{name}.{role}", str(role), roles)
-        for role in entries
-        if role not in (*roles, DEFAULT)
-    ]
+    if isinstance(tools, Mapping):
+        tools = {name: one for name, one in tools.items() if not isinstance(one, Mapping)}
+    return {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig(), "tools": tools}
 
 
 def unknown_role(key: str, role: str, roles: tuple[str, ...]) -> ConfigIssue:
@@ -171,23 +161,21 @@ def foreign_settings(method: type[Method]) -> dict[str, Any]:
     others = [other for other in installed_classes() if other is not method]
     for name, least in (("evaluation", 1), ("algo", 2)):
         kind = method_nodes(method)[name]
-        own = {*_flat(defaults(kind)), *kind.model_fields}
-        theirs = [_flat(defaults(method_nodes(other)[name])) for other in others]
+        own = {*dict(leaves(defaults(kind))), *kind.model_fields}
+        theirs = [dict(leaves(defaults(method_nodes(other)[name]))) for other in others]
         having = Counter(key for settings in theirs for key in settings if key not in own)
         values = {key: value for settings in reversed(theirs) for key, value in settings.items()}
         found |= {f"marsrl.{name}.{key}": values[key] for key, count in having.items() if count >= least}
     return found
 
 
-def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The node's values by dotted keys."""
-    found: dict[str, Any] = {}
-    for name, value in node.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
+def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested dictionaries by its dotted key, which `key` begins."""
+    if isinstance(node, dict) and (node or not key):
+        for name, value in node.items():
+            yield from leaves(value, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, node
 
 
 def dropped_settings(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +183,7 @@ def dropped_settings(node: Mapping[str, Any]) -> dict[str, Any]:
     method = chosen_method(node["algo"])
     nodes = {name: node.get(name) for name in method_nodes(method)}
     foreign = foreign_settings(method)
-    return {key: value for key, value in _flat(nodes, "marsrl.").items() if key in foreign}
+    return {key: value for key, value in leaves(nodes, "marsrl") if key in foreign}
 
 
 def _without(node: dict[str, Any], keys: Collection[str], prefix: str) -> dict[str, Any]:
@@ -239,18 +227,12 @@ def _having(key: str) -> list[str]:
     return [
         method.Config.model_fields["name"].default
         for method in installed_classes()
-        if any(
-            one == name or one.startswith(f"{name}.") for one in _flat(defaults(method_nodes(method)[node]))
-        )
+        if any(f"{one}.".startswith(f"{name}.") for one, _ in leaves(defaults(method_nodes(method)[node])))
     ]
 
 
 def chosen_method(algo: Any) -> type[Method]:
-    """The class of the method that a `marsrl.algo` node names.
-
-    Raises:
-        ConfigError: it names none, or none that can be had.
-    """
+    """The class of the method that a `marsrl.algo` node names; ConfigError: none, or none that can be had."""
     name = algo.get("name") if isinstance(algo, Mapping) else None
     if name is None:
         fix = f"Choose algo=…, or set {METHOD_KEY} to an installed method or package.module:Class."
@@ -266,21 +248,15 @@ def converted_node(node: dict[str, Any]) -> dict[str, Any]:
     if tools := _tools(node):
         ours = {name: converted(tool_config(name, one), dict(one)) for name, one in tools.items()}
         own["tools"] = {**node["tools"], **ours}
-    rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig(), **_without_tools(node)}
-    return {**converted(MarsRLConfig, rest), **own}
+    return {**converted(MarsRLConfig, _shared(node)), **own}
 
 
 def read_settings(node: dict[str, Any]) -> MarsRLConfig:
-    """The `marsrl` node of a resolved configuration, typed.
-
-    Raises:
-        ConfigError: with everything that is wrong with it.
-    """
+    """The `marsrl` node of a resolved configuration, typed; ConfigError with everything that is wrong."""
     if issues := node_issues(node):
         raise ConfigError(issues)
     node = with_defaults(node)
     kinds = method_nodes(chosen_method(node["algo"]))
     own: dict[str, Any] = {name: kind.model_validate(node[name]) for name, kind in kinds.items()}
-    tools = _tools(node)
-    own["tools"] = {name: tool_config(name, one).model_validate(one) for name, one in tools.items()}
+    own["tools"] = {name: tool_config(name, one).model_validate(one) for name, one in _tools(node).items()}
     return MarsRLConfig.model_validate({**node, **own})

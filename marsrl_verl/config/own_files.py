@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +19,19 @@ from marsrl_verl.config.node import (
     chosen_method,
     dropped_settings,
     foreign_settings,
+    leaves,
     other_methods_setting,
     unknown_role,
 )
-from marsrl_verl.config.reference import leaves
 from marsrl_verl.settings.issues import ConfigIssue
 
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
-_METHOD_GROUP = "algo/"
 
 
-@dataclass(slots=True)
-class WithoutEffect:
-    """What files say for nothing."""
-
-    issues: list[ConfigIssue] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
-def without_effect(folders: Sequence[Path], names: Iterable[str], node: Mapping[str, Any]) -> WithoutEffect:
-    """What the user's files of a composition set and the method does not have.
+def without_effect(
+    folders: Sequence[Path], names: Iterable[str], node: Mapping[str, Any]
+) -> tuple[list[ConfigIssue], list[str]]:
+    """Problems and warnings about what the user's files of a composition set and the method does not have.
 
     Args:
         folders: the user's; the first one that has a file counts.
@@ -47,7 +39,9 @@ def without_effect(folders: Sequence[Path], names: Iterable[str], node: Mapping[
         node: the composed `marsrl` node, before the method's defaults are filled in.
     """
     method = chosen_method(node["algo"])
-    defaults, dropped, ineffective = foreign_settings(method), dropped_settings(node), WithoutEffect()
+    defaults, dropped = foreign_settings(method), dropped_settings(node)
+    issues: list[ConfigIssue] = []
+    warnings: list[str] = []
     for name, path, key, value in _settings(folders, names):
         parts = key.split(".")
         if key in dropped and value and value != defaults[key]:
@@ -58,13 +52,12 @@ def without_effect(folders: Sequence[Path], names: Iterable[str], node: Mapping[
             issue = unknown_role(".".join(parts[:3]), parts[2], tuple(method.roles))
         else:
             continue
-        if name.startswith(_METHOD_GROUP):
-            ineffective.issues.append(issue)
-        elif (
-            line := f"{path}: {issue.key} has no effect. {issue.what} {issue.fix}"
-        ) not in ineffective.warnings:
-            ineffective.warnings.append(line)
-    return ineffective
+        line = f"{path}: {issue.key} has no effect. {issue.what} {issue.fix}"
+        if name.startswith("algo/"):
+            issues.append(issue)
+        elif line not in warnings:
+            warnings.append(line)
+    return issues, warnings
 
 
 def _settings(folders: Sequence[Path], names: Iterable[str]) -> Iterator[tuple[str, Path, str, Any]]:

@@ -19,9 +19,5 @@ CPU_SYNC_MODULE = "marsrl_verl.verl_adapter.cpu.weight_sync"
 
 
 def own_pool_gpus(rollout: Any) -> int:
-    """GPUs that belong to the engine alone; 0 where it shares the trainer's.
-
-    Args:
-        rollout: the node `actor_rollout_ref.rollout`.
-    """
+    """GPUs of the engine alone, by `actor_rollout_ref.rollout`; 0 where it shares the trainer's."""
     return int(rollout.nnodes) * int(rollout.n_gpus_per_node) if int(rollout.nnodes) > 0 else 0

@@ -4,69 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from marsrl_verl.config import hf_folder
-from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.config.light_tokenizer import LightTokenizer
 from marsrl_verl.core.prompts import PromptShape
 from marsrl_verl.core.request import Message
 from marsrl_verl.settings.declaration import RoleSampling
 
 _CHARACTERS_PER_TOKEN = 4
 """Rough size of a token of English text, used where there is no tokenizer."""
-
-
-class TokenCounter:
-    """Counts the tokens of a chat under a model's own template and tokenizer."""
-
-    def __init__(self, folder: Path, template_arguments: dict[str, Any] | None = None) -> None:
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-        from tokenizers import Tokenizer
-
-        template = hf_folder.chat_template(folder)
-        if template is None:
-            raise ValueError(f"{folder} has no chat template")
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.globals["raise_exception"] = _raise
-        environment.filters["tojson"] = _to_json
-        self._template = environment.from_string(template)
-        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._arguments = {**special_tokens(folder), **(template_arguments or {})}
-
-    def text(self, text: str) -> int:
-        """Tokens of plain text."""
-        return len(self.tokenizer.encode(valid_unicode(text), add_special_tokens=False).ids)
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        tools: Any = None,
-    ) -> str:
-        """A chat as the template writes it."""
-        return str(
-            self._template.render(
-                messages=list(messages),
-                add_generation_prompt=add_generation_prompt,
-                tools=tools,
-                **self._arguments,
-            )
-        )
-
-    def chat(self, messages: Sequence[Message], enough: int = 0) -> int:
-        """Tokens of a chat up to where the answer begins.
-
-        Args:
-            enough: below this number a bound will do, which spares most of the time.
-        """
-        rendered = self.render(messages)
-        if rendered.isascii() and len(rendered) < enough:
-            return len(rendered)  # no token is less than a character
-        return self.text(rendered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +38,7 @@ class RoleBudget:
         return self.longest <= self.limit and not self.unknown
 
 
-def open_counter(folder: Path | None, arguments: dict[str, Any] | None = None) -> TokenCounter | None:
-    """A counter for a model folder with a fast tokenizer; None without one."""
-    if folder is None or not (folder / "tokenizer.json").is_file() or hf_folder.chat_template(folder) is None:
-        return None
-    return TokenCounter(folder, arguments)
-
-
-def text_tokens(counter: TokenCounter | None, text: str) -> int:
+def text_tokens(counter: LightTokenizer | None, text: str) -> int:
     """Tokens of plain text; computed from its characters without a counter."""
     return _rough_text(text) if counter is None else counter.text(text)
 
@@ -108,7 +46,7 @@ def text_tokens(counter: TokenCounter | None, text: str) -> int:
 def plan_prompts(
     shapes: Sequence[PromptShape],
     roles: Mapping[str, RoleSampling],
-    counter: TokenCounter | None,
+    counter: LightTokenizer | None,
     longest_question: str,
     elsewhere: Mapping[str, int] | None = None,
     row_texts: Mapping[str, str] | None = None,
@@ -164,24 +102,3 @@ def _rough_text(text: str) -> int:
 
 def _rough_chat(messages: Sequence[Message]) -> int:
     return sum(_rough_text(message["content"]) + 4 for message in messages) + 4
-
-
-def special_tokens(folder: Path) -> dict[str, str]:
-    """`bos_token` and the like, which templates may write."""
-    found: dict[str, str] = {}
-    for name, value in hf_folder.tokenizer_config(folder).items():
-        if name.endswith("_token"):
-            content = value.get("content") if isinstance(value, dict) else value
-            if isinstance(content, str):
-                found[name] = content
-    return found
-
-
-def _raise(message: str) -> None:
-    raise ValueError(f"the chat template refuses the chat: {message}")
-
-
-def _to_json(value: Any, **options: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False, indent=options.get("indent"))

@@ -1,4 +1,5 @@
-"""Every key that exists: verl's tree, the fields of verl's dataclasses, and our schema.
+"""Every key that exists: verl's tree, the fields of verl's dataclasses, and our schema; and the kind of value
+that each of verl's keys takes.
 
 verl is read as text (its generated configuration and the source of its dataclasses), never imported.
 """
@@ -6,6 +7,7 @@ verl is read as text (its generated configuration and the source of its dataclas
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,29 +19,24 @@ import yaml
 from marsrl_verl.config.locations import verl_folder
 from marsrl_verl.config.node import BY_ROLE, installed_classes
 from marsrl_verl.config.schema import MarsRLConfig, RootSettings
+from marsrl_verl.settings.declaration import UNSET
+from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import defaults
 
 OWN_ROOT_KEYS = defaults(RootSettings)
 """Root keys that are not verl's, with their defaults."""
 
 _GENERATED = "trainer/config/_generated_ppo_trainer.yaml"
-_FREE_NODES = frozenset(
-    {
-        "ray_kwargs.ray_init",
-        "actor_rollout_ref.rollout.custom",
-        "reward.custom_reward_function.reward_kwargs",
-        "custom_reward_function.reward_kwargs",
-    }
+_FREE_NODES = (
+    "ray_kwargs.ray_init",
+    "actor_rollout_ref.rollout.custom",
+    "reward.custom_reward_function.reward_kwargs",
+    "custom_reward_function.reward_kwargs",
 )
 """Nodes that take any key, because verl hands them on as they are."""
-_EXTRA_KEYS = frozenset({"trainer.wandb_proxy"})
+_EXTRA_KEYS = ("trainer.wandb_proxy",)
 """Keys that verl reads although neither its YAML nor a dataclass names them."""
-_DATACLASS_FILES = (
-    "workers/config/*.py",
-    "trainer/config/*.py",
-    "utils/profiler/config.py",
-    "utils/skip/*.py",
-)
+_DATACLASSES = ("workers/config/*.py", "trainer/config/*.py", "utils/profiler/config.py", "utils/skip/*.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ def reference_tree() -> dict[str, Any]:
     """The whole tree with default values: verl's generated configuration plus ours.
 
     `marsrl` has the settings and roles of every installed method; which of them the chosen one has is said by
-    its class (`schema.node_issues`).
+    its class (`node.node_issues`).
     """
     text = (verl_folder() / _GENERATED).read_text(encoding="utf-8")
     tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -91,15 +88,6 @@ def default_of(key: str) -> Any:
     return at(reference_tree(), key)
 
 
-def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested dictionaries by its dotted key, which `key` begins."""
-    if isinstance(node, dict) and (node or not key):
-        for name, value in node.items():
-            yield from leaves(value, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, node
-
-
 def find_unknown(key: str) -> UnknownKey | None:
     """The first part of a dotted key that does not exist; None when the key is fine."""
     node: Any = reference_tree()
@@ -110,15 +98,12 @@ def find_unknown(key: str) -> UnknownKey | None:
             return None
         if not isinstance(node, dict):
             return None if node is None else UnknownKey(path, ())
-        if part in node:
-            node = node[part]
-            if isinstance(node, dict) and not node:
-                return None
-            continue
-        fields = dataclass_fields(str(node.get("_target_", "")))
-        if part in fields:
+        if part not in node:
+            names = {*map(str, node), *dataclass_fields(str(node.get("_target_", "")))}
+            return None if part in names else UnknownKey(path, tuple(sorted(names)))
+        node = node[part]
+        if node == {}:
             return None
-        return UnknownKey(path, tuple(sorted({str(name) for name in node} | set(fields))))
     return None
 
 
@@ -138,12 +123,10 @@ def unknown_keys(tree: dict[str, Any], prefix: str = "") -> list[UnknownKey]:
     """All keys of a composed configuration that do not exist, without descending below them."""
     found: list[UnknownKey] = []
     for name, value in tree.items():
-        path = f"{prefix}{name}"
-        unknown = find_unknown(path)
-        if unknown is not None:
+        if (unknown := find_unknown(f"{prefix}{name}")) is not None:
             found.append(unknown)
         elif isinstance(value, dict):
-            found += unknown_keys(value, f"{path}.")
+            found += unknown_keys(value, f"{prefix}{name}.")
     return found
 
 
@@ -169,10 +152,12 @@ def annotation_of(key: str) -> str | None:
     return dataclass_fields(str(node.get("_target_", ""))).get(name) if isinstance(node, dict) else None
 
 
-def _fields_with_bases(name: str, index: dict[str, tuple[tuple[str, ...], dict[str, str]]]) -> dict[str, str]:
-    if name not in index:
-        return {}
-    bases, own = index[name]
+_Classes = dict[str, tuple[list[str], dict[str, str]]]
+"""Class name -> (names of its bases, its public fields)."""
+
+
+def _fields_with_bases(name: str, index: _Classes) -> dict[str, str]:
+    bases, own = index.get(name, ([], {}))
     fields: dict[str, str] = {}
     for base in reversed(bases):
         fields.update(_fields_with_bases(base, index))
@@ -180,19 +165,16 @@ def _fields_with_bases(name: str, index: dict[str, tuple[tuple[str, ...], dict[s
 
 
 @lru_cache(maxsize=1)
-def _dataclass_index(folder: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Class name -> (names of its bases, its public fields), for verl's configuration classes."""
-    index: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {}
-    for pattern in _DATACLASS_FILES:
-        for path in sorted(folder.glob(pattern)):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef):
-                    index[node.name] = _bases_and_fields(node)
-    return index
+def _dataclass_index(folder: Path) -> _Classes:
+    """verl's configuration classes."""
+    files = [path for pattern in _DATACLASSES for path in sorted(folder.glob(pattern))]
+    bodies = (ast.parse(path.read_text(encoding="utf-8")).body for path in files)
+    classes = (node for body in bodies for node in body if isinstance(node, ast.ClassDef))
+    return {node.name: _bases_and_fields(node) for node in classes}
 
 
-def _bases_and_fields(node: ast.ClassDef) -> tuple[tuple[str, ...], dict[str, str]]:
-    bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
+def _bases_and_fields(node: ast.ClassDef) -> tuple[list[str], dict[str, str]]:
+    bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
     fields = {
         statement.target.id: ast.unparse(statement.annotation)
         for statement in node.body
@@ -201,3 +183,89 @@ def _bases_and_fields(node: ast.ClassDef) -> tuple[tuple[str, ...], dict[str, st
         and not statement.target.id.startswith("_")
     }
     return bases, fields
+
+
+_FLAG, _WHOLE, _NUMBER = "true or false", "a whole number", "a number"
+_OURS = frozenset({"marsrl", *OWN_ROOT_KEYS})
+"""Root keys with typed declarations of their own."""
+_MAYBE_NULL = re.compile(r"Optional\[|\bNone\b|\bAny\b")
+
+
+def kind_problems(tree: dict[str, Any]) -> list[ConfigIssue]:
+    """Values of the wrong kind, among them null where one is needed, of verl's keys in a composed
+    configuration; interpolations are not looked at. verl itself finds them only in a worker, or not at all,
+    and our own keys have a schema."""
+    problems: list[ConfigIssue] = []
+    for key, value in _values("", {name: tree[name] for name in tree if name not in _OURS}):
+        default = default_of(key)
+        if default is ABSENT or (isinstance(value, str) and ("${" in value or value == UNSET)):
+            continue
+        kind, nullable = _expected(key, default)
+        if kind is not None and not (nullable if value is None else _fits(value, kind)):
+            what = f"Expected {kind}{_as_default(default)}."
+            problems.append(ConfigIssue(key, what, _fix(key, kind), value))
+    return problems
+
+
+def _values(key: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """Every value, and every node in whose place the default has none or the other way round. (There is no
+    default of a dataclass's key that verl's YAML leaves out, and below a node that takes any key.)"""
+    if (
+        isinstance(node, dict)
+        and node
+        and (not key or (default := default_of(key)) is ABSENT or isinstance(default, dict))
+    ):
+        for name, value in node.items():
+            yield from _values(f"{key}.{name}" if key else str(name), value)
+    else:
+        yield key, node
+
+
+def _expected(key: str, default: Any) -> tuple[str | None, bool]:
+    """What a key takes (None: anything) and whether it takes null."""
+    annotation = annotation_of(key)
+    nullable = bool(annotation and _MAYBE_NULL.search(annotation))
+    if isinstance(default, dict):
+        return _node_kind(default), nullable
+    nullable = default is None or nullable
+    names = set(re.findall(r"\w+", annotation or "")) - {"Optional", "None"}
+    known = {"bool": _FLAG, "int": _WHOLE, "float": _NUMBER}
+    if len(names) == 1 and (name := names.pop()) in known:
+        return known[name], nullable
+    if isinstance(default, int) and not isinstance(default, bool):
+        return (_WHOLE if annotation is None else _NUMBER), nullable
+    kinds = {bool: _FLAG, float: _NUMBER, list: "a list"}
+    return (kinds[type(default)], nullable) if type(default) in kinds else (None, True)
+
+
+def _node_kind(default: dict[str, Any]) -> str:
+    names = [name for name in default if name != "_target_"]
+    if not names:
+        return "a dictionary"
+    return f"the keys {', '.join(names[:4])}{', …' if len(names) > 4 else ''} below it"
+
+
+_TYPES: dict[str, Any] = {_FLAG: bool, _WHOLE: int, _NUMBER: (int, float), "a list": list}
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == _FLAG
+    return isinstance(value, _TYPES.get(kind, dict))
+
+
+def _as_default(default: Any) -> str:
+    if default is None or isinstance(default, dict) or (isinstance(default, str) and "${" in default):
+        return ""
+    return f", as verl's default {default!r}"
+
+
+def _fix(key: str, kind: str) -> str:
+    if kind.startswith("the keys"):
+        return f"Leave {key} out and set the keys below it, or none."
+    if kind == "a dictionary":
+        return f"Leave it out, or write '{key}={{name: value}}'."
+    if kind == "a list":
+        return f"Leave it out, or write '{key}=[a,b]'."
+    examples = " such as 2, 0.5 or 1e-6" if kind == _NUMBER else ""
+    return f"Leave it out, or set it to {kind}{examples}."

@@ -13,10 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config import cpu_defaults
-from marsrl_verl.config.adapters import named_adapters
 from marsrl_verl.config.memory import estimate_memory, gpu_bytes, model_shapes
 from marsrl_verl.config.model_shapes import has_experts
-from marsrl_verl.config.models import named_models
+from marsrl_verl.config.models import named_adapters, named_models
 from marsrl_verl.config.node import chosen_method
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.schema import first_sampled_role, sampled_roles
@@ -40,8 +39,7 @@ def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int, int | None]]:
     """Limits of prompt, response and both together, of the roles that the run asks."""
     method, config = _method(marsrl["algo"])
     evaluation: Any = method.Evaluation.model_construct(**marsrl["evaluation"])
-    names = method.active_roles(config, evaluation)
-    roles = [marsrl["roles"][role] for role in names]
+    roles = [marsrl["roles"][name] for name in method.active_roles(config, evaluation)]
     return [
         (int(role["max_prompt_tokens"]), int(role["max_new_tokens"]), role["max_sequence_tokens"])
         for role in roles

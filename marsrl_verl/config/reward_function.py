@@ -23,18 +23,9 @@ _OURS = "marsrl_verl.rewards."
 
 
 def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
-    """Write a function that verl's node names to `marsrl.reward` of the answering roles, with its absolute
-    path; verl itself then has none to load. Nothing is done where none is named.
-
-    Args:
-        config: resolved; changed in place.
-
-    Returns:
-        A line that says so.
-
-    Raises:
-        ConfigError: both nodes name one, or a class of the user's scores the role too.
-    """
+    """Writes a function that verl's node names to `marsrl.reward` of the answering roles, in place and with
+    its absolute path, and returns a line that says so; verl itself then has none to load. ConfigError: both
+    nodes name one, or a class of the user's scores the role too."""
     named = {node: path for node in _NODES if (path := OmegaConf.select(config, f"{node}.path"))}
     roles = answering_roles(chosen_method(config.marsrl.algo))
     if problems := list(_problems(config, named, roles)):

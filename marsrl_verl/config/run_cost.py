@@ -1,4 +1,4 @@
-"""How long a run is, what it generates, and what its checkpoints take: upper bounds for the plan."""
+"""How long a run is, what it and its evaluations generate, and what its checkpoints take, at most."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from marsrl_verl.config.adapters import adapters
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.batching import BatchPlan, world_size
-from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.model_shapes import ModelShape
+from marsrl_verl.config.models import adapters
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.training_memory import ADAM_STATES, Numbers, adapter_parameters, shards
 from marsrl_verl.core.prompts import Prompts
-from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.evaluation.choice import method_evaluation
+from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.run_folder import read_evaluations
+from marsrl_verl.settings.evaluation import EvaluationConfig
 
 SHORT = 4
 """Responses a quarter as long as they may be make the lower end of the range of hours."""
-_BETWEEN = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,8 @@ class RunLength:
 
 
 def run_length(config: DictConfig, rows: int | None) -> RunLength:
-    """As verl counts: whole batches of a pass, times the passes, unless the steps are set.
-
-    Args:
-        rows: of the training data; None: not read.
-    """
+    """Steps as verl counts them: whole batches of a pass over so many rows (None: not read), times the
+    passes, unless the steps are set."""
     trainer = config.trainer
     per_pass = None if rows is None else rows // int(config.data.train_batch_size)
     if trainer.total_training_steps is not None:
@@ -49,24 +47,48 @@ def run_length(config: DictConfig, rows: int | None) -> RunLength:
 
 def step_tokens(plan: BatchPlan, settings: MarsRLConfig) -> int:
     """Most tokens that the trained model generates for one step."""
-    left, total = plan.groups, 0
     lengths = {role: one.max_new_tokens for role, one in settings.roles.items()}
-    costs = [
-        (stage.group_size * sum(lengths[role] for role in own), stage.groups_per_problem)
+    return plan.most(
+        (stage, stage.group_size * sum(lengths[role] for role in own))
         for stage in plan.stages
         if (own := stage.written_by(settings.frozen_roles))
-    ]
-    for tokens, groups in sorted(costs, reverse=True):
-        count = min(left, groups * plan.problems)
-        total, left = total + count * tokens, left - count
-    return total
+    )
+
+
+def evaluation_at(settings: EvaluationConfig, tag: str) -> EvaluationConfig:
+    """The settings of one evaluation: with `in_between` during training, else as they are."""
+    return settings if tag in (BEFORE, AFTER, ALONE) else settings.between()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationCost:
+    """Upper bounds of one evaluation, the greedy pass included."""
+
+    problems: int
+    runs: int
+    responses: int
+    tokens: int
+    """That the trained model generates."""
+
+
+def evaluation_cost(settings: MarsRLConfig, tag: str, held_out: int, prompts: Prompts) -> EvaluationCost:
+    """Tokens and the rest of one evaluation if no run ends early and every response is as long as its role
+    may write, of so many held-out problems. A frozen policy's answers are not generated here."""
+    one = evaluation_at(settings.evaluation, tag)
+    problems = held_out if one.problems is None else min(held_out, one.problems)
+    runs = problems * (one.samples_per_problem + one.greedy)
+    method = method_class(settings.algo.name)
+    every = method_evaluation(method, settings.algo, one, prompts).most_calls
+    calls = {role: count for role, count in every.items() if role not in settings.frozen_roles}
+    tokens = sum(count * settings.roles[role].max_new_tokens for role, count in calls.items())
+    return EvaluationCost(problems, runs, runs * sum(calls.values()), runs * tokens)
 
 
 def evaluation_tokens(settings: MarsRLConfig, held_out: int, steps: int, prompts: Prompts) -> int:
     """Most tokens of all evaluations of a run of so many steps."""
     one = settings.evaluation
-    times = {BEFORE: int(one.before), AFTER: int(one.after)}
-    times[_BETWEEN] = steps // one.every if one.every > 0 else 0
+    between = steps // one.every if one.every > 0 else 0
+    times = {BEFORE: int(one.before), AFTER: int(one.after), "step": between}
     return sum(
         count * evaluation_cost(settings, tag, held_out, prompts).tokens
         for tag, count in times.items()
@@ -79,7 +101,6 @@ class CheckpointCost:
     """Bytes of a run's checkpoints, without the part of the data's and the trajectories' state."""
 
     one: int
-    every: int
     count: int | None
     """Written in all; None where the run's length is not known."""
     most: int | None
@@ -90,12 +111,7 @@ class CheckpointCost:
 def checkpoint_cost(
     config: DictConfig, shapes: Sequence[ModelShape], steps: int | None
 ) -> CheckpointCost | None:
-    """None where nothing is saved, or a model's size is not known.
-
-    Args:
-        shapes: of the models that are trained.
-        steps: of the run.
-    """
+    """Bytes for a run of so many steps; None where nothing is saved, or the size of a model is not known."""
     trainer, contents = config.trainer, config.actor_rollout_ref.actor.checkpoint.save_contents
     every = int(trainer.save_freq)
     if every <= 0 or not shapes:
@@ -112,7 +128,7 @@ def checkpoint_cost(
     saved = None if steps is None else -(-steps // every)
     limit = trainer.max_actor_ckpt_to_keep
     counts = [count for count in (saved, None if limit is None else int(limit) + 1) if count is not None]
-    return CheckpointCost(one, every, saved, one * min(counts) if counts else None)
+    return CheckpointCost(one, saved, one * min(counts) if counts else None)
 
 
 def measured_rate(folder: Path) -> float | None:

@@ -264,12 +264,7 @@ class MarsRLConfig(Settings):
 
 
 def policy_name(role: str, named: str | None, default: str) -> str:
-    """The name of a role's policy.
-
-    Args:
-        named: `marsrl.roles.<role>.policy`.
-        default: `marsrl.default_policy`.
-    """
+    """The name of a role's policy, by its own `policy` and `marsrl.default_policy`."""
     if named is not None:
         return named
     return SHARED if default == DefaultPolicy.SHARED.value else role
@@ -281,11 +276,7 @@ def first_sampled_role(marsrl: Mapping[str, Any], roles: Sequence[str]) -> str:
 
 
 def sampled_roles(marsrl: Mapping[str, Any], roles: Sequence[str]) -> list[str]:
-    """Those of the roles whose tokens are sampled here: no frozen policy plays them.
-
-    Args:
-        marsrl: the node's plain values.
-    """
+    """Those of the roles whose tokens are sampled here, by the `marsrl` node: no frozen policy plays them."""
     frozen = {kind.value for kind in PolicyKind if not kind.trained}
     kinds = {name: str(one.get("kind")) for name, one in marsrl["policies"].items()}
     named = {

@@ -25,14 +25,11 @@ Generated from the declarations by `python -m marsrl_verl.config.settings_page >
 another kind or out of its range is refused before anything starts, and so is a key that does not exist. All
 other keys are verl's ([coming_from_verl.md](coming_from_verl.md)).
 """
+_TABLE_HEAD = ("| key | takes | default | |", "|---|---|---|---|")
 
 
 def page(methods: Iterable[str]) -> str:
-    """The page as text.
-
-    Args:
-        methods: names of the methods whose settings it has.
-    """
+    """The page as text, with the settings of the methods of these names."""
     parts = [_HEAD, _section("Root keys", RootSettings, ""), _own_values(), *_nodes(), *_tools()]
     for name in methods:
         method = method_class(name)
@@ -47,7 +44,7 @@ def _own_values() -> str:
     """A table of what is a value of the `marsrl` node itself."""
     values = [one for one in declared(MarsRLConfig, "marsrl") if one.key.count(".") == 1]
     rows = [_row(one, "marsrl") for one in values if one.key.rpartition(".")[2] not in BY_NAME]
-    return "\n".join(["## `marsrl`", "", "| key | takes | default | |", "|---|---|---|---|", *rows, ""])
+    return "\n".join(["## `marsrl`", "", *_TABLE_HEAD, *rows, ""])
 
 
 def _nodes() -> list[str]:
@@ -82,23 +79,16 @@ def _section(
     """A table of the settings, without those of the model that is left out."""
     others = {one.key for one in declared(leave_out, key)} if leave_out is not None else set()
     lines = [f"## {title}", "", inspect.cleandoc(model.__doc__ or ""), ""]
-    lines += ["| key | takes | default | |", "|---|---|---|---|"]
-    lines += [_row(one, key) for one in declared(model, key, default) if one.key not in others]
-    return "\n".join([*lines, ""])
+    rows = [_row(one, key) for one in declared(model, key, default) if one.key not in others]
+    return "\n".join([*lines, *_TABLE_HEAD, *rows, ""])
 
 
 def _row(one: Declared, node: str) -> str:
     key = one.key.removeprefix(f"{node}.")
-    default = (
-        "" if one.required or one.default == UNSET else f"`{json.dumps(one.default, ensure_ascii=False)}`"
-    )
-    return (
-        "| " + " | ".join(_cell(text) for text in (f"`{key}`", one.kind, default, one.documentation)) + " |"
-    )
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    known = not one.required and one.default != UNSET
+    default = f"`{json.dumps(one.default, ensure_ascii=False)}`" if known else ""
+    cells = (text.replace("|", "\\|") for text in (f"`{key}`", one.kind, default, one.documentation))
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

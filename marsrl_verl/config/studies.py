@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from marsrl_verl.config.locations import config_folder
-from marsrl_verl.config.reference import leaves
+from marsrl_verl.config.node import leaves
 from marsrl_verl.settings.issues import ConfigIssue
 
 _NAMED = re.compile(r"(?:^|[:,])(studies(?:\.\w+)+)")
@@ -16,12 +16,8 @@ _NAMED = re.compile(r"(?:^|[:,])(studies(?:\.\w+)+)")
 
 
 def missing_studies(tree: Mapping[str, Any], choices: Mapping[str, str]) -> list[ConfigIssue]:
-    """One problem where modules of `studies` are named and can't be imported.
-
-    Args:
-        tree: a composed configuration, interpolations as written.
-        choices: the option chosen in each group.
-    """
+    """One problem where modules of `studies` are named in a composed configuration, interpolations as
+    written, and can't be imported; `choices` has the option chosen in each group."""
     named = {key: found for key, value in leaves(tree) if (found := _NAMED.findall(str(value)))}
     modules = sorted({module for found in named.values() for module in found})
     if not modules or _there("studies.worlds") or all(map(_there, modules)):

@@ -12,18 +12,17 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.model_shapes import ModelShape
+from marsrl_verl.config.models import adapters
 
 GIB = 1024**3
-BYTES = {
-    "fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2,
-}  # fmt: skip
+BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 ADAM_STATES = 2
 FUSED_CHUNK = 512
 """Tokens whose logits verl's fused kernels compute at once (`FusedLinearForPPO`)."""
 _FLOAT = 4
+_NO_SYNC = "use_no_sync_for_gradient_accumulation"
 CONTEXT_GIB = 0.5
 """A process's CUDA context with its kernels."""
 NCCL_GIB = 1.0
@@ -77,18 +76,9 @@ class TrainingMemory:
 
 
 def training_memory(config: DictConfig, shape: ModelShape) -> TrainingMemory:
-    """Of one model's update.
-
-    Args:
-        config: resolved.
-        shape: of the model.
-    """
-    actor = config.actor_rollout_ref.actor
-    fsdp, checkpointing = (
-        actor.fsdp_config,
-        bool(config.actor_rollout_ref.model.enable_gradient_checkpointing),
-    )
-    numbers = Numbers(config)
+    """The memory of one model's update."""
+    fsdp, numbers = config.actor_rollout_ref.actor.fsdp_config, Numbers(config)
+    checkpointing = bool(config.actor_rollout_ref.model.enable_gradient_checkpointing)
     tokens, own = micro_batch_tokens(config), adapter_parameters(config, shape)
     shard = shape.parameters // shards(config)
     trained = own // shards(config) if own else shard
@@ -102,7 +92,8 @@ def training_memory(config: DictConfig, shape: ModelShape) -> TrainingMemory:
         layer=tokens * (kept + working if checkpointing else working) + _gathered(config, shape, numbers),
         head=_head(config, shape, numbers, tokens),
         step=0 if _in_one_kernel(config) else trained * numbers.master,
-        accumulated=(own or shape.parameters) * numbers.master if accumulates(fsdp) else 0,
+        # Gradients add up on each rank before they are sent.
+        accumulated=(own or shape.parameters) * numbers.master if fsdp.get(_NO_SYNC) else 0,
     )
 
 
@@ -139,18 +130,9 @@ def adapter_parameters(config: DictConfig, shape: ModelShape) -> int:
     return each * len(adapters(config.actor_rollout_ref.rollout))
 
 
-def accumulates(fsdp: DictConfig) -> bool:
-    """Whether gradients add up on each rank before they are sent."""
-    return bool(fsdp.get("use_no_sync_for_gradient_accumulation", False))
-
-
 def _layer_bytes(shape: ModelShape, numbers: Numbers, sharing: int) -> tuple[int, int]:
     """Bytes a token of one layer: what its backward pass needs, and what that adds at its fullest, which is
-    in the feed-forward part.
-
-    Args:
-        sharing: GPUs that share a sequence.
-    """
+    in the feed-forward part, where so many GPUs share a sequence."""
     number, hidden, wide = numbers.compute, shape.hidden, shape.feed_forward
     queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     # Norms: the input in float32, normalised, and weighted.
@@ -209,9 +191,8 @@ def _logit_bytes(config: DictConfig, numbers: Numbers) -> int:
     scaled = numbers.compute if temperatures != {1.0} else 0
     # With entropy: its own gradient, and in float32 the logits and their softmax.
     extra = numbers.compute + (0 if actor.fsdp_config.entropy_checkpointing else 2 * _FLOAT) if entropy else 0
-    if str(attention).startswith(
-        "flash"
-    ):  # flash-attn's cross-entropy overwrites the logits by their gradient
+    if str(attention).startswith("flash"):
+        # flash-attn's cross-entropy overwrites the logits by their gradient.
         return numbers.compute + scaled + extra
     return 3 * _FLOAT + scaled + extra  # log-softmax, its gradient, the logits' gradient
 

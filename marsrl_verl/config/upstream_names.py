@@ -48,8 +48,6 @@ def loggers() -> tuple[str, ...]:
     """Names that verl accepts in `trainer.logger`."""
     path = verl_folder() / "utils/tracking.py"
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [
-            "supported_backend"
-        ]:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "supported_backend":
             return tuple(ast.literal_eval(node.value))
     raise UpstreamSourceError(f"{path} has no list supported_backend")

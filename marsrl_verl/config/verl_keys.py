@@ -1,64 +1,44 @@
-"""verl's keys that have a clear meaning here: what a verl user's command line sets with them.
+"""verl's keys that do not act here as in verl (`tables/verl_keys.yaml`).
 
-An override of such a key is replaced by overrides of our own before anything is composed, and said in the
-plan and at start. All other keys of verl either act as in verl or are refused, with the key to set instead
-(`checks/upstream.py`).
+An override of a key with a clear meaning here is replaced by overrides of our own before anything is
+composed, and said in the plan and at start. Keys that the trainer does not use, or that must stay as they
+are, are refused where they are changed, with the key to set instead (`checks/upstream.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
+from marsrl_verl.config.locations import table
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 
-def _as_written(override: Override) -> str:
-    return override.get_value_element_as_str()
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A key, or a node with everything below it, that may not be changed."""
+
+    key: str
+    reason: str
+    instead: str
+    but: Sequence[str] = ()
+    """Keys below it that the trainer does use."""
 
 
-def _every(override: Override) -> str:
-    """verl's -1 is "never"."""
-    value = override.value()
-    return str(max(0, value)) if isinstance(value, int) else _as_written(override)
-
+_TABLE = table("verl_keys")
+VERL_KEYS: dict[str, str] = _TABLE["taken"]
+"""What a verl key sets here."""
+INERT_KEYS, FIXED_KEYS = (
+    [Refused(key, **why) for key, why in _TABLE[name].items()] for name in ("inert", "fixed")
+)
+"""What the trainer does not use, and what must stay as it is."""
 
 EACH, FIRST = "<role>", "<first role>"
 """In a key of ours: each of the method's roles, or the first one, which answers the problem."""
 Roles = Callable[[], tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class VerlKey:
-    """A key of verl and the key of ours that takes its value."""
-
-    key: str
-    ours: str
-    value: Callable[[Override], str] = _as_written
-    """The value for our key, as written on a command line."""
-
-
-_ROLLOUT, _ROLES, _EVALUATION = "actor_rollout_ref.rollout", f"marsrl.roles.{EACH}", "marsrl.evaluation"
-
-VERL_KEYS: tuple[VerlKey, ...] = (
-    VerlKey(f"{_ROLLOUT}.n", "marsrl.algo.group_size"),
-    VerlKey(f"{_ROLLOUT}.temperature", f"{_ROLES}.temperature"),
-    VerlKey(f"{_ROLLOUT}.top_p", f"{_ROLES}.top_p"),
-    VerlKey(f"{_ROLLOUT}.top_k", f"{_ROLES}.top_k"),
-    VerlKey(f"{_ROLLOUT}.val_kwargs.n", f"{_EVALUATION}.samples_per_problem"),
-    VerlKey(f"{_ROLLOUT}.val_kwargs.temperature", f"{_EVALUATION}.temperature"),
-    VerlKey(f"{_ROLLOUT}.val_kwargs.top_p", f"{_EVALUATION}.top_p"),
-    VerlKey("algorithm.norm_adv_by_std_in_grpo", "marsrl.algo.normalize_std"),
-    VerlKey("algorithm.gamma", "marsrl.algo.gamma"),
-    VerlKey("data.max_prompt_length", f"marsrl.roles.{FIRST}.max_prompt_tokens"),
-    VerlKey("data.max_response_length", f"{_ROLES}.max_new_tokens"),
-    VerlKey("trainer.test_freq", f"{_EVALUATION}.every", _every),
-    VerlKey("trainer.val_before_train", f"{_EVALUATION}.before"),
-)
-"""What a verl key sets here."""
 
 ESTIMATOR = "algorithm.adv_estimator"
 GROUP_RELATIVE = "grpo"
@@ -80,10 +60,9 @@ class Translated:
 
 
 def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[], str]) -> Translated:
-    """Replace overrides of `VERL_KEYS` by ours.
+    """The overrides with those of `VERL_KEYS` replaced by ours.
 
     Args:
-        overrides: of the command line.
         roles: the roles of the chosen method; asked where a key belongs to roles.
         first_role: the one that is asked the problems (the first stage's); likewise.
 
@@ -91,9 +70,10 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
         ConfigError: all keys of ours that one sets are given other values beside, or an estimator is named
             that is not used.
     """
-    by_key = {one.key: one for one in VERL_KEYS}
     parsed = [(text, OverridesParser.create().parse_override(text)) for text in overrides]
-    overridden = {one.key_or_group: _as_written(one) for _, one in parsed if not one.is_delete()}
+    overridden = {
+        one.key_or_group: one.get_value_element_as_str() for _, one in parsed if not one.is_delete()
+    }
     translated: list[str] = []
     notes: list[str] = []
     problems: list[ConfigIssue] = []
@@ -113,10 +93,10 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
             elif not named:
                 translated.append(f"{OUR_ESTIMATOR}={ours}")
                 notes.append(f"{text} is taken as {OUR_ESTIMATOR}={ours}")
-        elif (one := by_key.get(key)) is None or override.is_delete():
+        elif key not in VERL_KEYS or override.is_delete():
             translated.append(text)
         else:
-            value, keys = one.value(override), with_roles(one.ours, roles, first_role)
+            value, keys = _value(override), with_roles(VERL_KEYS[key], roles, first_role)
             # What is said of a single role counts more than what is said of all of them.
             general = [ours for ours in keys if overridden.get(ours, value) == value]
             if not general:
@@ -127,6 +107,13 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
     if problems:
         raise ConfigError(problems)
     return Translated(tuple(translated), tuple(notes), named)
+
+
+def _value(override: Override) -> str:
+    """The value for our key, as written on a command line; "never" is -1 for verl and 0 here."""
+    if override.key_or_group == "trainer.test_freq" and isinstance(value := override.value(), int):
+        return str(max(0, value))
+    return override.get_value_element_as_str()
 
 
 def with_roles(key: str, roles: Roles, first_role: Callable[[], str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class Columns:
     data_source_column: str = "data_source"
     ability: str | None = None
     """Every row's kind of problem; None: the column `ability`, whose rows may name none."""
-    extra: tuple[str, ...] = ()
+    extra: Sequence[str] = ()
     """Further columns that go into `extra_info`, such as a level."""
     chat: str = "prompt"
     drop_system: bool = False
@@ -57,11 +57,7 @@ class Columns:
 
 
 def reference_of(data: Mapping[str, Any], columns: Columns) -> str:
-    """A row's reference answer as text.
-
-    Raises:
-        RowError: it has none.
-    """
+    """A row's reference answer as text; RowError: it has none."""
     fix = "fill it in, or name the column of the answers with --answer-column"
     value = _plain_answer(value_at(data, columns.answer))
     if value is None or value == []:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.data.problems import SourceProblem, look_alike
+from marsrl_verl.data.problems import SourceProblem, look_alike, user_text
 from marsrl_verl.data.repair import repaired
 from marsrl_verl.data.rows import DataError, RowError, read_rows
 
@@ -26,19 +26,18 @@ class EvaluationSet:
 
     @classmethod
     def read(cls, path: Path, column: str | None = None) -> EvaluationSet:
-        """Read a file in any of the forms that problems are read from.
+        """The questions of a file in any of the forms that problems are read from; DataError: a row has none,
+        or the file can't be read.
 
         Args:
             column: of the questions; None: `question` or `problem` with a text, else the chat in `prompt`.
-
-        Raises:
-            DataError: a row has no question, or the file can't be read.
         """
         found = cls(path)
         for row in read_rows([path], [column] if column else [*_TEXT_COLUMNS, _CHAT_COLUMN]):
             text = None if isinstance(row.data, RowError) else _question(row.data, column)
             if text is None:
-                what = f"{row.place}: it has no question ({_where(column)})."
+                either = f"columns {', '.join(_TEXT_COLUMNS)}, or a chat in {_CHAT_COLUMN}"
+                what = f"{row.place}: it has no question ({f'column {column}' if column else either})."
                 raise DataError(what, "Name the column with --evaluation-column, or correct the row.")
             if looks := look_alike(repaired(text)):
                 found.questions.setdefault(looks, row.place)
@@ -78,15 +77,5 @@ def _question(data: Mapping[str, Any], column: str | None) -> str | None:
     for name in (column,) if column else _TEXT_COLUMNS:
         if isinstance(text := data.get(name), str) and text.strip():
             return text
-    chat = data.get(column or _CHAT_COLUMN)
-    for message in reversed(chat) if isinstance(chat, list) else ():
-        if isinstance(message, dict) and message.get("role") == "user":
-            content = message.get("content")
-            return content if isinstance(content, str) and content.strip() else None
-    return None
-
-
-def _where(column: str | None) -> str:
-    return (
-        f"column {column}" if column else f"columns {', '.join(_TEXT_COLUMNS)}, or a chat in {_CHAT_COLUMN}"
-    )
+    text = user_text(data.get(column or _CHAT_COLUMN))
+    return text if text and text.strip() else None

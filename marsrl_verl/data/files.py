@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem
-from marsrl_verl.data.columns import Columns
-from marsrl_verl.data.problems import Fault, SourceProblem, note_fault, read_problem, same_reference
+from marsrl_verl.data.columns import Columns, value_at
+from marsrl_verl.data.problems import (
+    Fault,
+    SourceProblem,
+    note_fault,
+    read_problem,
+    same_reference,
+    user_text,
+)
 from marsrl_verl.data.repair import repaired
 from marsrl_verl.data.rows import DataError, Row, RowError, parquet_columns, read_rows
 
@@ -129,13 +137,14 @@ def read_report(
             problem = _problem(row, required, columns)
             report.repaired += problem.repaired
             report.with_system += any(one["role"] == "system" for one in problem.problem.messages)
-            texts = {} if row_texts is None else _texts(problem.problem, row_texts)
+            with _fault("repair the row, or the prompts' class"):
+                texts = {} if row_texts is None else row_texts(problem.problem)
             size = chat_characters(problem.problem) + sum(map(len, texts.values()))
             if shortest is None or size < shortest:
                 report.shortest_problem, shortest = problem.problem, size
-            key = _key(problem.key, texts)
-            first = seen.get(key)
-            if first is None:
+            # One question about different texts is several problems: pairs of answers, each order.
+            key = json.dumps([problem.key, *sorted(texts.items())]) if texts else problem.key
+            if (first := seen.get(key)) is None:
                 seen[key] = (problem.problem.ground_truth, row.place)
                 report.problems.setdefault(problem.key, seen[key])
                 if len(problem.question) > len(report.longest_question):
@@ -147,7 +156,8 @@ def read_report(
                 report.contradictions.append((first[1], row.place))
             # Of every row, also of one with an earlier one's question: its `extra_info` may be another.
             if check is not None:
-                _checked(problem.problem, check)
+                with _fault("repair the row"):
+                    check(problem.problem)
             for remark in () if remarks is None else remarks(problem.problem):
                 report.remarks.setdefault(remark, Fault(remark.fix)).note(row.place)
             for name, text in texts.items():
@@ -170,16 +180,13 @@ def _problem(row: Row, required: tuple[str, ...], columns: Columns) -> SourcePro
     return read_problem(row.data, row.place, columns, None)[0]
 
 
-def _key(key: str, texts: Mapping[str, str]) -> str:
-    """One question about different texts is several problems: pairs of answers, each order."""
-    return json.dumps([key, *sorted(texts.items())]) if texts else key
-
-
-def _checked(problem: Problem, check: Callable[[Problem], None]) -> None:
+@contextmanager
+def _fault(fix: str) -> Iterator[None]:
+    """A ValueError inside is a fault of the row."""
     try:
-        check(problem)
+        yield
     except ValueError as error:
-        raise RowError(str(error), "repair the row") from error
+        raise RowError(str(error), fix) from error
 
 
 def _exceeds(problem: Problem, lengths: PromptLengths, report: FileReport) -> bool:
@@ -191,13 +198,6 @@ def _exceeds(problem: Problem, lengths: PromptLengths, report: FileReport) -> bo
     for role, tokens in over.items():
         report.longest_prompts[role] = max(report.longest_prompts.get(role, 0), tokens)
     return bool(over)
-
-
-def _texts(problem: Problem, row_texts: Callable[[Problem], Mapping[str, str]]) -> Mapping[str, str]:
-    try:
-        return row_texts(problem)
-    except ValueError as error:
-        raise RowError(str(error), "repair the row, or the prompts' class") from error
 
 
 def as_list(value: Any) -> list[Any]:
@@ -219,25 +219,20 @@ class Question:
 
 
 def read_questions(path: Path, prompt_key: str, id_column: str | None) -> Iterator[Question]:
-    """The question of every row, and its id in a column such as `uid` or `extra_info.index`.
-
-    Raises:
-        DataError: as `read_report`.
-    """
-    names = id_column.split(".") if id_column is not None else []
-    required = (prompt_key, *names[:1])
+    """The question of every row, and its id in a column such as `uid` or `extra_info.index`; DataError as in
+    `read_report`."""
+    required = (prompt_key,) if id_column is None else (prompt_key, id_column.partition(".")[0])
     for number, row in enumerate(_rows(path, required)):
         if isinstance(row.data, RowError):
             raise DataError(f"{row.place}: {row.data.what}", row.data.fix)
         if missing := [name for name in required if name not in row.data]:
             raise DataError(_missing(missing, row.data), f"Look at {row.place}.")
-        yield Question(path, number, _question(row.data.get(prompt_key)).strip(), _id(row.data, names))
+        text = repaired(user_text(row.data.get(prompt_key)) or "")
+        yield Question(path, number, text.strip(), _id(row.data, id_column))
 
 
-def _id(row: dict[str, Any], names: list[str]) -> str | None:
-    value: Any = row if names else None
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
+def _id(row: dict[str, Any], id_column: str | None) -> str | None:
+    value = None if id_column is None else value_at(row, id_column)
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # a column of whole numbers with holes
     if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -257,14 +252,3 @@ def _rows(path: Path, required: tuple[str, ...], more: tuple[str, ...] = ()) -> 
 
 def _missing(names: list[str], present: Any) -> str:
     return f"column {', '.join(names)} is missing; found: {', '.join(sorted(present))}"
-
-
-def _question(prompt: Any) -> str:
-    """The last user message of a chat prompt."""
-    if not isinstance(prompt, list):
-        return ""
-    for message in reversed(prompt):
-        if isinstance(message, dict) and message.get("role") == "user":
-            content = message.get("content")
-            return repaired(content) if isinstance(content, str) else ""
-    return ""

@@ -19,6 +19,7 @@ from marsrl_verl.rewards.normal_form import same_answer
 
 _NAMED_ROWS = 1000
 """Places of bad rows that are kept per fault; the others are counted."""
+_CONTRADICTION = "correct one of the answers, or remove the problem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,6 @@ class Instruction:
         if not (text.startswith(before) and text.endswith(after)) or len(text) < len(before) + len(after):
             return None
         return text[len(before) : len(text) - len(after)].strip()
-
-
-DAPO_INSTRUCTION = Instruction(
-    before="Solve the following math problem step by step. The last line of your response should be of the "
-    "form Answer: $Answer (without quotes) where $Answer is the answer to the problem.",
-    after='Remember to put your answer on its own line after "Answer:".',
-)
-"""What DAPO-Math-17k's released rows wrap around every problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +105,11 @@ def note_fault(faults: dict[str, Fault], error: RowError, place: str) -> None:
 def collect(
     rows: Iterable[Row], columns: Columns, instruction: Instruction | None, *, by_look: bool = False
 ) -> Collected:
-    """Turn rows into problems and take every problem once.
+    """The problems of rows, each once.
 
-    Two rows are the same problem when their chats agree after `normalised`. Where their references
-    differ, neither can be trusted: the later rows count as bad, and the problem is left out.
-
-    Args:
-        by_look: two rows are the same problem, too, when their questions look alike (`look_alike`), whatever
-            else their chats hold.
+    Two rows are the same problem when their chats agree after `normalised`, or, `by_look`, when their
+    questions look alike (`look_alike`), whatever else the chats hold. Where their references differ, neither
+    can be trusted: the later rows count as bad, and the problem is left out.
     """
     collected = Collected()
     firsts: dict[str, SourceProblem] = {}
@@ -140,19 +130,13 @@ def collect(
                 continue
             if not same_reference(first.problem.ground_truth, problem.problem.ground_truth):
                 contradicted.add(first.key)
-                raise RowError(
-                    "the problem stands in an earlier row with another answer",
-                    "correct one of the answers, or remove the problem",
-                )
+                raise RowError("the problem stands in an earlier row with another answer", _CONTRADICTION)
             collected.duplicates += 1
         except RowError as error:
             note_fault(collected.faults, error, row.place)
     for key in contradicted:
         first = collected.problems.pop(key)
-        contradiction = RowError(
-            "the problem stands in a later row with another answer",
-            "correct one of the answers, or remove the problem",
-        )
+        contradiction = RowError("the problem stands in a later row with another answer", _CONTRADICTION)
         note_fault(collected.faults, contradiction, first.place)
     return collected
 
@@ -163,12 +147,8 @@ def normalised(question: str) -> str:
 
 
 def problem_key(question: str, others: Sequence[Message] = ()) -> str:
-    """The hash by which a problem is known, 32 hexadecimal digits.
-
-    Args:
-        question: the last user message.
-        others: the chat's other messages, a system message for example: they belong to the problem.
-    """
+    """The hash by which a problem is known, 32 hexadecimal digits: of the last user message, and of the
+    chat's other messages, such as a system message, which belong to the problem."""
     text = normalised(question)
     if others:
         text = json.dumps([text, *([one["role"], normalised(one["content"])] for one in others)])
@@ -187,13 +167,11 @@ def look_alike(question: str) -> str:
 def read_problem(
     data: Mapping[str, Any], place: str, columns: Columns, instruction: Instruction | None
 ) -> tuple[SourceProblem, bool]:
-    """The row's problem, and whether the instruction was taken off.
-
-    Raises:
-        RowError: the row is no problem with an answer.
-    """
+    """The row's problem, and whether the instruction was taken off; RowError: it is no problem with an
+    answer."""
     written = _messages(data, columns)
     messages = repaired_messages(written)
+    broken = messages != written or _is_broken(value_at(data, columns.answer))
     last = max(i for i, message in enumerate(messages) if message["role"] == "user")
     question, bare = messages[last]["content"].strip(), None
     if instruction is not None and (bare := instruction.strip(question)) is not None:
@@ -217,7 +195,7 @@ def read_problem(
         problem=problem,
         extra="" if extra is None else json.dumps(extra, ensure_ascii=False, default=str),
         place=place,
-        repaired=repaired_messages(written) != written or _is_broken(value_at(data, columns.answer)),
+        repaired=broken,
     )
     return source, bare is not None
 
@@ -282,11 +260,17 @@ def _data_source(data: Mapping[str, Any], place: str, columns: Columns) -> str:
     return str(named) if named else place.rpartition(" row ")[0].rpartition("/")[2].rpartition(".")[0]
 
 
+def user_text(chat: Any) -> str | None:
+    """The text of a chat's last user message; None where there is none."""
+    messages = [one for one in chat if isinstance(one, dict)] if isinstance(chat, list) else []
+    asked = [one.get("content") for one in messages if one.get("role") == "user"]
+    return asked[-1] if asked and isinstance(asked[-1], str) else None
+
+
 def question_of(messages: list[Message]) -> str:
     """The problem text of a dataset row: its last user message."""
-    for message in reversed(messages):
-        if message["role"] == "user":
-            return message["content"]
+    if (text := user_text(messages)) is not None:
+        return text
     raise ValueError(f"a dataset prompt needs a user message, found roles {[m['role'] for m in messages]}")
 
 

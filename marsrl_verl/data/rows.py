@@ -19,12 +19,7 @@ _FORMATS = ".parquet, .jsonl, .json"
 
 
 class DataError(Exception):
-    """A file, or all of them, can't be used.
-
-    Args:
-        what: what was found, where, and what was expected.
-        fix: what to do.
-    """
+    """A file, or all of them, can't be used: `what` was found, where, and expected; `fix` says what to do."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(f"{what}\n  fix: {fix}")
@@ -33,12 +28,7 @@ class DataError(Exception):
 
 
 class RowError(ValueError):
-    """One row is no problem with an answer.
-
-    Args:
-        what: what is wrong with it, the same words for the same fault.
-        fix: what to do.
-    """
+    """One row is no problem with an answer: `what` is wrong with it, in the same words for the same fault."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what)
@@ -57,50 +47,37 @@ class Row:
 
 
 def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Row]:
-    """The rows of all files, in order.
-
-    Args:
-        paths: parquet, JSON-lines or JSON files; in JSON an array of objects.
-        columns: the columns that are wanted; those that a file lacks are left out of its rows.
-
-    Raises:
-        DataError: a file is not there, of another type, or unreadable as a whole.
-    """
+    """The rows of parquet, JSON-lines or JSON files (an array of objects), in order, with the columns that
+    are wanted as far as a file has them; DataError: one is not there, of another type, or unreadable as a
+    whole."""
     for path in paths:
-        yield from _read_file(path, columns)
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file.", f"Name an existing file ({_FORMATS}).")
+        if path.suffix == ".parquet":
+            yield from _parquet_rows(path, columns)
+        elif path.suffix == ".jsonl":
+            yield from _json_lines(path)
+        elif path.suffix == ".json":
+            yield from _json_array(path)
+        else:
+            what = f"{path}: files of type {path.suffix or '(none)'} are not read."
+            raise DataError(what, f"Convert it to {_FORMATS}.")
 
 
 def parquet_columns(path: Path) -> list[str]:
-    """The names of a parquet file's columns.
-
-    Raises:
-        DataError: it is unreadable.
-    """
+    """The names of a parquet file's columns; DataError: it is unreadable."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         return list(pq.read_schema(path).names)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{path}: it is no readable parquet file ({reason}).", "Get the file anew."
-        ) from error
+        raise _unreadable(path, error) from error
 
 
-def _read_file(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file.", f"Name an existing file ({_FORMATS}).")
-    if path.suffix == ".parquet":
-        yield from _parquet_rows(path, columns)
-    elif path.suffix == ".jsonl":
-        yield from _json_lines(path)
-    elif path.suffix == ".json":
-        yield from _json_array(path)
-    else:
-        raise DataError(
-            f"{path}: files of type {path.suffix or '(none)'} are not read.", f"Convert it to {_FORMATS}."
-        )
+def _unreadable(path: Path, error: Exception, where: str = "") -> DataError:
+    what = f"{path}: it is no readable parquet file{where} ({str(error).splitlines()[0]})."
+    return DataError(what, "Get the file anew.")
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -113,20 +90,15 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         with pq.ParquetFile(path) as file:
             present = [name for name in columns if name in file.schema_arrow.names]
             if not present:
-                raise DataError(
-                    f"{path}: none of the columns {', '.join(columns)} is there; found: "
-                    f"{', '.join(file.schema_arrow.names)}.",
-                    "Name the columns with --question-column and --answer-column.",
-                )
+                found = ", ".join(file.schema_arrow.names)
+                what = f"{path}: none of the columns {', '.join(columns)} is there; found: {found}."
+                raise DataError(what, "Name the columns with --question-column and --answer-column.")
             for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=present):
                 for data in batch.to_pylist():
                     yield Row(f"{path} row {number}", data)
                     number += 1
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{path}: it is no readable parquet file, from row {number} on ({reason}).", "Get the file anew."
-        ) from error
+        raise _unreadable(path, error, f", from row {number} on") from error
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
@@ -165,19 +137,15 @@ def _json_array(path: Path) -> Iterator[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("{") and len(text.strip().splitlines()) > 1:
-            yield from _json_lines(
-                path
-            )  # lines of JSON under the other name, as Hugging Face's reader takes them
+            # Lines of JSON under the other name, as Hugging Face's reader takes them.
+            yield from _json_lines(path)
             return
         data = json.loads(text)
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: it is no readable JSON file ({error}).", "One object per line belongs in a .jsonl file."
-        ) from error
+        what = f"{path}: it is no readable JSON file ({error})."
+        raise DataError(what, "One object per line belongs in a .jsonl file.") from error
     if not isinstance(data, list):
-        raise DataError(
-            f"{path}: it holds {type(data).__name__}, expected an array of objects.",
-            "Name a file with an array of rows.",
-        )
+        what = f"{path}: it holds {type(data).__name__}, expected an array of objects."
+        raise DataError(what, "Name a file with an array of rows.")
     for number, item in enumerate(data):
         yield Row(f"{path} row {number}", _checked(item))

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marsrl_verl.algos.registry import KEY
+from marsrl_verl.algos.registry import KEY, method_class
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.failures import LEAST_FAILED
 from marsrl_verl.core.inert_text import printable
@@ -25,11 +25,9 @@ from marsrl_verl.data.contamination import Contamination, EvaluationSet, find_co
 from marsrl_verl.data.problems import Collected, Fault, SourceProblem, collect
 from marsrl_verl.data.rows import DataError, read_rows
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
-from marsrl_verl.data_preparation.grade_log import GradeLog
-from marsrl_verl.data_preparation.grades import ProblemGrades
-from marsrl_verl.data_preparation.output import write_parquet
+from marsrl_verl.data_preparation.grades import GradeLog, ProblemGrades
+from marsrl_verl.data_preparation.output import Facts, report, summary, write_parquet
 from marsrl_verl.data_preparation.recorded import check_reference, read_recorded
-from marsrl_verl.data_preparation.report import Facts, report, summary
 from marsrl_verl.data_preparation.sampling import grade_texts, problem_requests, sample_and_grade, scorer
 from marsrl_verl.data_preparation.selection import Contaminated, hold_out, select, select_unrated
 from marsrl_verl.data_preparation.training_settings import (
@@ -38,13 +36,12 @@ from marsrl_verl.data_preparation.training_settings import (
     answering_program,
     answering_role,
     check_policies,
-    evaluation_of,
     grader_settings,
     make_grader,
     prompt_lengths_of,
-    tools_of,
     training_config,
 )
+from marsrl_verl.evaluation.choice import method_evaluation
 from marsrl_verl.reporting.files import refusal, write_json_atomic
 from marsrl_verl.rewards.base import UngradableError
 from marsrl_verl.rewards.running import RewardUnavailableError
@@ -54,6 +51,7 @@ from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.rollout.tool_protocol.chat import TurnParser
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.tools.base import ToolUnavailableError
+from marsrl_verl.tools.toolbox import Toolbox, read_all_secrets
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.terminal import library_output_to, terminal
 
@@ -69,6 +67,7 @@ _SHOWN_PLACES = 3
 _QUEUED_PER_SLOT = 2
 """Answers that are handed to vLLM for each it can decode at once, so that no slot waits for the next."""
 _INTERRUPTED = 130
+_say = partial(print, flush=True)
 
 
 def main(argv: Sequence[str], make_client: MakeClient | None = None) -> int:
@@ -82,12 +81,9 @@ def main(argv: Sequence[str], make_client: MakeClient | None = None) -> int:
     try:
         arguments = parse_arguments(argv)
         _prepare(arguments, make_client or _vllm_with(arguments.output / LOG))
-    except (DataError, ConfigError) as error:
+    except (DataError, ConfigError, RewardUnavailableError, ToolUnavailableError) as error:
         print(printable(error), file=sys.stderr)
-        return EXIT_WRONG_CONFIGURATION
-    except (RewardUnavailableError, ToolUnavailableError) as error:
-        print(printable(error), file=sys.stderr)
-        return 1
+        return EXIT_WRONG_CONFIGURATION if isinstance(error, (DataError, ConfigError)) else 1
     except KeyboardInterrupt:
         print("\nInterrupted; the same command goes on where this one stopped.", file=sys.stderr)
         return _INTERRUPTED
@@ -125,13 +121,13 @@ def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
     if arguments.without_answers:
         lengths = prompt_lengths_of(config)
         if lengths is None:
-            print("The model's tokenizer is not here: prompts were not measured.", flush=True)
+            _say("The model's tokenizer is not here: prompts were not measured.")
         selection = select_unrated(found.problems.values(), lengths)
-    elif arguments.from_answers is not None:
-        grades = _recorded_grades(arguments, config, found, facts)
     else:
-        grades = _sampled_grades(arguments, config, found, facts, make_client)
-    if not arguments.without_answers:
+        if arguments.from_answers is not None:
+            grades = _recorded_grades(arguments.from_answers, arguments, config, found, facts)
+        else:
+            grades = _sampled_grades(arguments, config, found, facts, make_client)
         selection = select(found.problems.values(), grades, arguments.rates)
     if not selection.kept:
         what = f"No problem is kept; what became of them: {dict(selection.counts)}."
@@ -145,16 +141,14 @@ def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
         (arguments.output / VAL).unlink(missing_ok=True)
     content = report(facts, selection, train, val, grades)
     write_json_atomic(arguments.output / REPORT, content)
-    print(summary(content, arguments.output), flush=True)
+    _say(summary(content, arguments.output))
 
 
 def _check_output(arguments: Arguments) -> None:
     there = [name for name in (TRAIN, VAL) if (arguments.output / name).exists()]
     if there and not arguments.replace:
-        what = f"{arguments.output} already holds {' and '.join(there)}."
-        raise DataError(
-            what, "Choose another --output, or --replace them; grades that are there are used again."
-        )
+        fix = "Choose another --output, or --replace them; grades that are there are used again."
+        raise DataError(f"{arguments.output} already holds {' and '.join(there)}.", fix)
     if why := refusal(arguments.output):
         what = f"{arguments.output} can't be the folder of what is written: {why}."
         raise DataError(what, "Choose another --output.")
@@ -162,34 +156,27 @@ def _check_output(arguments: Arguments) -> None:
 
 def _say_source(collected: Collected, arguments: Arguments) -> None:
     files = ", ".join(str(path) for path in arguments.inputs)
-    print(
+    _say(
         f"{collected.rows} rows in {files}: {len(collected.problems)} problems, "
-        f"{collected.duplicates} duplicates, {collected.bad_rows} bad rows",
-        flush=True,
+        f"{collected.duplicates} duplicates, {collected.bad_rows} bad rows"
     )
     if _bad_rows_are_left_out(collected, arguments):
-        for what, fault in collected.faults.items():
-            print(f"  skipped: {printable(_fault_text(what, fault.count, fault.places))}", flush=True)
+        for line in _fault_lines(collected.faults):
+            _say(f"  skipped: {printable(line)}")
     if collected.repaired:
-        print(
-            f"  in {collected.repaired} rows broken LaTeX commands (such as \\x08oxed) were repaired",
-            flush=True,
-        )
+        _say(f"  in {collected.repaired} rows broken LaTeX commands (such as \\x08oxed) were repaired")
     if collected.not_stripped and (collected.stripped or arguments.source):
-        print(
+        _say(
             f"  {collected.not_stripped} rows lack the instruction and are taken as they are; it was taken "
-            f"off {collected.stripped} rows",
-            flush=True,
+            f"off {collected.stripped} rows"
         )
     abilities = Counter(one.problem.ability for one in collected.problems.values())
-    named = ", ".join(f"{name} {count}" for name, count in abilities.items() if name)
-    if named:
-        print(printable(f"  abilities: {named}"), flush=True)
+    if named := ", ".join(f"{name} {count}" for name, count in abilities.items() if name):
+        _say(printable(f"  abilities: {named}"))
     if without := abilities[""]:
-        print(
+        _say(
             f"  {without} problems name no ability, which reward=by_ability and agents with tools ask for: "
-            "--ability math, or qa",
-            flush=True,
+            "--ability math, or qa"
         )
 
 
@@ -199,10 +186,8 @@ def _bad_rows_are_left_out(collected: Collected, arguments: Arguments) -> bool:
 
 def _check_source(collected: Collected, arguments: Arguments) -> None:
     if not _bad_rows_are_left_out(collected, arguments):
-        lines = [
-            f"{_fault_text(what, fault.count, fault.places)}; {fault.fix}"
-            for what, fault in collected.faults.items()
-        ]
+        fixes = (fault.fix for fault in collected.faults.values())
+        lines = [f"{line}; {fix}" for line, fix in zip(_fault_lines(collected.faults), fixes, strict=True)]
         limit = f" (at most {arguments.max_bad_frac:.3g} of them may be)" if arguments.max_bad_frac else ""
         head = f"{collected.bad_rows} of {collected.rows} rows are no usable problem{limit}."
         named = "" if arguments.source is None else f", see whether the files are those of {arguments.source}"
@@ -229,7 +214,7 @@ def _without_evaluation_sets(collected: Collected, arguments: Arguments) -> Cont
     sets = [EvaluationSet.read(path, arguments.evaluation_column) for path in arguments.evaluation_sets]
     contamination = find_contamination(collected.problems.values(), sets)
     for path, count in contamination.shared.items():
-        print(f"{count} of {len(collected.problems)} problems stand in {path}", flush=True)
+        _say(f"{count} of {len(collected.problems)} problems stand in {path}")
     if contamination.keys and arguments.contaminated is Contaminated.REFUSE:
         ours, theirs = contamination.places[0]
         what = f"{len(contamination.keys)} problems stand in evaluation sets; the first: {ours} and {theirs}."
@@ -242,27 +227,29 @@ def _without_evaluation_sets(collected: Collected, arguments: Arguments) -> Cont
     return contamination
 
 
-def _fault_text(what: str, count: int, places: list[str]) -> str:
-    shown = ", ".join(places[:_SHOWN_PLACES]) + (", …" if count > _SHOWN_PLACES else "")
-    return f"{what}: {count} {'row' if count == 1 else 'rows'} ({shown}, counted from 0)"
+def _fault_lines(faults: Mapping[str, Fault]) -> list[str]:
+    lines = []
+    for what, fault in faults.items():
+        shown = ", ".join(fault.places[:_SHOWN_PLACES]) + (", …" if fault.count > _SHOWN_PLACES else "")
+        rows = f"{fault.count} {'row' if fault.count == 1 else 'rows'}"
+        lines.append(f"{what}: {rows} ({shown}, counted from 0)")
+    return lines
 
 
 def _recorded_grades(
-    arguments: Arguments, config: DictConfig, collected: Collected, facts: Facts
+    path: Path, arguments: Arguments, config: DictConfig, collected: Collected, facts: Facts
 ) -> dict[str, ProblemGrades]:
-    assert arguments.from_answers is not None
     with closing(make_grader(config)) as reward:
         grade = partial(grade_texts, reward, arguments.graders, answering_role(config))
-        recorded = read_recorded(arguments.from_answers, collected.problems, arguments.instruction, grade)
+        recorded = read_recorded(path, collected.problems, arguments.instruction, grade)
     if not recorded.grades:
-        what = (
-            f"{arguments.from_answers}: it holds no answers to any of the {len(collected.problems)} problems."
-        )
-        raise DataError(what, "Name the problems by the same text, or by the hash in the field `problem`.")
+        what = f"it holds no answers to any of the {len(collected.problems)} problems."
+        fix = "Name the problems by the same text, or by the hash in the field `problem`."
+        raise DataError(f"{path}: {what}", fix)
     if recorded.graded_here and all(one.ungraded for one in recorded.grades.values()):
         raise _broken(list(recorded.grades.values()), answering_role(config))
     facts.answer_settings = {
-        "recorded in": str(arguments.from_answers),
+        "recorded in": str(path),
         "settings on record": recorded.settings,
         "lines about other problems": recorded.other_problems,
         **(grader_settings(config) if recorded.graded_here else {}),
@@ -282,12 +269,9 @@ def _sampled_grades(
             if key in collected.problems:
                 check_reference(grades.ground_truth, collected.problems[key], f"{path}, problem {key}")
         if log.dropped_tail:
-            print(f"{path}: an unfinished last line was taken off", flush=True)
+            _say(f"{path}: an unfinished last line was taken off")
         missing = [problem for key, problem in collected.problems.items() if key not in log.grades]
-        print(
-            f"{len(collected.problems) - len(missing)} problems are answered, {len(missing)} are not",
-            flush=True,
-        )
+        _say(f"{len(collected.problems) - len(missing)} problems are answered, {len(missing)} are not")
         if missing:
             with library_output_to(arguments.output / LOG):
                 _answer_missing(missing, arguments, config, log, make_client)
@@ -304,10 +288,9 @@ def _check_kinds(config: DictConfig, collected: Collected) -> None:
             except UngradableError as error:
                 faults.setdefault(error.what, Fault(error.fix)).note(one.place)
     if faults:
-        lines = [_fault_text(what, fault.count, fault.places) for what, fault in faults.items()]
         head = f"marsrl.reward.{answering_role(config)} can't grade some problems."
         fix = next(iter(faults.values())).fix
-        raise DataError("\n  ".join([head, *lines]), f"{fix[:1].upper()}{fix[1:]}.")
+        raise DataError("\n  ".join([head, *_fault_lines(faults)]), f"{fix[:1].upper()}{fix[1:]}.")
 
 
 def _answer_missing(
@@ -320,10 +303,9 @@ def _answer_missing(
     from marsrl_verl.verl_adapter.rollout_server.offline_engine import load_tokenizer
 
     settings, sampling, role = typed_settings(config), answer_sampling(config), answering_role(config)
-    role_sampling = sampling[role]
     print(
         f"{config.actor_rollout_ref.model.path}: {arguments.answers} answers each, temperature "
-        f"{role_sampling.temperature:g}, at most {role_sampling.max_new_tokens} tokens, "
+        f"{sampling[role].temperature:g}, at most {sampling[role].max_new_tokens} tokens, "
         f"seed {settings.run.seed}; the engine's log: {arguments.output / LOG}",
         file=terminal(),
     )
@@ -331,7 +313,8 @@ def _answer_missing(
     client, prompts = make_client(config, longest), build_prompts(settings)
     tokenizer, program = load_tokenizer(config), answering_program(config)
     chat = chat_tokenizer(config, tokenizer)
-    evaluation = evaluation_of(settings, prompts)
+    method = method_class(settings.algo.name)
+    evaluation = method_evaluation(method, settings.algo, settings.evaluation, prompts)
     requests = {
         one.key: problem_requests(one, role, prompts, arguments.answers, program, evaluation)
         for one in missing
@@ -347,11 +330,12 @@ def _answer_missing(
             turn_parser=partial(_turn_parser, tokenizer),
             seed=settings.run.seed,
             settings=settings,
-            tools=tools_of(settings),
+            tools=Toolbox.from_settings(
+                settings.tools, seed=settings.run.seed, secrets=read_all_secrets(settings.tools)
+            ),
         )
-        graded = sample_and_grade(
-            requests, runner, sampling, concurrency, keep_responses=arguments.keep_responses
-        )
+        keep = arguments.keep_responses
+        graded = sample_and_grade(requests, runner, sampling, concurrency, keep_responses=keep)
         with closing(graded):
             _record(graded, log, _Progress(len(missing)), role)
 
@@ -375,25 +359,19 @@ def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress,
         progress.count(grades)
         held_back.append(grades)
         if not grades.ungraded:
-            _append(log, held_back)
+            log.append(*held_back)
+            held_back.clear()
         elif len(held_back) >= LEAST_FAILED:
             raise _broken(held_back, role)
     if held_back and all(one.ungraded for one in log.grades.values()):
         raise _broken(held_back, role)
-    _append(log, held_back)
-
-
-def _append(log: GradeLog, some: list[ProblemGrades]) -> None:
-    for grades in some:
-        log.append(grades)
-    some.clear()
+    log.append(*held_back)
 
 
 def _broken(some: Sequence[ProblemGrades], role: str) -> RewardUnavailableError:
     first = next(grade for one in some for grade in one.grades)
-    # What is not finished is not given to the grader.
-    what, where = ("grader", f"marsrl.reward.{role}")
-    if first.finish == FinishReason.ERROR.value:
+    what, where = "grader", f"marsrl.reward.{role}"
+    if first.finish == FinishReason.ERROR.value:  # what is not finished is not given to the grader
         what, where = "rollout program", KEY
     return RewardUnavailableError(
         f"the {what} failed on every answer to the last {len(some)} problems: fix it ({where}); the same "

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from marsrl_verl.config.verl_keys import FIRST
 from marsrl_verl.data.columns import ANSWER_COLUMN, Columns
-from marsrl_verl.data.problems import DAPO_INSTRUCTION, Instruction
+from marsrl_verl.data.problems import Instruction
 from marsrl_verl.data.rows import DataError
-from marsrl_verl.data.sources import SOURCES
+from marsrl_verl.data.sources import DAPO_INSTRUCTION, MAX_BAD_FRAC, SOURCES
 from marsrl_verl.data_preparation.selection import Contaminated, PassRates
 
 PUBLISHED_MODEL = "qwen3_30b_a3b_thinking_2507"
@@ -20,21 +20,14 @@ PUBLISHED_MODEL = "qwen3_30b_a3b_thinking_2507"
 ANSWERS = 8
 """Answers per problem (UloRL, arXiv 2507.19766, §3.4)."""
 _SHORT_NAMES = {
-    # Option: the keys that it sets.
-    "model": ("actor_rollout_ref.model.path",),
-    "temperature": ("actor_rollout_ref.rollout.temperature",),
-    "max_tokens": (f"marsrl.roles.{FIRST}.max_new_tokens",),
-    "tensor_parallel": ("actor_rollout_ref.rollout.tensor_model_parallel_size",),
-    "seed": ("marsrl.run.seed",),
+    "model": "actor_rollout_ref.model.path",
+    "temperature": "actor_rollout_ref.rollout.temperature",
+    "max_tokens": f"marsrl.roles.{FIRST}.max_new_tokens",
+    "tensor_parallel": "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "seed": "marsrl.run.seed",
 }
-_OF_A_MODEL = (
-    "model",
-    "answers_per_problem",
-    "temperature",
-    "max_tokens",
-    "tensor_parallel",
-    "keep_responses",
-)
+"""The keys that options set."""
+_OF_AN_ANSWER = ("answers_per_problem", "temperature", "max_tokens", "tensor_parallel", "keep_responses")
 _OF_PASS_RATES = ("from_answers", "min_pass_rate", "max_pass_rate")
 _OF_A_RECORD = ("reward=", "marsrl.reward.", "marsrl.run.seed=")
 """Words of the training command that mean something without a model."""
@@ -83,11 +76,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_arguments(argv: Sequence[str]) -> Arguments:
-    """Read a command line; `--help` prints the options and ends the program.
-
-    Raises:
-        DataError: an option is unknown, lacks its value, or contradicts another.
-    """
+    """A command line's arguments; `--help` prints the options and ends the program. DataError: an option is
+    unknown, lacks its value, or contradicts another."""
     found = build_parser().parse_intermixed_args(list(argv))
     for option, least in (("answers_per_problem", 1), ("graders", 1), ("held_out", 0)):
         value = getattr(found, option)
@@ -166,9 +156,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--model", metavar="PATH", help="folder or hub id of the start model, with the settings of model=…")
     add("--answers-per-problem", "-k", type=int, help=f"default: {ANSWERS}")
     add("--temperature", type=float, help="default: the first role's in training")
-    add(
-        "--max-tokens", type=int, help="longest response; default: the first role's in training, all segments"
-    )
+    longest = "longest response; default: the first role's in training, all segments"
+    add("--max-tokens", type=int, help=longest)
     add("--tensor-parallel", type=int, help="GPUs that share one copy of the model")
     add("--seed", type=int, help="of the answers and of the held-out part (default: marsrl.run.seed)")
     add("--graders", type=int, default=2, help="answers that are graded at the same time")
@@ -193,18 +182,16 @@ def _form(arguments: argparse.Namespace) -> tuple[Columns, Instruction | None]:
     """Where a row's parts stand, and what is taken off: as the source has it, or as options say."""
     name = arguments.data_source or None
     if arguments.source is None:
-        answer = arguments.answer_column or ANSWER_COLUMN
         columns = Columns(
             arguments.question_column,
-            answer,
+            arguments.answer_column or ANSWER_COLUMN,
             arguments.answer_after,
             data_source=name,
             ability=arguments.ability,
             drop_system=arguments.drop_system,
         )
         return columns, _instruction(arguments)
-    options = [*_OF_A_FORM, *_OF_AN_INSTRUCTION]
-    if inert := [f"--{one.replace('_', '-')}" for one in options if getattr(arguments, one)]:
+    if inert := _given(arguments, *_OF_A_FORM, *_OF_AN_INSTRUCTION):
         what = f"{', '.join(inert)}: --source {arguments.source} says that already."
         raise DataError(what, "Leave it out, or leave --source out.")
     source = SOURCES[arguments.source]
@@ -214,7 +201,7 @@ def _form(arguments: argparse.Namespace) -> tuple[Columns, Instruction | None]:
 
 def _max_bad_frac(arguments: argparse.Namespace) -> float:
     if arguments.bad_rows is None:
-        return 0.0 if arguments.source is None else SOURCES[arguments.source].max_bad_frac
+        return 0.0 if arguments.source is None else MAX_BAD_FRAC
     words = {"refuse": 0.0, "skip": 1.0}
     try:
         share = float(words.get(arguments.bad_rows, arguments.bad_rows))
@@ -242,18 +229,11 @@ def _check_words(arguments: argparse.Namespace) -> None:
         what = "--evaluation-column and --contaminated speak of evaluation sets."
         raise DataError(what, "Give --evaluation-set FILE, or leave them out.")
     if arguments.without_answers:
-        options = [*_OF_PASS_RATES, *(option for option in _OF_A_MODEL if option != "model")]
-        inert = [
-            f"--{option.replace('_', '-')}"
-            for option in options
-            if getattr(arguments, option) not in (None, False)
-        ]
-        if inert:
+        if inert := _given(arguments, *_OF_PASS_RATES, *_OF_AN_ANSWER):
             what = f"{', '.join(inert)}: with --without-answers there are none."
             raise DataError(what, "Leave it out, or leave --without-answers out.")
     elif arguments.from_answers is not None:
-        options = [option for option in _OF_A_MODEL if getattr(arguments, option) not in (None, False)]
-        inert = [f"--{option.replace('_', '-')}" for option in options]
+        inert = _given(arguments, "model", *_OF_AN_ANSWER)
         inert += [word for word in arguments.overrides if not word.lstrip("+~").startswith(_OF_A_RECORD)]
         if inert:
             what = f"{', '.join(inert)}: with --from-answers no model answers."
@@ -264,14 +244,17 @@ def _check_words(arguments: argparse.Namespace) -> None:
             "--from-answers FILE, or --without-answers."
         )
         raise DataError("No start model is named.", fix)
-    own = [word for word in arguments.overrides if word.lstrip("+~").split("=")[0] in _OWN_KEYS]
-    if own:
+    if own := [word for word in arguments.overrides if word.lstrip("+~").split("=")[0] in _OWN_KEYS]:
         what = f"{' '.join(own)}: this command names its files and its folder by options."
         raise DataError(what, "Use --input and --output.")
-    wrong = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]
-    if wrong:
+    if wrong := [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]:
         what = f"{' '.join(wrong)}: expected options, or settings of the form key=value."
         raise DataError(what, "--input may be given several times; --help lists the options.")
+
+
+def _given(arguments: argparse.Namespace, *options: str) -> list[str]:
+    """Those of the options that the command line has."""
+    return [f"--{option.replace('_', '-')}" for option in options if getattr(arguments, option)]
 
 
 def _overrides(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -279,11 +262,8 @@ def _overrides(arguments: argparse.Namespace) -> tuple[str, ...]:
     if not any(word.startswith("model=") for word in arguments.overrides):
         words.append(f"model={PUBLISHED_MODEL}")
     words += arguments.overrides
-    for option, keys in _SHORT_NAMES.items():
-        value = getattr(arguments, option)
-        if value is not None:
-            words += [f"{key}={_quoted(value)}" for key in keys]
-    return tuple(words)
+    values = ((key, getattr(arguments, option)) for option, key in _SHORT_NAMES.items())
+    return (*words, *(f"{key}={_quoted(value)}" for key, value in values if value is not None))
 
 
 def _quoted(value: object) -> str:

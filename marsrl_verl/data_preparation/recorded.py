@@ -38,18 +38,10 @@ class Recorded:
 
 
 def read_recorded(
-    path: Path,
-    problems: dict[str, SourceProblem],
-    instruction: Instruction | None,
-    grade_texts: GradeTexts,
+    path: Path, problems: dict[str, SourceProblem], instruction: Instruction | None, grade_texts: GradeTexts
 ) -> Recorded:
-    """Read a file of answers or grades.
-
-    Args:
-        path: the file.
-        problems: the source's problems by key.
-        instruction: taken off questions in the file as in the source.
-        grade_texts: called for lines with responses.
+    """The answers or grades of a file about the source's problems; `grade_texts` is called for lines with
+    responses, the instruction taken off its questions as in the source.
 
     Raises:
         DataError: a line is none of the kind, or was graded against another reference.
@@ -99,11 +91,7 @@ def _key(
 
 
 def check_reference(recorded: str, problem: SourceProblem, where: str) -> None:
-    """Refuse grades that were given against another reference answer.
-
-    Raises:
-        DataError: the references differ.
-    """
+    """Refuses grades that were given against another reference answer (DataError)."""
     if recorded and recorded != problem.problem.ground_truth:
         raise DataError(
             f"{where}: its answers were graded against {recorded!r}, and {problem.place} now has "

@@ -66,14 +66,10 @@ def sample_and_grade(
 
     Args:
         problems: the requests of each, by its key.
-        runner: runs training's rollout programs, and scores; its tools are started here, and closed at the
-            end.
+        runner: runs training's rollout programs, and scores; its tools are started here
+            (ToolUnavailableError: one can't start), and closed at the end.
         sampling: of the roles that are asked, without segments.
         concurrency: problems that are worked on at the same time.
-        keep_responses: whether their texts are kept.
-
-    Raises:
-        ToolUnavailableError: a tool can't start.
     """
     waiting, tasks = deque(problems.items()), dict[asyncio.Task[list[Trajectory]], str]()
 

@@ -89,24 +89,17 @@ def select_unrated(problems: Iterable[SourceProblem], lengths: PromptLengths | N
 def hold_out(
     problems: list[SourceProblem], count: int, seed: int
 ) -> tuple[list[SourceProblem], list[SourceProblem]]:
-    """Split off `count` problems.
+    """The problems that are trained and `count` others, both in their order; DataError: fewer, or all of
+    them, would have to go.
 
     Questions that look alike (the same but for typesetting) stay together, so that none is on both sides.
     Which ones are held out follows from the seed and the questions, not from their order.
-
-    Returns:
-        (trained, held out), both in the order of `problems`.
-
-    Raises:
-        DataError: fewer than `count` problems, or all of them, would have to go.
     """
     if count == 0:
         return problems, []
     if count >= len(problems):
-        what = (
-            f"{count} problems are to be held out of {len(problems)} that were kept: none is left to train."
-        )
-        raise DataError(what, "Lower --held-out, keep more problems, or give more of them.")
+        what = f"{count} problems are to be held out of {len(problems)} that were kept: none is left to"
+        raise DataError(f"{what} train.", "Lower --held-out, keep more problems, or give more of them.")
     families: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
         families[look_alike(problem.question)].append(problem.key)

@@ -13,42 +13,26 @@ from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.checks.data import prompt_lengths
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config, first_role
-from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.verl_keys import FIRST
-from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.data.files import PromptLengths
-from marsrl_verl.evaluation.choice import method_evaluation
-from marsrl_verl.evaluation.runs import Evaluation
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
-from marsrl_verl.tools.toolbox import Toolbox, read_all_secrets
 from marsrl_verl.verl_adapter.components import sampling_settings
 
 
 def training_config(overrides: tuple[str, ...]) -> DictConfig:
-    """The training configuration that the words of a training command give, composed and checked.
-
-    The checks are those of a dry run: this machine need not be the one that trains, and the data that
-    is being prepared isn't there yet.
-
-    Raises:
-        ConfigError: training would refuse it too.
-    """
+    """The training configuration that the words of a training command give, composed and checked as in a dry
+    run: this machine need not be the one that trains, and the data that is being prepared isn't there yet.
+    ConfigError: training would refuse it too."""
     if any(FIRST in word for word in overrides):
         role = first_role(parse_arguments([word for word in overrides if FIRST not in word]))
         overrides = tuple(word.replace(FIRST, role) for word in overrides)
     composed = compose_config(parse_arguments(list(overrides)))
-    context = Context(
-        config=composed.config,
-        raw=composed.raw,
-        dry_run=True,
-        prepares_data=True,
-    )
-    run_checks(context)
+    run_checks(Context(config=composed.config, raw=composed.raw, dry_run=True, prepares_data=True))
     return composed.config
 
 
@@ -72,28 +56,24 @@ def _first_stage(config: DictConfig) -> Stage:
     return method_class(algo.name).stages(algo)[0]
 
 
-def evaluation_of(settings: MarsRLConfig, prompts: Prompts) -> Evaluation:
-    """How the method is evaluated."""
-    return method_evaluation(method_class(settings.algo.name), settings.algo, settings.evaluation, prompts)
+def _is_single_call(config: DictConfig) -> bool:
+    return find_program(answering_program(config)) is SingleCall
 
 
 def _active_roles(config: DictConfig) -> tuple[str, ...]:
     """The roles whose tokens are sampled: a program of the method's may ask all of them."""
-    if find_program(answering_program(config)) is SingleCall:
+    if _is_single_call(config):
         return (answering_role(config),)
     algo = typed_settings(config).algo
     return method_class(algo.name).active_roles(algo, None)
 
 
 def check_policies(config: DictConfig) -> None:
-    """The start model answers for all roles that the method's program asks.
-
-    Raises:
-        ConfigError: one of them has a frozen policy.
-    """
-    frozen = typed_settings(config).frozen_roles
+    """The start model answers for all roles that the method's program asks; ConfigError: one of them has a
+    frozen policy."""
+    frozen = {} if _is_single_call(config) else typed_settings(config).frozen_roles
     for role in _active_roles(config):
-        if role in frozen and find_program(answering_program(config)) is not SingleCall:
+        if role in frozen:
             what = "The start model answers for all roles here: the pass rates would be another system's."
             fix = "Leave it out, or give answers that the method has recorded (--from-answers)."
             raise ConfigError([ConfigIssue(f"marsrl.roles.{role}.policy", what, fix, frozen[role])])
@@ -111,17 +91,6 @@ def answer_sampling(config: DictConfig) -> dict[str, Sampling]:
         role: replace(configured[role], segment_tokens=None, seed=settings.run.seed)
         for role in _active_roles(config)
     }
-
-
-def tools_of(settings: MarsRLConfig) -> Toolbox:
-    """The tools that the method's program may call, not started.
-
-    Raises:
-        ToolUnavailableError: the key of one is not where the settings say.
-    """
-    return Toolbox.from_settings(
-        settings.tools, seed=settings.run.seed, secrets=read_all_secrets(settings.tools)
-    )
 
 
 def make_grader(config: DictConfig) -> RewardRunner:
@@ -162,8 +131,7 @@ def grader_settings(config: DictConfig) -> dict[str, Any]:
 
 def answer_settings(config: DictConfig, answers: int) -> dict[str, Any]:
     """What answers and grades depend on, by name."""
-    own = find_program(answering_program(config)) is not SingleCall
-    keys = _ANSWERS_DEPEND_ON + (_OF_A_PROGRAM if own else ())
+    keys = _ANSWERS_DEPEND_ON + (() if _is_single_call(config) else _OF_A_PROGRAM)
     return {"answers per problem": answers, **_values(config, keys)}
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from marsrl_verl.algos.registry import method_class
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.config.models import adapters
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.method_tools import MethodTools

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from messages import assert_checks_refuse
 
-from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.config.light_tokenizer import open_tokenizer
 from marsrl_verl.data.files import PromptLengths, read_report
 from marsrl_verl.settings.issues import ConfigError
 
@@ -116,7 +116,7 @@ def test_the_plan_counts_them(run, tmp_path):
 
 
 def test_a_bound_is_enough_for_short_prompts_and_the_limit_is_exact(model):
-    counter = open_counter(model)
+    counter = open_tokenizer(model)
     chat = [{"role": "user", "content": "a bc def"}]
     exact = counter.chat(chat)
     assert exact == 5, "a word each, and two of the template"

@@ -8,7 +8,7 @@ from messages import assert_checks_refuse
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
-from marsrl_verl.config.evaluation_plan import EvaluationCost, evaluation_at, evaluation_cost
+from marsrl_verl.config.run_cost import EvaluationCost, evaluation_at, evaluation_cost
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.rollout.frozen.config import PolicyConfig
 from marsrl_verl.settings.declaration import RoleSampling

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from messages import assert_checks_refuse, assert_refused
 
-from marsrl_verl.config.adapters import adapters
+from marsrl_verl.config.models import adapters
 from marsrl_verl.demo.assets import model_path
 
 MODEL, ROLLOUT = "actor_rollout_ref.model", "actor_rollout_ref.rollout"

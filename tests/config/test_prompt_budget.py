@@ -9,7 +9,8 @@ from small_files import TEMPLATE
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import RolePrompts
-from marsrl_verl.config.prompt_budget import open_counter, plan_prompts
+from marsrl_verl.config.light_tokenizer import open_tokenizer
+from marsrl_verl.config.prompt_budget import plan_prompts
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.settings.declaration import RoleSampling
 
@@ -46,7 +47,7 @@ def roles(**limits) -> dict[str, RoleSampling]:
 
 def test_counter_renders_the_template(model):
     assert "{{ m.role }}" in TEMPLATE
-    counter = open_counter(model)
+    counter = open_tokenizer(model)
     # "<user> one two <assistant>", one token per word.
     assert counter.chat([{"role": "user", "content": "one two"}]) == 4
 
@@ -55,7 +56,7 @@ def test_counter_agrees_with_transformers():
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model_path())
-    counter = open_counter(Path(model_path()))
+    counter = open_tokenizer(Path(model_path()))
     chat = [
         {"role": "system", "content": "Verify"},
         {"role": "user", "content": "Compute 4+5-3\n4+5=9\n9-3=6"},
@@ -68,7 +69,7 @@ def test_counter_agrees_with_transformers():
 
 def test_measured_budgets(model):
     solver, verifier, corrector = plan_prompts(
-        SHAPES, roles(), open_counter(model), longest_question="compute 1 + 1"
+        SHAPES, roles(), open_tokenizer(model), longest_question="compute 1 + 1"
     )
     assert (solver.fixed, solver.longest) == (2, 2 + 4)
     assert (verifier.fixed, verifier.longest) == (5, 5 + 4 + 20)
@@ -79,7 +80,7 @@ def test_measured_budgets(model):
 def test_roles_that_read_the_data_s_chat_read_all_of_its_messages(model):
     chat = ({"role": "system", "content": "be very brief"}, {"role": "user", "content": "compute 1 + 1"})
     openings = {"solver": (chat, ({"role": "user", "content": ""},))}
-    counter = open_counter(model)
+    counter = open_tokenizer(model)
     solver, verifier, _ = plan_prompts(SHAPES, roles(), counter, "compute 1 + 1", openings=openings)
     assert solver.longest == counter.chat(chat)
     assert verifier.longest == 5 + 4 + 20, "the Verifier reads the question"
@@ -87,21 +88,21 @@ def test_roles_that_read_the_data_s_chat_read_all_of_its_messages(model):
 
 def test_over_the_limit(model):
     _, verifier, corrector = plan_prompts(
-        SHAPES, roles(verifier=29, corrector=36), open_counter(model), longest_question="compute 1 + 1"
+        SHAPES, roles(verifier=29, corrector=36), open_tokenizer(model), longest_question="compute 1 + 1"
     )
     assert verifier.fits
     assert not corrector.fits
 
 
 def test_unknown_question_counts_as_the_limit(model):
-    solver, verifier, _ = plan_prompts(SHAPES, roles(), open_counter(model), longest_question="")
+    solver, verifier, _ = plan_prompts(SHAPES, roles(), open_tokenizer(model), longest_question="")
     assert solver.longest == 100
     assert verifier.longest == 5 + 98 + 20
 
 
 def test_without_a_tokenizer_sizes_come_from_characters(tmp_path):
-    assert open_counter(tmp_path) is None
-    assert open_counter(None) is None
+    assert open_tokenizer(tmp_path) is None
+    assert open_tokenizer(None) is None
     solver, *_ = plan_prompts(SHAPES, roles(), None, longest_question="x" * 40)
     assert not solver.measured
     assert solver.longest == solver.fixed + 10
@@ -128,5 +129,5 @@ def test_the_plan_counts_the_whole_chat_of_the_data(run, model, tmp_path):
     done = run("model=custom", f"actor_rollout_ref.model.path={model}", *limits, *words)
     assert done.status == 0, done.err
     (line,) = [one for one in done.out.splitlines() if one.startswith("  solver ") and "wording" in one]
-    counter = open_counter(model)
+    counter = open_tokenizer(model)
     assert int(line.split()[1]) == counter.chat(rows[0]["prompt"]) > 30

@@ -17,7 +17,7 @@ from marsrl_verl.config.reference import (
     find_unknown,
     is_free_entry,
 )
-from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
+from marsrl_verl.config.verl_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.settings.reading import defaults
 
 

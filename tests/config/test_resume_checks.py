@@ -15,8 +15,9 @@ from small_files import make_data
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.config.checks.resume import data_bytes
-from marsrl_verl.config.reference import find_unknown, leaves, reference_tree
-from marsrl_verl.config.resume_rules import ACTS, BOUND, FOLDER, Rule, changed_settings, rule_of
+from marsrl_verl.config.node import leaves
+from marsrl_verl.config.reference import find_unknown, reference_tree
+from marsrl_verl.config.resume_rules import TABLE, Rule, changed_settings, rule_of
 from marsrl_verl.reporting.seal import SEAL_NAME, describe
 from marsrl_verl.settings.issues import ConfigError
 
@@ -118,10 +119,10 @@ def test_every_setting_is_in_a_class(composed):
     assert [key for key in keys if rule_of(key) is None] == []
     limits = [key for key in keys if LIMIT.fullmatch(key.rpartition(".")[2])]
     assert "marsrl.reward.solver.timeout_s" in limits
-    named = (*ACTS, *FOLDER, *BOUND)  # "*" is any role
+    named = [key for keys in TABLE.values() for key in keys]  # "*" is any role
     assert [key for key in limits if rule_of(key) is not Rule.ACTS and key not in named] == []
     assert {rule for key in keys if (rule := rule_of(key))} == set(Rule)
-    for item in (*ACTS, *FOLDER, *BOUND):
+    for item in named:
         assert find_unknown(item.replace("*", "solver")) is None, "a rule for a key that is there"
 
 

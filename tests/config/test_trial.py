@@ -10,8 +10,7 @@ from messages import assert_refused
 
 from marsrl_verl.algos import registry
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.light_tokenizer import LightTokenizer
-from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.config.light_tokenizer import open_tokenizer
 from marsrl_verl.demo.assets import model_path
 
 CODE = """
@@ -165,7 +164,7 @@ def test_the_light_tokenizer_is_transformers():
 
     folder = Path(model_path())
     theirs = AutoTokenizer.from_pretrained(folder)
-    ours = LightTokenizer(folder, open_counter(folder))
+    ours = open_tokenizer(folder)
     texts = ("Compute 1+2", "3", "and 4?")
     chat = [{"role": ("user", "assistant")[k % 2], "content": text} for k, text in enumerate(texts)]
     options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}

@@ -8,8 +8,7 @@ import pytest
 from messages import assert_refused
 
 from marsrl_verl.config.reference import find_unknown
-from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
-from marsrl_verl.config.verl_keys import EACH, ESTIMATOR, FIRST, VERL_KEYS, with_roles
+from marsrl_verl.config.verl_keys import EACH, ESTIMATOR, FIRST, FIXED_KEYS, INERT_KEYS, VERL_KEYS, with_roles
 from marsrl_verl.config.verl_keys import translate as translate_for
 from marsrl_verl.settings.issues import ConfigError
 
@@ -82,9 +81,9 @@ def test_verls_estimators_that_are_here_are_taken():
 
 
 def test_every_key_exists():
-    for one in VERL_KEYS:
-        assert find_unknown(one.key) is None, one.key
-        for ours in with_roles(one.ours, lambda: ROLES, lambda: ROLES[0]):
+    for key, taken in VERL_KEYS.items():
+        assert find_unknown(key) is None, key
+        for ours in with_roles(taken, lambda: ROLES, lambda: ROLES[0]):
             assert find_unknown(ours) is None, ours
 
 
@@ -130,14 +129,13 @@ def test_what_was_taken_is_said_at_start(run):
 
 def test_the_documentation_has_every_key_in_one_of_its_tables():
     text = DOCS.read_text(encoding="utf-8")
-    for one in VERL_KEYS:
-        assert f"`{one.key}`" in text, one.key
-        assert f"`{one.ours.replace(FIRST, EACH)}`" in text, one.ours
+    for key, ours in VERL_KEYS.items():
+        assert f"`{key}`" in text, key
+        assert f"`{ours.replace(FIRST, EACH)}`" in text, ours
 
 
 def test_no_key_is_both_taken_and_refused_as_useless():
     """A node may be refused as a whole while a key in it is taken: the command line's is replaced before."""
-    taken = {one.key for one in VERL_KEYS}
     exactly = {one.key for one in (*INERT_KEYS, *FIXED_KEYS)}
     only_in_files = {"actor_rollout_ref.rollout.n", "trainer.test_freq", "trainer.val_before_train"}
-    assert taken & exactly == only_in_files
+    assert VERL_KEYS.keys() & exactly == only_in_files

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from marsrl_verl.data.rows import DataError
-from marsrl_verl.data_preparation.grade_log import GradeLog
-from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
+from marsrl_verl.data_preparation.grades import Grade, GradeLog, ProblemGrades
 
 SETTINGS = {"temperature": 0.85, "answers": 2, "prompts": {"instruction": "é"}}
 
@@ -109,12 +108,15 @@ def test_two_processes_do_not_write_one_log(tmp_path):
     path = tmp_path / "grades.jsonl"
     with GradeLog(path, SETTINGS), pytest.raises(DataError, match="another process"):
         GradeLog(path, SETTINGS)
-    GradeLog(path, SETTINGS).close()
+    with GradeLog(path, SETTINGS) as log:
+        assert log.grades == {}
 
 
 def test_a_refused_log_is_free_again(tmp_path):
     path = tmp_path / "grades.jsonl"
-    GradeLog(path, SETTINGS).close()
+    with GradeLog(path, SETTINGS) as log:
+        assert log.grades == {}
     with pytest.raises(DataError, match="other settings"):
         GradeLog(path, {})
-    GradeLog(path, SETTINGS).close()
+    with GradeLog(path, SETTINGS) as log:
+        assert log.grades == {}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from preparing import MODEL, ScriptedClient, read_parquet, right_times, sums, verl_row, write_lines
 
-from marsrl_verl.data.problems import DAPO_INSTRUCTION, problem_key
+from marsrl_verl.data.problems import problem_key
+from marsrl_verl.data.sources import DAPO_INSTRUCTION
 from marsrl_verl.data_preparation.application import main
 
 NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))

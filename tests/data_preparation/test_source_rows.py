@@ -12,7 +12,6 @@ from preparing import verl_row, write_lines
 
 from marsrl_verl.data.columns import Columns
 from marsrl_verl.data.problems import (
-    DAPO_INSTRUCTION,
     Collected,
     Instruction,
     collect,
@@ -20,6 +19,7 @@ from marsrl_verl.data.problems import (
     problem_key,
 )
 from marsrl_verl.data.rows import DataError, RowError, read_rows
+from marsrl_verl.data.sources import DAPO_INSTRUCTION
 
 VERL = Columns()
 PLAIN = Columns(question="question", answer="answer")

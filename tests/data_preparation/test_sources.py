@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from preparing import NEVER, questions, read_parquet, report_of, write_lines
 
-from marsrl_verl.data.problems import DAPO_INSTRUCTION, Collected, collect
+from marsrl_verl.data.problems import Collected, collect
 from marsrl_verl.data.rows import DataError, read_rows
-from marsrl_verl.data.sources import MATH, QA, SOURCES
+from marsrl_verl.data.sources import DAPO_INSTRUCTION, SOURCES
 from marsrl_verl.data_preparation.application import main
 from marsrl_verl.data_preparation.command_line import parse_arguments
+from marsrl_verl.rewards.by_ability import MATH, QA
 from marsrl_verl.rewards.math_grading import grade
 
 TREE = Path(__file__).parents[2]

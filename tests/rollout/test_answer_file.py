@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.config.prompt_budget import open_counter, text_tokens
+from marsrl_verl.config.light_tokenizer import open_tokenizer
+from marsrl_verl.config.prompt_budget import text_tokens
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.assets import model_path
@@ -193,5 +194,5 @@ def test_half_of_a_surrogate_pair_in_a_file_is_no_end_of_the_run(tmp_path):
     source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
     first = answered("p1/solver/0#0", answers_of(source, make_request())[0], ChatTokenizer(AddedTokens()))
     assert (first.text, first.finish) == ("2\ufffd", FinishReason.STOP)
-    counter = open_counter(Path(model_path()))
+    counter = open_tokenizer(Path(model_path()))
     assert text_tokens(counter, source.file.longest) == 2, "the plan measures it too"

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import hf_folder
+from marsrl_verl.config.light_tokenizer import LightTokenizer, open_tokenizer
 from marsrl_verl.config.node import read_settings
-from marsrl_verl.config.prompt_budget import TokenCounter, open_counter
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, Traits
 from marsrl_verl.core.prompts import Prompts, interface
@@ -116,9 +116,9 @@ class Context:
         """The local folder of the model, also of a downloaded hub model; None when it is not here."""
         return hf_folder.local_folder(str(self.get("actor_rollout_ref.model.path") or ""))
 
-    def token_counter(self) -> TokenCounter | None:
-        """The counter of the model's tokens in prompts; None where its tokenizer is not here."""
-        return open_counter(self.model_folder(), dict(self.config.data.apply_chat_template_kwargs or {}))
+    def tokenizer(self) -> LightTokenizer | None:
+        """The model's tokenizer; None where it is not here."""
+        return open_tokenizer(self.model_folder(), dict(self.config.data.apply_chat_template_kwargs or {}))
 
     def read_model_config(self) -> dict[str, Any] | None:
         """The model's `config.json` with the configured overrides; None where it is not here.

@@ -66,7 +66,7 @@ def prompt_lengths(ctx: Context) -> PromptLengths | None:
     """What measures the prompts that decide whether a problem is asked; None where none can be measured."""
     if (prompts := ctx.usable_prompts()) is None:
         return None
-    if (counter := ctx.token_counter()) is None:
+    if (counter := ctx.tokenizer()) is None:
         ctx.notes.append("The model's tokenizer is not here: prompts were not measured.")
         return None
     algo, limits = ctx.settings.algo, ctx.settings.prompt_limits

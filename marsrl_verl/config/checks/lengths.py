@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, plan_prompts, text_tokens
+from marsrl_verl.config.light_tokenizer import LightTokenizer
+from marsrl_verl.config.prompt_budget import RoleBudget, plan_prompts, text_tokens
 from marsrl_verl.config.schema import first_sampled_role
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Message
@@ -126,7 +127,7 @@ def check_copies(ctx: Context) -> Iterator[ConfigIssue]:
 
 def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     """The budget of every role that a model of ours plays; measured where the model's tokenizer is here."""
-    counter, prompts = ctx.token_counter(), ctx.prompts()
+    counter, prompts = ctx.tokenizer(), ctx.prompts()
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
     shapes = ctx.method.prompt_shapes(ctx.settings.algo, prompts)
     elsewhere = {role: _longest_answer(ctx, policy, counter) for role, policy in ctx.frozen_roles.items()}
@@ -152,7 +153,7 @@ def _openings(ctx: Context, prompts: Any) -> dict[str, tuple[Sequence[Message], 
     return {role: (chat, bare[role]) for role, chat in asked.items()}
 
 
-def _longest_answer(ctx: Context, policy: str, counter: TokenCounter | None) -> int:
+def _longest_answer(ctx: Context, policy: str, counter: LightTokenizer | None) -> int:
     """Tokens of a frozen policy's longest answer; 0 where that is not known."""
     if policy in ctx.frozen_answers:
         return text_tokens(counter, ctx.frozen_answers[policy].file.longest)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from marsrl_verl.algos.registry import source_of
-from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.light_tokenizer import LightTokenizer
+from marsrl_verl.config.models import adapters
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.prompts import Prompts
@@ -78,11 +77,11 @@ def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def _settings(ctx: Context, prompts: Prompts) -> TrialSettings:
-    settings, folder, counter = ctx.settings, ctx.model_folder(), ctx.token_counter()
-    tokenizer = LightTokenizer(folder, counter) if folder and counter else CharacterTokenizer()
+    settings, own = ctx.settings, ctx.tokenizer()
+    tokenizer = own or CharacterTokenizer()
     sampling = {
         role: Sampling(one.max_new_tokens, one.max_prompt_tokens, max_sequence_tokens=one.max_sequence_tokens)
-        if counter
+        if own
         else Sampling(100_000, 100_000)
         for role, one in settings.roles.items()
     }

@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import ConfigDict, Field, create_model
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.kinds import kind_problems
-from marsrl_verl.config.reference import ABSENT, at, default_of, leaves
+from marsrl_verl.config.node import leaves
+from marsrl_verl.config.reference import ABSENT, at, default_of, kind_problems
 from marsrl_verl.config.tables import read_table
-from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
+from marsrl_verl.config.verl_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.settings.declaration import Settings, limits
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import find_issues

@@ -12,8 +12,7 @@ from verl.single_controller.base.decorator import Dispatch, make_nd_compute_data
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-from marsrl_verl.config.adapters import adapters
-from marsrl_verl.config.models import models, part_of, several_models
+from marsrl_verl.config.models import adapters, models, part_of, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.checkpoint.resumed_optimizer import as_configured

@@ -28,8 +28,7 @@ from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from marsrl_verl.config.adapters import adapters
-from marsrl_verl.config.models import models
+from marsrl_verl.config.models import adapters, models
 from marsrl_verl.core.policy import SHARED
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.registry import method_class
-from marsrl_verl.config.evaluation_plan import evaluation_at
+from marsrl_verl.config.run_cost import evaluation_at
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.inert_text import one_line
 from marsrl_verl.core.owned import Copies
