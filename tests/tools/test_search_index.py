@@ -130,7 +130,7 @@ class Session:
 
     def __init__(self, corpus, folder):
         self.loop = asyncio.new_event_loop()
-        self.backend = Bm25Backend(Bm25Config(corpus=str(corpus)), folder, "bm25")
+        self.backend = Bm25Backend(Bm25Config(corpus=str(corpus)), folder)
         self.loop.run_until_complete(self.backend.start())
 
     def run(self, query):
@@ -230,7 +230,7 @@ def test_a_line_that_is_no_document_is_named(line, message, tmp_path):
 
 
 def start(settings, folder):
-    asyncio.run(Bm25Backend(settings, folder, "bm25").start())
+    asyncio.run(Bm25Backend(settings, folder).start())
 
 
 def test_what_keeps_a_corpus_from_being_searched_is_said(corpus, tmp_path):

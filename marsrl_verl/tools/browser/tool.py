@@ -8,14 +8,15 @@ from typing import Any
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.sequence import Plain
-from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.tools.base import (
+    KEY,
     Tool,
     ToolCall,
     ToolOutcome,
     ToolResult,
     ToolUnavailableError,
     function_schema,
+    read_key,
 )
 from marsrl_verl.tools.browser.addresses import Lookup, look_up
 from marsrl_verl.tools.browser.config import BrowserConfig
@@ -25,7 +26,6 @@ from marsrl_verl.tools.browser.summary import Summariser, SummaryError
 from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
 from marsrl_verl.tools.search.query import search_words
 
-_KEY = "summary.endpoint.api_key"
 _MOST_CHARS = 2_000_000
 """Characters of a page that are looked at."""
 
@@ -56,16 +56,12 @@ class BrowserTool(Tool):
         cls, name: str, settings: BrowserConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> BrowserTool:
         """See `Tool`."""
-        return cls(name, settings, key=secrets.get(_KEY), seed=seed)
+        return cls(name, settings, key=secrets.get(KEY), seed=seed)
 
     @classmethod
     def read_secrets(cls, settings: BrowserConfig) -> Mapping[str, str]:
         """See `Tool`."""
-        try:
-            key = read_api_key(settings.summary.endpoint) if settings.summary.enabled else None
-        except ApiKeyError as error:
-            raise ToolUnavailableError(f"summary.endpoint.{error}") from error
-        return {} if key is None else {_KEY: key}
+        return read_key(settings.summary.endpoint, "summary.endpoint") if settings.summary.enabled else {}
 
     def schema(self) -> Mapping[str, Any]:
         """See `Tool`."""

@@ -10,17 +10,19 @@ from typing import Any
 from marsrl_verl.core.seeding import derive_seed
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.tools.base import (
+    KEY,
     Tool,
     ToolCall,
     ToolOutcome,
     ToolResult,
     ToolUnavailableError,
     function_schema,
+    read_key,
 )
 from marsrl_verl.tools.python.config import Backend, PythonConfig
 from marsrl_verl.tools.python.isolation import Closed, IsolationError, open_pool
 from marsrl_verl.tools.python.pool import READY_S, SandboxError
-from marsrl_verl.tools.python.remote import RemoteRunner, read_remote_key
+from marsrl_verl.tools.python.remote import RemoteRunner
 
 _CODE = "code"
 _WHY = {
@@ -50,13 +52,12 @@ class PythonTool(Tool):
         cls, name: str, settings: PythonConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> PythonTool:
         """See `Tool`."""
-        return cls(name, settings, seed=seed, key=secrets.get("key"))
+        return cls(name, settings, seed=seed, key=secrets.get(KEY))
 
     @classmethod
     def read_secrets(cls, settings: PythonConfig) -> Mapping[str, str]:
         """See `Tool`."""
-        key = read_remote_key(settings) if settings.backend is Backend.REMOTE else None
-        return {} if key is None else {"key": key}
+        return read_key(settings.remote, "remote") if settings.backend is Backend.REMOTE else {}
 
     def schema(self) -> Mapping[str, Any]:
         """See `Tool`."""

@@ -23,34 +23,26 @@ MOST_WORDS = 64
 
 
 class Bm25Backend(Backend):
-    """Documents of a file, as `ranking.best` finds them.
-
-    Args:
-        settings: `bm25` of the search tool's settings.
-        folder: where indices are kept.
-        node: where the settings are, for messages.
-    """
+    """Documents of a file, as `ranking.best` finds them by an index that is kept in `folder`."""
 
     remote = False
+    identity = "bm25"
 
-    def __init__(self, settings: Bm25Config, folder: Path, node: str) -> None:
-        self._settings = settings
-        self._folder = folder
-        self._node = node
+    def __init__(self, settings: Bm25Config, folder: Path) -> None:
+        self._settings, self._folder = settings, folder
         self._threads = ThreadPoolExecutor(settings.threads, "bm25")
         self._index: Index | None = None
-        self.identity = "bm25"
 
     async def start(self) -> None:
         """See `Backend`. The first one that needs the index builds it."""
         if self._settings.corpus is None:
-            raise ToolUnavailableError(f"{self._node}.corpus is not set; name the file with the documents")
+            raise ToolUnavailableError("bm25.corpus is not set; name the file with the documents")
         corpus = Path(self._settings.corpus).expanduser()
         try:
             made, name = await asyncio.to_thread(prepare_index, corpus, self._folder)
             self._index = await asyncio.to_thread(Index, made)
         except CorpusError as error:
-            raise ToolUnavailableError(f"{self._node}.corpus = {corpus}: {error}") from error
+            raise ToolUnavailableError(f"bm25.corpus = {corpus}: {error}") from error
         except (OSError, ValueError, sqlite3.Error) as error:
             raise ToolUnavailableError(
                 f"the index of {corpus} can't be made or read in {self._folder}: {error}. The folder has to "
@@ -71,13 +63,8 @@ class Bm25Backend(Backend):
     def _search(self, query: str, k: int) -> tuple[Hit, ...]:
         if self._index is None:
             raise RuntimeError("start() was not called")
-        return best(
-            self._index,
-            search_words(query, MOST_WORDS),
-            k,
-            title_weight=self._settings.title_weight,
-            named_weight=self._settings.named_weight,
-        )
+        weights = {"title_weight": self._settings.title_weight, "named_weight": self._settings.named_weight}
+        return best(self._index, search_words(query, MOST_WORDS), k, **weights)
 
     async def close(self) -> None:
         """See `Backend`."""

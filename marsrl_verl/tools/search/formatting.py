@@ -25,15 +25,13 @@ _WORD = re.compile(r"\w+")
 def format_hits(
     hits: Sequence[Hit], query: str, *, hit_chars: int, total_chars: int, sources: bool = False
 ) -> tuple[str, bool]:
-    """The hits, numbered, each on a line of its own, so that none can pass for two.
+    """The hits, numbered, each on a line of its own, so that none can pass for two; and whether one was
+    shortened or left out.
 
     Args:
         hit_chars: most characters of one hit's text; of a longer one the part with most words of the query.
         total_chars: of all together: hits beyond it are left out, the first one is shortened.
         sources: say where each is from.
-
-    Returns:
-        The text, and whether a hit was shortened or left out.
     """
     query_words = frozenset(search_words(query, QUERY_WORDS))
     lines: list[str] = []
@@ -78,13 +76,8 @@ def excerpt(text: str, query_words: Collection[str], limit: int) -> str:
 
 
 def _densest(matches: Sequence[tuple[int, int, str]], limit: int) -> tuple[int, int, int] | None:
-    """Where most different words are together, in as few characters as possible: their number, begin and
-    length; None where no word fits.
-
-    Args:
-        matches: begin, end and word of each, in order.
-        limit: most characters.
-    """
+    """Where most different words are together (of matches: begin, end and word, in order), in as few
+    characters as possible, `limit` at most: their number, begin and length; None where no word fits."""
     inside: Counter[str] = Counter()
     first, best = 0, None
     for last, (_, end, word) in enumerate(matches):

@@ -23,17 +23,11 @@ PROBE = "test"
 
 
 class RetrieverBackend(Backend):
-    """One request per query, to the URLs in turn; one that is repeated goes to the next.
+    """One request per query, with the key as bearer token, to the URLs in turn; one that is repeated goes to
+    the next."""
 
-    Args:
-        settings: `http` of the search tool's settings.
-        key: sent as bearer token.
-        node: where the settings are, for messages.
-    """
-
-    def __init__(self, settings: RetrieverConfig, key: str | None, node: str) -> None:
+    def __init__(self, settings: RetrieverConfig, key: str | None) -> None:
         self._settings = settings
-        self._node = node
         self._client = JsonClient(key=key)
         self._numbers = itertools.count()
         # Replicas have the same documents: which one answers is no difference.
@@ -42,14 +36,14 @@ class RetrieverBackend(Backend):
     async def start(self) -> None:
         """See `Backend`."""
         if not self._settings.urls:
-            raise ToolUnavailableError(f"{self._node}.urls is empty; name the retriever's URL")
+            raise ToolUnavailableError("http.urls is empty; name the retriever's URL")
         self._client.open()
         if not self._settings.check:
             return
         probes = [self._ask(url, PROBE, 1) for url in self._settings.urls]
         for answer in await asyncio.gather(*probes, return_exceptions=True):
             if isinstance(answer, RequestError):
-                raise ToolUnavailableError(f"{self._node}: {answer}") from answer
+                raise ToolUnavailableError(f"http: {answer}") from answer
             if isinstance(answer, BaseException):
                 raise answer
 
@@ -71,11 +65,7 @@ class RetrieverBackend(Backend):
 
 
 def read_result(body: Any, url: str) -> tuple[Hit, ...]:
-    """The hits in a retriever's answer to one query, with scores or without.
-
-    Raises:
-        RequestError: it is no such answer.
-    """
+    """The hits in a retriever's answer to one query, with scores or without; RequestError if it is none."""
     try:
         (rows,) = body["result"]
         return tuple(_hit(row) for row in rows)

@@ -35,12 +35,7 @@ def best(
 
     A document's score is the bm25 of its text and that of its title, for any of the words (Robertson and
     Zaragoza 2009, as Lucene has it; k1 = 1.2, b = 0.75). One whose title is named in one of the three best
-    gets a share of that one's score in addition.
-
-    Args:
-        terms: words as `query.search_words` gives them.
-        title_weight: what the title's bm25 counts for the text's.
-        named_weight: that share; 0: bm25 alone.
+    gets a share of that one's score in addition, `named_weight`; `terms` are those of `query.search_words`.
     """
     scores = index.scores(terms, title_weight)
     if named_weight:

@@ -10,25 +10,24 @@ from typing import Any
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
-from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.tools.base import (
+    KEY,
     Tool,
     ToolCall,
     ToolOutcome,
     ToolResult,
     ToolUnavailableError,
     function_schema,
+    read_key,
 )
 from marsrl_verl.tools.search.backend import Backend, BackendFailedError, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.bm25 import Bm25Backend
 from marsrl_verl.tools.search.cache import CacheError, CacheQuery, ResultCache
-from marsrl_verl.tools.search.config import BackendKind, Keep, RetrieverConfig, SearchConfig, WebConfig
+from marsrl_verl.tools.search.config import BackendKind, Keep, SearchConfig
 from marsrl_verl.tools.search.formatting import NOTHING, format_hits
 from marsrl_verl.tools.search.http import RetrieverBackend
 from marsrl_verl.tools.search.recorded import RecordedBackend
 from marsrl_verl.tools.search.web import WebBackend
-
-_KEY = "api_key"
 
 
 class SearchTool(Tool):
@@ -48,19 +47,14 @@ class SearchTool(Tool):
         cls, name: str, settings: SearchConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> SearchTool:
         """See `Tool`."""
-        return cls(name, settings, build_backend(settings, secrets.get(_KEY)))
+        return cls(name, settings, build_backend(settings, secrets.get(KEY)))
 
     @classmethod
     def read_secrets(cls, settings: SearchConfig) -> Mapping[str, str]:
         """See `Tool`."""
         if settings.backend not in (BackendKind.HTTP, BackendKind.WEB):
             return {}
-        one: RetrieverConfig | WebConfig = getattr(settings, settings.backend)
-        try:
-            key = read_api_key(one)
-        except ApiKeyError as error:
-            raise ToolUnavailableError(f"{settings.backend}.{error}") from error
-        return {} if key is None else {_KEY: key}
+        return read_key(getattr(settings, settings.backend), settings.backend)
 
     def schema(self) -> Mapping[str, Any]:
         """See `Tool`."""
@@ -133,20 +127,17 @@ class SearchTool(Tool):
 
 
 def build_backend(settings: SearchConfig, key: str | None) -> Backend:
-    """The back end that the settings name, not started.
-
-    Raises:
-        ToolUnavailableError: a class of one's own can't be had.
-    """
+    """The back end that the settings name, not started; ToolUnavailableError where a class of one's own can't
+    be had."""
     kind = settings.backend
     if kind is BackendKind.BM25:
-        return Bm25Backend(settings.bm25, settings.cache_folder, kind)
+        return Bm25Backend(settings.bm25, settings.cache_folder)
     if kind is BackendKind.HTTP:
-        return RetrieverBackend(settings.http, key, kind)
+        return RetrieverBackend(settings.http, key)
     if kind is BackendKind.WEB:
-        return WebBackend(settings.web, key, kind)
+        return WebBackend(settings.web, key)
     if kind is BackendKind.RECORDED:
-        return RecordedBackend(settings.recorded, kind)
+        return RecordedBackend(settings.recorded)
     try:
         backend = load_class(settings.own.target, settings.own.kwargs, Backend)
     except ClassLoadError as error:

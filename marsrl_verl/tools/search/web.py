@@ -93,17 +93,10 @@ APIS: Mapping[Provider, Api] = {
 
 
 class WebBackend(Backend):
-    """Asks a service; its first hits, each with what it shows of the page.
+    """Asks a service, with its key; its first hits, each with what it shows of the page."""
 
-    Args:
-        settings: `web` of the search tool's settings.
-        key: the service's.
-        node: where the settings are, for messages.
-    """
-
-    def __init__(self, settings: WebConfig, key: str | None, node: str) -> None:
+    def __init__(self, settings: WebConfig, key: str | None) -> None:
         self._settings = settings
-        self._node = node
         self._api = APIS[settings.provider]
         self._url = settings.url or self._api.url
         self._key = key
@@ -115,22 +108,22 @@ class WebBackend(Backend):
         """See `Backend`."""
         if not self._key:
             raise ToolUnavailableError(
-                f"{self._node}: {self._settings.provider} wants a key; name the environment variable that "
-                f"holds it in {self._node}.api_key_env"
+                f"web: {self._settings.provider} wants a key; name the environment variable that holds it in "
+                "web.api_key_env"
             )
         if self._url is None:
             raise ToolUnavailableError(
-                f"{self._node}.url is not set, and {self._settings.provider} has no public API any more; "
+                f"web.url is not set, and {self._settings.provider} has no public API any more; "
                 "name the address of one that answers as it did"
             )
         if self._settings.provider is Provider.BRIGHTDATA and not self._settings.zone:
-            raise ToolUnavailableError(f"{self._node}.zone is not set; name the zone at Bright Data")
+            raise ToolUnavailableError("web.zone is not set; name the zone at Bright Data")
         self._client.open()
         if self._settings.check:
             try:
                 await self._ask(PROBE, 1)
             except RequestError as error:
-                raise ToolUnavailableError(f"{self._node}: {error}") from error
+                raise ToolUnavailableError(f"web: {error}") from error
 
     async def search(self, query: str, k: int) -> SearchResult:
         """See `Backend`."""
@@ -152,11 +145,7 @@ class WebBackend(Backend):
 
 def read_hits(api: Api, body: Any, url: str) -> tuple[Hit, ...]:
     """The hits in a service's answer. A page that nothing was found on has no list of them; a hit without
-    text says nothing and is left out.
-
-    Raises:
-        RequestError: it is no JSON object, or its list is none.
-    """
+    text says nothing and is left out. RequestError where it is no JSON object, or its list is none."""
     if not isinstance(body, dict):
         raise RequestError(f"{url} answered no JSON object: {str(body)[:200]}")
     rows: Any = body
