@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 HTML = frozenset({"text/html", "application/xhtml+xml"})
 TEXT = frozenset({"text/plain", "text/markdown", "text/csv", "application/json"})
-_ACCEPT = "text/html, application/xhtml+xml, text/plain;q=0.9, */*;q=0.1"
+_HEADERS = {
+    "Accept": "text/html, application/xhtml+xml, text/plain;q=0.9, */*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
 _LONGEST_URL = 2000
 
 
@@ -48,12 +51,7 @@ class Fetched:
 
 
 class Fetcher:
-    """Reads pages, each with connections that were checked, without cookies, credentials or proxies.
-
-    Args:
-        settings: the browser's.
-        lookup: of names, for tests.
-    """
+    """Reads pages, each with connections that were checked, without cookies, credentials or proxies."""
 
     def __init__(self, settings: BrowserConfig, lookup: Lookup = look_up) -> None:
         self._settings = settings
@@ -68,20 +66,13 @@ class Fetcher:
                 resolver=CheckedResolver(self._rules, self._lookup), use_dns_cache=False, limit=0
             ),
             timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
-            headers={
-                "User-Agent": self._settings.user_agent,
-                "Accept": _ACCEPT,
-                "Accept-Encoding": "gzip",
-            },
+            headers={"User-Agent": self._settings.user_agent, **_HEADERS},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
         )
 
     async def fetch(self, address: str) -> Fetched:
-        """One page.
-
-        Args:
-            address: as the model wrote it.
+        """The page at an address, as the model wrote it.
 
         Raises:
             PageError: there is nothing to read.

@@ -21,43 +21,26 @@ INSTRUCTIONS = (
 
 
 class SummaryError(Exception):
-    """The endpoint gave no summary; the message is for logs.
-
-    Args:
-        refused: it refuses this page, and would do so again.
-    """
+    """The endpoint gave no summary; the message is for logs."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         self.refused = refused
+        """Whether it refuses this page, and would do so again."""
         super().__init__(message)
 
 
 class Summariser:
-    """Asks the endpoint about one page after the other.
-
-    Args:
-        settings: `summary` of the browser's settings.
-        key: sent as bearer token; None: no key is sent.
-        seed: of the random part of pauses between attempts.
-    """
+    """Asks the endpoint about one page after the other; pauses between attempts derive from the seed."""
 
     def __init__(self, settings: SummaryConfig, key: str | None, seed: int) -> None:
         self._page_chars = settings.page_chars
-        endpoint = settings.endpoint
+        most = settings.endpoint.max_concurrent_requests
         self._endpoint = ChatEndpoint(
-            endpoint,
-            "summary.endpoint",
-            api_key=key,
-            concurrency=endpoint.max_concurrent_requests,
-            seed=seed,
+            settings.endpoint, "summary.endpoint", api_key=key, concurrency=most, seed=seed
         )
 
     async def summarise(self, page: Page, query: str) -> str:
-        """What a page says about something.
-
-        Raises:
-            SummaryError: the endpoint gave no summary.
-        """
+        """The endpoint's summary of what a page says about something; SummaryError if it gave none."""
         answer = await self._endpoint.ask(page.title, messages(page, query, self._page_chars))
         if answer.detail is not None:
             raise SummaryError(answer.detail, refused=answer.finish is FinishReason.REFUSED)

@@ -44,8 +44,7 @@ class BrowserTool(Tool):
         lookup: Lookup = look_up,
         seed: int = 0,
     ) -> None:
-        self.name = name
-        self._settings = settings
+        self.name, self._settings = name, settings
         self._fetcher = Fetcher(settings, lookup)
         self._extractor = Extractor(settings.extract_memory_mib, settings.extract_cpu_s)
         self._key, self._seed = key, seed
@@ -142,11 +141,8 @@ class BrowserTool(Tool):
                 return ToolResult(note, outcome, info={**info, "detail": str(error)})
             return ToolResult(text, truncated=fetched.truncated, info=info)
         head = f"{page.title}\n" if page.title else ""
-        shown = excerpt(
-            page.text,
-            frozenset(search_words(query, QUERY_WORDS)),
-            max(16, self._settings.output_chars - len(head)),
-        )
+        query_words = frozenset(search_words(query, QUERY_WORDS))
+        shown = excerpt(page.text, query_words, max(16, self._settings.output_chars - len(head)))
         cut = fetched.truncated or shown != page.text
         return ToolResult(head + shown, truncated=cut, info=info)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.tools.python.jail import server
-from marsrl_verl.tools.python.jail.rules import Rules, receive, send
+from marsrl_verl.tools.python.jail.rules import Rules, framed, receive, send
 
 START_S = 60.0
 """Most seconds until the server has imported what it is to preload."""
@@ -28,13 +28,15 @@ _ORDER_S = 2.0
 GRACE_S = 0.4
 """After a program's time, until its supervisor is no longer waited for. It needs milliseconds."""
 _BOOT = "import sys; sys.path.insert(0, {folder!r}); from jail import {module}; {module}.main(*{arguments})"
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1",
     "PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
 }  # fmt: skip
-"""All that a program finds in its environment."""
+"""All that servers and programs find in their environment."""
+JAIL_FOLDER = str(Path(__file__).resolve().parent)
+"""The folder in which the package `jail` lies."""
 
 
 class SandboxError(Exception):
@@ -49,16 +51,6 @@ def boot_command(interpreter: str, folder: str, module: str, arguments: str = "[
     """A command that starts a module of `jail` with an interpreter that does not know this package."""
     code = _BOOT.format(folder=folder, module=module, arguments=arguments)
     return [interpreter, "-s", "-S", "-B", "-c", code]
-
-
-def jail_folder() -> str:
-    """The folder in which the package `jail` lies."""
-    return str(Path(__file__).resolve().parent)
-
-
-def clean_environment() -> dict[str, str]:
-    """What servers and programs are given in place of this process's environment."""
-    return dict(_ENVIRONMENT)
 
 
 @dataclass(slots=True, eq=False)
@@ -95,11 +87,7 @@ class SandboxPool:
         """How often a server was started."""
 
     async def start(self) -> None:
-        """Start the server, and have sandboxes made ready.
-
-        Raises:
-            SandboxError: it can't keep the rules.
-        """
+        """Start the server, and have sandboxes made ready; SandboxError if it can't keep the rules."""
         async with self._starting:
             if self._server is None or self._server.poll() is not None:
                 self._drop_server()
@@ -140,12 +128,12 @@ class SandboxPool:
         ours, theirs = socket.socketpair()
         with theirs:
             self._server = subprocess.Popen(
-                boot_command(self._interpreter, jail_folder(), "server"),
+                boot_command(self._interpreter, JAIL_FOLDER, "server"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                env=clean_environment(),
+                env=ENVIRONMENT,
                 start_new_session=True,  # Ctrl-C is for the run
             )
         self._control, stderr = ours, b""
@@ -208,7 +196,7 @@ class SandboxPool:
             try:
                 if self._control is None or self._server is None:
                     raise OSError("there is no server")
-                socket.send_fds(self._control, [server.message(server.BEGIN, slot)], [theirs.fileno()])
+                socket.send_fds(self._control, [server.MESSAGE.pack(server.BEGIN, slot)], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 raise SandboxError(f"the server of sandboxes is gone: {error}") from error
@@ -219,15 +207,12 @@ class SandboxPool:
 
     async def _take(self) -> _Sandbox:
         """A sandbox that is ready; of two that are not, the second one's reason."""
-        for attempt in range(2):
-            try:
-                return await self._ready()
-            except SandboxError:
-                if attempt:
-                    raise
-                if self._server is not None and self._server.poll() is not None:
-                    self._drop_server()
-        raise AssertionError("unreachable")
+        try:
+            return await self._ready()
+        except SandboxError:
+            if self._server is not None and self._server.poll() is not None:
+                self._drop_server()
+        return await self._ready()
 
     async def _ready(self) -> _Sandbox:
         if not self._idle:
@@ -245,10 +230,8 @@ class SandboxPool:
         return one
 
     async def _ask(self, one: _Sandbox, request: Mapping[str, Any]) -> dict[str, Any]:
-        loop, data = asyncio.get_running_loop(), json.dumps(request).encode()
-
         async def exchange() -> dict[str, Any]:
-            await loop.sock_sendall(one.place, struct.pack("<I", len(data)) + data)
+            await asyncio.get_running_loop().sock_sendall(one.place, framed(request))
             return await _receive(one.place)
 
         return await _within(self.rules.timeout_s + GRACE_S, exchange())
@@ -260,7 +243,7 @@ class SandboxPool:
             return  # it has ended with its server; its number is another one's
         try:
             if self._control is not None:
-                self._control.sendall(server.message(server.END, one.slot))
+                self._control.sendall(server.MESSAGE.pack(server.END, one.slot))
         except OSError:
             return  # there is no server, and so no sandbox
         finally:
@@ -269,18 +252,16 @@ class SandboxPool:
 
 async def _within(seconds: float, work: Any) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = await asyncio.wait_for(work, seconds)
+        return await asyncio.wait_for(work, seconds)
     except (asyncio.TimeoutError, TimeoutError):
         raise _SilentError(f"its supervisor said nothing within {seconds:g} s") from None
     except OSError as error:
         raise SandboxError(f"its supervisor is gone: {error}") from error
-    return answer
 
 
 async def _receive(place: socket.socket) -> dict[str, Any]:
     head = await _exactly(place, 4)
-    found: dict[str, Any] = json.loads(await _exactly(place, struct.unpack("<I", head)[0]))
-    return found
+    return json.loads(await _exactly(place, struct.unpack("<I", head)[0]))
 
 
 async def _exactly(place: socket.socket, count: int) -> bytes:

@@ -92,7 +92,7 @@ class PythonTool(Tool):
         return {
             "backend": str(self._settings.backend),
             "isolation": str(self._closed.isolation),
-            **self._closed.facts,
+            **self._closed.pool.facts,
             **({"warning": warning} if warning else {"passed_over": dict(self._closed.passed_over)}),
         }
 

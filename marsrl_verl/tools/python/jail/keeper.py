@@ -23,14 +23,8 @@ from .rules import LANDLOCK, MIB, Rules, content
 
 
 def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
-    """Be the first process of a sandbox: start the program, wait for its end, tell it and end.
-
-    Args:
-        code: where the program comes from.
-        status: where to say that it can come, and how it ended.
-        run_as: the user of the program; None: the one that this is.
-        address_space: see `Site`.
-    """
+    """Be the first process of a sandbox: start the program (which comes from `code`) as another user if one
+    is named, wait for its end and end. `status` is told that the program can come, and how it ended."""
     try:
         kernel.end_with_parent()
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
@@ -39,8 +33,7 @@ def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space
         child = os.fork()
         if child == 0:
             _become_program(rules, code, status, run_as, address_space)
-        os.close(code)
-        for descriptor in (1, 2):
+        for descriptor in (code, 1, 2):
             os.close(descriptor)
         while True:
             ended, how = os.waitpid(-1, 0)
@@ -54,7 +47,9 @@ def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space
 def _become_program(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
     try:
         os.setsid()
-        _take_standard_input()
+        nothing = os.open("/dev/null", os.O_RDONLY)  # all that it has as standard input
+        os.dup2(nothing, 0)
+        os.close(nothing)
         kernel.drop_bounds()
         if run_as is not None:
             os.setgroups([])
@@ -86,22 +81,11 @@ def _request(read: Callable[[int], bytes]) -> dict[str, Any]:
     head = read(4)
     if len(head) < 4:
         os._exit(0)  # nobody wants it any more
-    found: dict[str, Any] = json.loads(read(struct.unpack("<I", head)[0]))
-    return found
-
-
-def _take_standard_input() -> None:
-    nothing = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    return json.loads(read(struct.unpack("<I", head)[0]))
 
 
 def address_space_of(proc: int) -> int:
-    """Bytes of address space that this process has.
-
-    Args:
-        proc: descriptor of `/proc`.
-    """
+    """Bytes of address space that this process has, as `/proc`, of which `proc` is a descriptor, tells."""
     return int(content(proc, "self/statm").split()[0]) * resource.getpagesize()
 
 
@@ -118,15 +102,12 @@ def _limit(rules: Rules, address_space: int) -> None:
         (resource.RLIMIT_SIGPENDING, 1024),  # timers count as such
         (resource.RLIMIT_NICE, 0),  # no way back from a low priority
         (resource.RLIMIT_RTPRIO, 0),
-        (resource.RLIMIT_NPROC, None),
     ):
-        if most is None:
-            if rules.processes and not rules.alone:
-                resource.setrlimit(what, (rules.processes, rules.processes))
-            continue
         _, hard = resource.getrlimit(what)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
+    if rules.processes and not rules.alone:
+        resource.setrlimit(resource.RLIMIT_NPROC, (rules.processes, rules.processes))
 
 
 def main(arguments: list[str]) -> None:
@@ -137,11 +118,7 @@ def main(arguments: list[str]) -> None:
 
 
 def load(rules: Rules) -> None:
-    """Import what programs are likely to need.
-
-    Raises:
-        Exception: what an import raised.
-    """
+    """Import what programs are likely to need; what an import raises comes out."""
     sys.path[:] = [*(one for one in sys.path if one in rules.paths or one.startswith(sys.base_prefix))]
     sys.path += [one for one in rules.paths if one not in sys.path]
     for name in rules.preload:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,10 +63,15 @@ class Site:
     """Bytes of address space that the interpreter has by itself."""
 
 
-def send(place: socket.socket, message: dict[str, Any]) -> None:
-    """Send a message: its length in 4 bytes, and JSON."""
+def framed(message: Mapping[str, Any]) -> bytes:
+    """A message: its length in 4 bytes, and JSON."""
     data = json.dumps(message).encode()
-    place.sendall(struct.pack("<I", len(data)) + data)
+    return struct.pack("<I", len(data)) + data
+
+
+def send(place: socket.socket, message: Mapping[str, Any]) -> None:
+    """Send a message."""
+    place.sendall(framed(message))
 
 
 def receive(place: socket.socket) -> dict[str, Any] | None:
@@ -87,12 +93,7 @@ def _exactly(place: socket.socket, count: int) -> bytes | None:
 
 
 def content(folder: int, name: str) -> str:
-    """The beginning of a file in `/proc`.
-
-    Args:
-        folder: descriptor of `/proc`.
-        name: the file's path in it.
-    """
+    """The beginning of a file in `/proc`, of which `folder` is a descriptor."""
     place = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         return os.read(place, 65536).decode("ascii", "replace")

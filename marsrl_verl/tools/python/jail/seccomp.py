@@ -99,21 +99,13 @@ _X32 = 0x40000000
 
 
 def restrict(*, alone: bool, processes: bool) -> None:
-    """Put the filter on this process.
-
-    Args:
-        alone: it has no namespaces of its own.
-        processes: it may start some.
-    """
+    """Put the filter on this process, which has no namespaces of its own (`alone`) and may start
+    processes."""
     install_filter(build_filter(os.getpid(), alone=alone, processes=processes))
 
 
 def build_filter(pid: int, *, alone: bool, processes: bool, machine: str = MACHINE) -> bytes:
-    """The filter as an array of `struct sock_filter`.
-
-    Args:
-        pid: of the process; the only one that it may signal when it is alone.
-    """
+    """The filter as an array of `struct sock_filter`; alone, a process may signal none but itself (`pid`)."""
     if machine not in _ARCHITECTURE:
         raise OSError(f"no list of system calls for a {machine}")
     column = 0 if machine == _X86 else 1

@@ -22,7 +22,8 @@ from .supervisor import Supervisor
 
 BEGIN, END = b"+", b"x"
 """What a message asks for."""
-_MESSAGE = struct.Struct("<cI")
+MESSAGE = struct.Struct("<cI")
+"""A message of the client's: what it asks for, and a slot."""
 _USERS, _USERS_FEW = 1_879_048_192, 64_000
 """The first of the users that programs run as, where there are so many, and where there are not."""
 SLOTS = 256
@@ -121,10 +122,10 @@ def _serve(control: socket.socket, rules: Rules, site: Site) -> None:
             _forget_ended(supervisors)
         if control not in readable:
             continue
-        message, descriptors, _, _ = socket.recv_fds(control, _MESSAGE.size, 1)
-        if len(message) < _MESSAGE.size:
+        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE.size, 1)
+        if len(message) < MESSAGE.size:
             break
-        what, slot = _MESSAGE.unpack(message)
+        what, slot = MESSAGE.unpack(message)
         if what == END:
             _kill(supervisors.get(slot))
             continue
@@ -165,8 +166,3 @@ def _kill(process: int | None) -> None:
     """End a supervisor, and with it, by the kernel, its sandbox. Not yet reaped, it has its number still."""
     if process is not None:
         os.kill(process, signal.SIGKILL)
-
-
-def message(what: bytes, slot: int) -> bytes:
-    """A message of the client's."""
-    return _MESSAGE.pack(what, slot)
