@@ -66,11 +66,12 @@ def example_markdown(example: Example, limit: int = 4000) -> str:
 def example_text(example: Example, limit: int = 1200) -> str:
     """The example as plain text for a terminal."""
     run, evaluation = example.run, example.evaluation
-    lines = [example.headline + ".", ""]
     reference = one_line(run.problem.ground_truth)
-    lines += [f"Problem (reference answer: {reference})", _indent(run.problem.question)]
+    lines = [f"{example.headline}.", "", f"Problem (reference answer: {reference})"]
+    lines.append(_indent(run.problem.question))
     for number, call in enumerate(run.calls, 1):
-        lines += ["", f"{number}. {evaluation.example_call(call)}: {example.outcome(call, _quoted)}"]
+        outcome = example.outcome(call, lambda answer: f"`{one_line(answer)}`")
+        lines += ["", f"{number}. {evaluation.example_call(call)}: {outcome}"]
         lines.append(_indent(_cut(_response(call.trajectory), limit)))
     lines += ["", f"Result: {evaluation.result(run)}"]
     return "\n".join(lines)
@@ -85,10 +86,6 @@ def _cut(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
-
-
-def _quoted(text: str) -> str:
-    return f"`{one_line(text)}`"
 
 
 def _indent(text: str) -> str:

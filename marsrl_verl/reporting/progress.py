@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from marsrl_verl.core.inert_text import printable
 
@@ -33,24 +33,20 @@ class StepProgress:
     """Time of the whole step."""
 
 
-class ProgressSink(Protocol):
-    """Whatever shows or passes on progress."""
+class Progress:
+    """What a run tells of its progress; this one shows nothing of it (`marsrl.run.progress=false`)."""
 
     def phase(self, name: str, detail: str = "") -> None:
         """A new phase begins (`starting`, `evaluating`, `training`, …) or its detail changes."""
-        ...
 
     def step(self, report: StepProgress) -> None:
         """A training step is finished."""
-        ...
 
     def message(self, text: str) -> None:
         """A line that stays visible."""
-        ...
 
     def close(self) -> None:
         """Nothing more comes."""
-        ...
 
 
 @dataclass(slots=True)
@@ -136,7 +132,7 @@ def tokens_per_second(report: StepProgress) -> float:
     return report.generated_tokens / report.generation_seconds if report.generation_seconds > 0 else 0.0
 
 
-class PlainProgress:
+class PlainProgress(Progress):
     """One line per phase and per step, for logs and pipes."""
 
     def __init__(self, state: ProgressState, stream: TextIO | None = None) -> None:
@@ -157,14 +153,11 @@ class PlainProgress:
         """Print a line."""
         self._write(text)
 
-    def close(self) -> None:
-        """Nothing to release."""
-
     def _write(self, text: str) -> None:
         print(f"[{clock_time(self._state.elapsed)}] {printable(text)}", file=self._stream, flush=True)
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """A block at the bottom of the terminal; finished phases and messages scroll above it."""
 
     def __init__(self, state: ProgressState, console: Console | None = None) -> None:
@@ -235,34 +228,13 @@ class LiveProgress:
         yield Text(f"reward  {rewards}" if rewards else "reward  no samples in this step")
 
 
-class SilentProgress:
-    """Shows nothing (`marsrl.run.progress=false`)."""
-
-    def phase(self, name: str, detail: str = "") -> None:
-        """Nothing."""
-
-    def step(self, report: StepProgress) -> None:
-        """Nothing."""
-
-    def message(self, text: str) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 def make_progress(
     total_steps: int, *, enabled: bool = True, evaluates_after: bool = False, stream: TextIO | None = None
-) -> ProgressSink:
-    """The display that suits the stream: live on a terminal, lines elsewhere, nothing if not enabled.
-
-    Args:
-        total_steps: the run's last training step.
-        evaluates_after: whether the time left includes an evaluation as long as the one before training.
-        stream: standard output by default.
-    """
+) -> Progress:
+    """The display that suits the stream: live on a terminal, lines elsewhere, nothing if not enabled. The
+    time left includes, if wanted (`evaluates_after`), an evaluation as long as the one before training."""
     if not enabled:
-        return SilentProgress()
+        return Progress()
     stream = stream or sys.stdout
     state = ProgressState(total_steps, evaluates_after=evaluates_after)
     if not stream.isatty():

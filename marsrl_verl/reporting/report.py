@@ -27,14 +27,9 @@ class RunResult:
 def finish_run(
     folder: RunFolder, facts: RunFacts, last: EvaluationResult | None, roles: Sequence[str] = ()
 ) -> RunResult:
-    """Write summary, picture and report from what the folder holds.
-
-    Args:
-        folder: with its metrics and the records of the evaluations `before` and `after`, as far as done.
-        facts: the run's facts.
-        last: the evaluation after training, for the example.
-        roles: the method's.
-    """
+    """Write summary, picture and report from the metrics and the records of the evaluations `before` and
+    `after` that the folder holds, as far as done; `last` is the evaluation after training, for the
+    example."""
     records = {record.tag: record for record in folder.read_evaluations()}
     before, after = records.get(BEFORE), records.get(AFTER)
     if after is not None and after.step != facts.steps:
@@ -96,8 +91,7 @@ def _result(rows: list[Change], record: EvaluationRecord | None) -> str:
     if record is None:
         return "This run was not evaluated."
     how = f"Mean and {100 * record.confidence:g} % interval; the change is paired by problem."
-    note = f"{how} {verdict_rule(rows)}"
-    return f"{markdown_table(rows, record.temperature)}\n\n{note}"
+    return f"{markdown_table(rows, record.temperature)}\n\n{how} {verdict_rule(rows)}"
 
 
 def _facts(facts: RunFacts) -> str:
@@ -114,20 +108,16 @@ def _facts(facts: RunFacts) -> str:
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
-def _passes(record: EvaluationRecord) -> str:
-    """How often a problem is asked, and at which temperature."""
-    if not record.samples_per_problem:
-        return "once at temperature 0"
-    sampled = f"{record.samples_per_problem} time(s) at temperature {record.temperature:g}"
-    return f"{sampled} and, in the greedy rows, once at temperature 0"
-
-
 def _method(record: EvaluationRecord) -> str:
     found = record.estimates
     measured = [info for name, info in record.metrics.items() if name in found]
     text = "\n".join(f"- **{info.label}**: {info.meaning}." for info in measured)
+    passes = "once at temperature 0"
+    if record.samples_per_problem:
+        sampled = f"{record.samples_per_problem} time(s) at temperature {record.temperature:g}"
+        passes = f"{sampled} and, in the greedy rows, {passes}"
     return (
-        f"{text}\n\nEach of {record.problems} held-out problems was run {_passes(record)}. "
+        f"{text}\n\nEach of {record.problems} held-out problems was run {passes}. "
         f"{record.description} An unfinished answer is incorrect.\n\n"
         "Intervals: Wilson's score interval where every problem gives one observation, else at the effective "
         "sample size of observations clustered by problem. Changes: Newcombe's hybrid score interval for "

@@ -35,11 +35,9 @@ def points(value: Estimate) -> str:
     if value.mean is None:
         return "–"
     mean = f"{100 * value.mean:+.1f}"
-    return (
-        mean
-        if value.low is None or value.high is None
-        else f"{mean} {points_interval(value.low, value.high)}"
-    )
+    if value.low is None or value.high is None:
+        return mean
+    return f"{mean} {points_interval(value.low, value.high)}"
 
 
 def points_interval(low: float, high: float) -> str:
@@ -64,10 +62,8 @@ def flag(change: Change) -> str:
 def terminal_table(
     rows: list[Change], console: Console, temperature: float = 1.0, confidence: float = 0.95
 ) -> Table:
-    """The table as a rich renderable: sampled rows, then greedy ones.
-
-    Where the console is too narrow for it, intervals stand below their means: that takes `NARROWEST`.
-    """
+    """The table as a rich renderable: sampled rows, then greedy ones. Where the console is too narrow for it,
+    intervals stand below their means: that takes `NARROWEST`."""
     from rich import box
     from rich.measure import Measurement
     from rich.table import Table
@@ -180,11 +176,8 @@ def _blocks(record: EvaluationRecord) -> list[tuple[str, list[tuple[str, Estimat
     found, blocks = record.estimates, []
     for greedy in (False, True):
         suffix = GREEDY_SUFFIX if greedy else ""
-        rows = [
-            (info.label, found[name + suffix])
-            for name, info in record.metrics.items()
-            if name + suffix in found
-        ]
+        named = [(info.label, found.get(name + suffix)) for name, info in record.metrics.items()]
+        rows = [(label, value) for label, value in named if value is not None]
         if rows:
             blocks.append((heading(greedy, record.temperature), rows))
     return blocks

@@ -25,8 +25,8 @@ from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import counting, role_metric, training_metrics
 from marsrl_verl.evaluation.watch import Warned
 from marsrl_verl.machine.packages import versions_of
-from marsrl_verl.reporting.background import BackgroundWriter
 from marsrl_verl.reporting.example import example_text
+from marsrl_verl.reporting.files import BackgroundWriter
 from marsrl_verl.reporting.progress import StepProgress, make_progress
 from marsrl_verl.reporting.record import recorded
 from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_run
