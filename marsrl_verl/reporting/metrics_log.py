@@ -59,7 +59,7 @@ class MetricsLog:
         return self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0
 
     def drop_after(self, step: int | None) -> int:
-        """Move the lines of steps after `step` (None: no whole line), and a half-written last line, to
+        """Moves the lines of steps after `step` (None: no whole line), and a half-written last line, to
         `metrics.replaced.jsonl`; the number of whole lines moved."""
         self.close()
         lines, fragment = _split(self.path)

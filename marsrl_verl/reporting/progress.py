@@ -34,7 +34,7 @@ class StepProgress:
 
 
 class Progress:
-    """What a run tells of its progress; this one shows nothing of it (`marsrl.run.progress=false`)."""
+    """The display of a run's progress; this one shows nothing of it (`marsrl.run.progress=false`)."""
 
     def phase(self, name: str, detail: str = "") -> None:
         """A new phase begins (`starting`, `evaluating`, `training`, …) or its detail changes."""

@@ -27,7 +27,7 @@ class RunResult:
 def finish_run(
     folder: RunFolder, facts: RunFacts, last: EvaluationResult | None, roles: Sequence[str] = ()
 ) -> RunResult:
-    """Write summary, picture and report from the metrics and the records of the evaluations `before` and
+    """Writes summary, picture and report from the metrics and the records of the evaluations `before` and
     `after` that the folder holds, as far as done; `last` is the evaluation after training, for the
     example."""
     records = {record.tag: record for record in folder.read_evaluations()}

@@ -181,7 +181,7 @@ class RunFolder:
 
     @classmethod
     def attach(cls, path: Path | str, resumed: bool = False) -> RunFolder:
-        """Open a folder that `create` made; OutputFolderError if it is none, or one of another format."""
+        """Opens a folder that `create` made; OutputFolderError if it is none, or one of another format."""
         marker = Path(path) / MARKER
         if not marker.exists():
             raise OutputFolderError(f"{path} is no run's folder: {MARKER} is missing")
@@ -194,7 +194,7 @@ class RunFolder:
         return cls(Path(path).resolve(), resumed)
 
     def require(self) -> None:
-        """Raise FolderLostError if the folder or the file of its metrics was deleted, moved or replaced."""
+        """Raises FolderLostError if the folder or the file of its metrics was deleted, moved or replaced."""
         mark = self._found_mark()
         if mark == self._mark and not self.metrics.deleted:
             return

@@ -124,7 +124,7 @@ def _read_on_resume(folder: Path) -> list[str]:
 
 
 def check_before_start(folder: Path, *, one_node: bool) -> None:
-    """Raise CheckpointError if a file of a checkpoint that is going to be resumed differs from what the seal
+    """Raises CheckpointError if a file of a checkpoint that is going to be resumed differs from what the seal
     says, without reading large ones, or is missing: only on `one_node` must those of all ranks lie here."""
     for name, expected in read_seal(folder).items():
         path = folder / name
@@ -139,7 +139,7 @@ def check_before_start(folder: Path, *, one_node: bool) -> None:
 
 
 def remedy(folder: Path, named: bool) -> str:
-    """What to do about a checkpoint that can't be resumed; `named`: the run was told to go on from this one
+    """The remedy for a checkpoint that can't be resumed; `named`: the run was told to go on from this one
     (`trainer.resume_mode=resume_path`)."""
     if named:
         return "Restore it, or name another checkpoint, trainer.resume_from_path=…/global_step_N"

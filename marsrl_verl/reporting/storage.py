@@ -24,7 +24,7 @@ class FolderLostError(StorageError):
     def __init__(self, message: str, *, taken: bool) -> None:
         super().__init__(message)
         self.taken = taken
-        """Whether another run's is in its place, which must not be touched."""
+        """True if another run's is in its place, which must not be touched."""
 
 
 def is_full(error: BaseException) -> bool:
@@ -33,8 +33,8 @@ def is_full(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, folder: Path) -> StorageError | None:
-    """What an error says about the disk, or for one that names no file about the folder where the run writes;
-    None: it is about something else."""
+    """The statement of an error about the disk, or for one that names no file about the folder where the run
+    writes; None: it is about something else."""
     for one in _chain(error):
         if isinstance(one, StorageError):
             return one

@@ -173,15 +173,8 @@ KEY = "key"
 
 
 def read_key(place: KeyPlace, node: str) -> Mapping[str, str]:
-    """The secrets of a tool with one key: that which its settings name, or none.
-
-    Args:
-        place: where the key is.
-        node: the node of these settings in the tool's, for the message.
-
-    Raises:
-        ToolUnavailableError: there is no usable key where they say.
-    """
+    """The secrets of a tool with one key: that which its settings in `node` name, or none.
+    ToolUnavailableError if there is no usable key where they say."""
     try:
         key = read_api_key(place)
     except ApiKeyError as error:

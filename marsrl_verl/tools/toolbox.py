@@ -98,10 +98,8 @@ class Toolbox:
 
     async def close(self) -> None:
         """Close all tools, whatever one of them raises."""
-        ends = await asyncio.gather(
-            *[one.tool.close() for one in self._places.values()], return_exceptions=True
-        )
-        for one in ends:
+        closing = [one.tool.close() for one in self._places.values()]
+        for one in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(one, BaseException) and not isinstance(one, Exception):
                 raise one
 
@@ -177,11 +175,7 @@ class _Place:
         self._validator: Draft202012Validator | None = None
 
     async def start(self) -> None:
-        """Start the tool and look at its schema.
-
-        Raises:
-            ToolUnavailableError: it can't, or nobody could call it by its schema.
-        """
+        """Starts the tool; ToolUnavailableError if it can't, or if nobody could call it by its schema."""
         await self.tool.start()
         self.schema = self.tool.schema()
         function = self.schema["function"]
@@ -259,9 +253,8 @@ async def _end(task: asyncio.Task[Any]) -> None:
 
 
 def _failed(call: ToolCall, detail: str) -> ToolResult:
-    return ToolResult(
-        f"{call.name} failed and gave no result.", ToolOutcome.FAILED, info={"detail": valid_unicode(detail)}
-    )
+    note = f"{call.name} failed and gave no result."
+    return ToolResult(note, ToolOutcome.FAILED, info={"detail": valid_unicode(detail)})
 
 
 def _short(text: str, limit: int = _SHOWN) -> str:
@@ -274,11 +267,8 @@ EMPTY = Toolbox()
 
 
 def event(call: ToolCall, result: ToolResult) -> dict[str, Plain]:
-    """A call as a trajectory's log has it (`Trajectory.events`): the text alone may claim calls that were
-    never made.
-
-    `executed`: whether the tool ran at all.
-    """
+    """A call as a trajectory's log has it (`Trajectory.events`), and if the tool ran at all (`executed`): the
+    text alone may claim calls that were never made."""
     return {
         "kind": "tool",
         "tool": call.name,
@@ -302,11 +292,8 @@ def _plain(value: Any) -> Plain:
 
 
 def read_all_secrets(tools: Mapping[str, ToolConfig]) -> Mapping[str, Mapping[str, str]]:
-    """The keys of all tools as the driver finds them, by entry, where one is wanted.
-
-    Raises:
-        ToolUnavailableError: one is not where the settings say.
-    """
+    """The keys of all tools as the driver finds them, by entry, where one is wanted; ToolUnavailableError if
+    one is not where the settings say."""
     found = {}
     for name, config in tools.items():
         try:

@@ -59,7 +59,7 @@ class AddressRules:
         self._allowed: tuple[Network, ...] = tuple(ip_network(one) for one in allowed)
 
     def check_url(self, url: URL) -> None:
-        """Raise RefusedAddressError for a URL that is not read, by its parts as the connection will use
+        """Raises RefusedAddressError for a URL that is not read, by its parts as the connection will use
         them."""
         if url.scheme not in ("http", "https"):
             raise RefusedAddressError("Only http and https addresses can be read.")
@@ -73,7 +73,7 @@ class AddressRules:
             self.check(literal)
 
     def check(self, address: Address) -> None:
-        """Raise RefusedAddressError for an address that would be connected to and is not public."""
+        """Raises RefusedAddressError for an address that would be connected to and is not public."""
         inside = any(address in one for one in self._allowed if one.version == address.version)
         if not inside and not is_public(address):
             raise RefusedAddressError("The address is not on the public Internet.")

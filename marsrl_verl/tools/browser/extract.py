@@ -53,7 +53,7 @@ class Extractor:
         self._idle: list[_Worker] = []
 
     async def start(self) -> None:
-        """Have a process read a page; ToolUnavailableError if the library is missing, or does not work."""
+        """Has a process read a page; ToolUnavailableError if the library is missing, or does not work."""
         if importlib.util.find_spec("trafilatura") is None:
             raise ToolUnavailableError(
                 "the package trafilatura is not installed; install marsrl-verl with its extra `browser`"

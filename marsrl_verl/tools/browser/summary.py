@@ -25,7 +25,7 @@ class SummaryError(Exception):
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         self.refused = refused
-        """Whether it refuses this page, and would do so again."""
+        """True if it refuses this page, and would do so again."""
         super().__init__(message)
 
 

@@ -160,8 +160,6 @@ async def _tried(settings: PythonConfig, kind: Isolation, layout: Layout) -> San
     return pool
 
 
-# --- does it hold? ------------------------------------------------------------------------------
-
 _ATTEMPTS = """
 import json, os, socket, sys
 found = {}
@@ -211,7 +209,7 @@ _READS = frozenset({"reads a file outside", "lists a folder outside"})
 
 
 async def _check(pool: SandboxPool, kind: Isolation) -> None:
-    """Have a program try to get out; SandboxError if it could."""
+    """Has a program try to get out; SandboxError if it could."""
     with _secret_file() as secret:
         values = {
             "SECRET": secret,

@@ -34,7 +34,7 @@ ENVIRONMENT = {
     "PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
 }  # fmt: skip
-"""All that servers and programs find in their environment."""
+"""The variables that servers and programs find in their environment."""
 JAIL_FOLDER = str(Path(__file__).resolve().parent)
 """The folder in which the package `jail` lies."""
 
@@ -64,14 +64,8 @@ class _Sandbox:
 
 
 class SandboxPool:
-    """Sandboxes of one server, some of which are ready before they are needed. In one event loop.
-
-    Args:
-        rules: what holds for all of them.
-        interpreter: path of the server's.
-        warm: how many are ready from the beginning.
-        most: how many are kept ready when so many programs were run at a time.
-    """
+    """Sandboxes of one server: `warm` are ready from the beginning, and later as many as programs were run at
+    a time, `most` of them. In one event loop."""
 
     def __init__(self, rules: Rules, interpreter: str, *, warm: int, most: int = 0) -> None:
         self.rules, self._interpreter, self._warm, self._most = rules, interpreter, warm, max(warm, most)
@@ -87,7 +81,7 @@ class SandboxPool:
         """How often a server was started."""
 
     async def start(self) -> None:
-        """Start the server, and have sandboxes made ready; SandboxError if it can't keep the rules."""
+        """Starts the server, and has sandboxes made ready; SandboxError if it can't keep the rules."""
         async with self._starting:
             if self._server is None or self._server.poll() is not None:
                 self._drop_server()
@@ -95,12 +89,9 @@ class SandboxPool:
         self._fill()
 
     async def run(self, code: str, seed: int) -> dict[str, Any]:
-        """Run a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`), and
-        how many seconds it took to have a sandbox (`waited`).
-
-        Raises:
-            SandboxError: there was no sandbox to be had, or it was ended from outside.
-        """
+        """Runs a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`), and
+        how many seconds it took to have a sandbox (`waited`). SandboxError if there was none to be had, or it
+        was ended from outside."""
         submitted = time.monotonic()
         one = await self._take()
         waited = time.monotonic() - submitted
@@ -121,8 +112,6 @@ class SandboxPool:
         while self._idle:
             self._give_up(self._idle.popleft())
         self._drop_server()
-
-    # --- the server -----------------------------------------------------------------------------
 
     def _start_server(self) -> None:
         ours, theirs = socket.socketpair()
@@ -174,8 +163,6 @@ class SandboxPool:
             except subprocess.TimeoutExpired:
                 served.kill()
                 served.wait()
-
-    # --- sandboxes ------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         while self._server is not None and len(self._idle) < self._warm:

@@ -33,7 +33,7 @@ class RemoteRunner:
         """Of calls that will be repeated: the server that failed last, and how often one has."""
 
     async def start(self) -> None:
-        """Ask every server to run a first program; ToolUnavailableError if one does not."""
+        """Asks every server to run a first program; ToolUnavailableError if one does not."""
         urls = self._settings.remote.urls
         if not urls:
             raise ToolUnavailableError("remote.urls names no server. Set it to [http://host:8080].")

@@ -43,9 +43,7 @@ class PythonTool(Tool):
     def __init__(self, name: str, settings: PythonConfig, *, seed: int, key: str | None = None) -> None:
         self.name, self._settings, self._seed = name, settings, seed
         self._closed: Closed | None = None
-        self._remote: RemoteRunner | None = None
-        if settings.backend is Backend.REMOTE:
-            self._remote = RemoteRunner(settings, key)
+        self._remote = RemoteRunner(settings, key) if settings.backend is Backend.REMOTE else None
 
     @classmethod
     def from_settings(

@@ -41,7 +41,8 @@ def format_hits(
         head = f"Page {number} ({title}): " if title else f"Page {number}: "
         text = _one_line(hit.text)
         shown = excerpt(text, query_words, hit_chars)
-        line = head + shown + _place(hit) * sources
+        source = _cut(_one_line(hit.source), _SOURCE) if sources else ""
+        line = head + shown + (f" [{source}]" if source else "")
         if len(line) > remaining:
             complete = False
             if lines:
@@ -76,8 +77,8 @@ def excerpt(text: str, query_words: Collection[str], limit: int) -> str:
 
 
 def _densest(matches: Sequence[tuple[int, int, str]], limit: int) -> tuple[int, int, int] | None:
-    """Where most different words are together (of matches: begin, end and word, in order), in as few
-    characters as possible, `limit` at most: their number, begin and length; None where no word fits."""
+    """The place where most different words are together (of matches: begin, end and word, in order), in as
+    few characters as possible, `limit` at most: their number, begin and length; None where no word fits."""
     inside: Counter[str] = Counter()
     first, best = 0, None
     for last, (_, end, word) in enumerate(matches):
@@ -97,11 +98,6 @@ def _densest(matches: Sequence[tuple[int, int, str]], limit: int) -> tuple[int, 
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: max(0, limit - 1)].rstrip() + "…" * (limit > 0)
-
-
-def _place(hit: Hit) -> str:
-    place = _cut(_one_line(hit.source), _SOURCE)
-    return f" [{place}]" if place else ""
 
 
 def _one_line(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +23,7 @@ from marsrl_verl.tools.base import (
 )
 from marsrl_verl.tools.search.backend import Backend, BackendFailedError, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.bm25 import Bm25Backend
-from marsrl_verl.tools.search.cache import CacheError, CacheQuery, ResultCache
+from marsrl_verl.tools.search.cache import CacheQuery, ResultCache
 from marsrl_verl.tools.search.config import BackendKind, Keep, SearchConfig
 from marsrl_verl.tools.search.formatting import NOTHING, format_hits
 from marsrl_verl.tools.search.http import RetrieverBackend
@@ -67,7 +68,7 @@ class SearchTool(Tool):
         if self._cache is not None:
             try:
                 await self._cache.open()
-            except CacheError as error:
+            except (OSError, sqlite3.Error) as error:
                 raise ToolUnavailableError(
                     f"results can't be kept in {self._settings.cache_folder}: {error}. Name another folder "
                     "(`folder`), or set keep=none"

@@ -23,8 +23,8 @@ from .rules import LANDLOCK, MIB, Rules, content
 
 
 def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
-    """Be the first process of a sandbox: start the program (which comes from `code`) as another user if one
-    is named, wait for its end and end. `status` is told that the program can come, and how it ended."""
+    """Is the first process of a sandbox: starts the program (which comes from `code`) as another user if one
+    is named, waits for its end and ends. `status` is told that the program can come, and how it ended."""
     try:
         kernel.end_with_parent()
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> None:
 
 
 def load(rules: Rules) -> None:
-    """Import what programs are likely to need; what an import raises comes out."""
+    """Imports what programs are likely to need; what an import raises comes out."""
     sys.path[:] = [*(one for one in sys.path if one in rules.paths or one.startswith(sys.base_prefix))]
     sys.path += [one for one in rules.paths if one not in sys.path]
     for name in rules.preload:

@@ -18,7 +18,7 @@ CLONE_NEWNET = 0x40000000
 ANY_NAMESPACE = 0x7E020000
 """All flags of `clone` that make a namespace, cgroups' included."""
 SPACES = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
-"""Namespaces that the wall and every sandbox behind it has."""
+"""Namespaces that the wall and every sandbox behind it have."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_REC = 1024, 2048, 4096, 16384
@@ -138,8 +138,6 @@ def install_filter(program: bytes) -> None:
     address = ctypes.addressof(filter_program)
     _checked(_libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.c_ulong(address), 0, 0), "seccomp")
 
-
-# --- Landlock --------------------------------------------------------------------------------
 
 _READ = 1 << 0 | 1 << 2 | 1 << 3
 """Execute, read files, read folders."""

@@ -18,8 +18,8 @@ _NAME = "<program>"
 
 
 def run(source: str, seed: int, echo: bool) -> NoReturn:
-    """Run the program to its end in this process, with a seed for the generators of `random` and, where it is
-    preloaded, of `numpy.random`; `echo`: print the value of a last line that is an expression."""
+    """Runs the program to its end in this process, with a seed for the generators of `random` and, where it
+    is preloaded, of `numpy.random`; `echo`: print the value of a last line that is an expression."""
     sys.stdin = os.fdopen(0, encoding="utf-8", errors="replace", closefd=False)
     for name, number in (("stdout", 1), ("stderr", 2)):
         # Line by line: what a program wrote before its time was up is shown.

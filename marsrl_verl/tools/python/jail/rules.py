@@ -70,7 +70,7 @@ def framed(message: Mapping[str, Any]) -> bytes:
 
 
 def send(place: socket.socket, message: Mapping[str, Any]) -> None:
-    """Send a message."""
+    """Sends a message."""
     place.sendall(framed(message))
 
 

@@ -99,7 +99,7 @@ _X32 = 0x40000000
 
 
 def restrict(*, alone: bool, processes: bool) -> None:
-    """Put the filter on this process, which has no namespaces of its own (`alone`) and may start
+    """Puts the filter on this process, which has no namespaces of its own (`alone`) and may start
     processes."""
     install_filter(build_filter(os.getpid(), alone=alone, processes=processes))
 

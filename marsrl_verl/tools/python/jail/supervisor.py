@@ -217,7 +217,8 @@ class Supervisor:
             return
 
     def _output(self) -> dict[str, Any]:
-        """What is kept of the output; without a gap in one piece, which a character may go on across."""
+        """The part of the output that is kept; without a gap in one piece, which a character may go on
+        across."""
         left_out = self._total - len(self._head) - len(self._tail)
         head, tail = (self._head, self._tail) if left_out else (self._head + self._tail, bytearray())
         texts = {"head": head.decode(errors="replace"), "tail": tail.decode(errors="replace")}

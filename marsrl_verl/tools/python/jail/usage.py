@@ -74,7 +74,7 @@ class Usage:
         return self._first_of(threads, "status", _HELD)
 
     def _first_of(self, threads: Iterable[int], name: str, fields: tuple[str, ...]) -> int | None:
-        """What the first thread that knows tells: it may have ended before the others, and knows nothing
+        """The answer of the first thread that knows: one may have ended before the others, and knows nothing
         then."""
         found = (_kib(self._proc, f"{thread}/{name}", fields) for thread in threads)
         return next((kib for kib in found if kib is not None), None)

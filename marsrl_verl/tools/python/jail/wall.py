@@ -83,7 +83,7 @@ def mount_scratch(disk_mb: int, readable: list[str]) -> None:
 
 
 def write_maps(proc: int, user: int, group: int) -> None:
-    """Give this process, whose ids outside are `user` and `group`, the one user that it has in its new user
+    """Gives this process, whose ids outside are `user` and `group`, the one user that it has in its new user
     namespace."""
     maps = {"setgroups": "deny", "uid_map": f"{INNER_ID} {user} 1", "gid_map": f"{INNER_ID} {group} 1"}
     for name, text in maps.items():
