@@ -21,11 +21,6 @@ class Example:
     run: Run
     summary: ExampleSummary
 
-    @property
-    def headline(self) -> str:
-        """One sentence on what the example shows."""
-        return self.summary.headline
-
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
         """What one call came to, in a few words."""
         return self.evaluation.outcome(call, lambda answer: quote(_cut(answer, _LONGEST_ANSWER)))
@@ -51,7 +46,7 @@ def example_markdown(example: Example, limit: int = 4000) -> str:
     """The example as Markdown; responses longer than `limit` characters are cut in the middle."""
     run, evaluation = example.run, example.evaluation
     parts = [
-        f"{example.headline}.",
+        f"{example.summary.headline}.",
         f"**Problem** {code_span(run.problem.problem_id)} "
         f"(reference answer: {code_span(run.problem.ground_truth)})",
         code_block(run.problem.question),
@@ -67,7 +62,7 @@ def example_text(example: Example, limit: int = 1200) -> str:
     """The example as plain text for a terminal."""
     run, evaluation = example.run, example.evaluation
     reference = one_line(run.problem.ground_truth)
-    lines = [f"{example.headline}.", "", f"Problem (reference answer: {reference})"]
+    lines = [f"{example.summary.headline}.", "", f"Problem (reference answer: {reference})"]
     lines.append(_indent(run.problem.question))
     for number, call in enumerate(run.calls, 1):
         outcome = example.outcome(call, lambda answer: f"`{one_line(answer)}`")

@@ -14,9 +14,8 @@ from fake_services import FakeService
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search.backend import BackendFailedError, Hit, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.config import Provider, RecordedConfig, RetrieverConfig, WebConfig
-from marsrl_verl.tools.search.http import RetrieverBackend
 from marsrl_verl.tools.search.recorded import RecordedBackend
-from marsrl_verl.tools.search.web import APIS, WebBackend
+from marsrl_verl.tools.search.services import APIS, RetrieverBackend, WebBackend
 
 KEY = "key-secret-123"
 DOCUMENT = {"id": 7, "contents": '"Jaws"\nA film.'}

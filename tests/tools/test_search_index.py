@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search import index as index_module
-from marsrl_verl.tools.search.bm25 import Bm25Backend
+from marsrl_verl.tools.search.bm25 import Bm25Backend, best, names_in
 from marsrl_verl.tools.search.config import Bm25Config
 from marsrl_verl.tools.search.corpus import CorpusError, Document, document_of, read_documents
 from marsrl_verl.tools.search.index import Index, prepare_index
-from marsrl_verl.tools.search.ranking import best, names_in
 
 DOCUMENTS = [
     {

@@ -105,11 +105,9 @@ class Extractor:
 
     async def _spawn(self) -> _Worker:
         """A process with nothing of this one: no environment, no file, a session of its own."""
+        command = [sys.executable, "-I", str(_WORKER), *self._limits]
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            str(_WORKER),
-            *self._limits,
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import aiohttp
 from yarl import URL
@@ -18,9 +17,7 @@ from marsrl_verl.tools.browser.addresses import (
     RefusedAddressError,
     look_up,
 )
-
-if TYPE_CHECKING:
-    from marsrl_verl.tools.browser.config import BrowserConfig
+from marsrl_verl.tools.browser.config import BrowserConfig
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 HTML = frozenset({"text/html", "application/xhtml+xml"})

@@ -86,17 +86,14 @@ class BrowserTool(Tool):
 
     async def _try_summary(self, summariser: Summariser) -> None:
         """A wrong address, model or key would fail every page of the run."""
-        limit = self._settings.timeout_s
+        page, limit = Page("A page", "This page is a test."), self._settings.timeout_s
         try:
-            await asyncio.wait_for(
-                summariser.summarise(Page("A page", "This page is a test."), "a test"), limit
-            )
+            await asyncio.wait_for(summariser.summarise(page, "a test"), limit)
+            return
         except SummaryError as error:
             reason = str(error)
         except asyncio.TimeoutError:
             reason = f"it did not answer within {limit:g} s"
-        else:
-            return
         await self.close()
         raise ToolUnavailableError(
             f"summary: the endpoint sums up no page: {reason}. Correct summary.endpoint (its base_urls, "

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ class SandboxPool:
                 env=ENVIRONMENT,
                 start_new_session=True,  # Ctrl-C is for the run
             )
-        self._control, stderr = ours, b""
+        self._control = ours
         self.starts += 1
         ours.settimeout(START_S)
         try:
@@ -137,8 +138,7 @@ class SandboxPool:
             answer = {"failed": str(error)}
         assert self._server.stderr is not None
         if answer is None:
-            stderr = self._server.stderr.read()
-            lines = stderr.decode(errors="replace").strip().splitlines()
+            lines = self._server.stderr.read().decode(errors="replace").strip().splitlines()
             answer = {"failed": lines[-1] if lines else "it ended without a word"}
         self._server.stderr.close()
         if "failed" in answer:
@@ -228,13 +228,10 @@ class SandboxPool:
         one.place.close()  # a supervisor that reads ends everything with this
         if one.server is not self._server:
             return  # it has ended with its server; its number is another one's
-        try:
+        self._slots.discard(one.slot)
+        with suppress(OSError):  # there is no server, and so no sandbox
             if self._control is not None:
                 self._control.sendall(server.MESSAGE.pack(server.END, one.slot))
-        except OSError:
-            return  # there is no server, and so no sandbox
-        finally:
-            self._slots.discard(one.slot)
 
 
 async def _within(seconds: float, work: Any) -> dict[str, Any]:

@@ -6,15 +6,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search.backend import Backend, Hit, QueryRefusedError, SearchResult
+from marsrl_verl.tools.search.config import RecordedConfig
 from marsrl_verl.tools.search.query import normalised
-
-if TYPE_CHECKING:
-    from marsrl_verl.tools.search.config import RecordedConfig
 
 
 class RecordedError(ValueError):

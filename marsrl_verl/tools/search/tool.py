@@ -26,9 +26,8 @@ from marsrl_verl.tools.search.bm25 import Bm25Backend
 from marsrl_verl.tools.search.cache import CacheQuery, ResultCache
 from marsrl_verl.tools.search.config import BackendKind, Keep, SearchConfig
 from marsrl_verl.tools.search.formatting import NOTHING, format_hits
-from marsrl_verl.tools.search.http import RetrieverBackend
 from marsrl_verl.tools.search.recorded import RecordedBackend
-from marsrl_verl.tools.search.web import WebBackend
+from marsrl_verl.tools.search.services import RetrieverBackend, WebBackend
 
 
 class SearchTool(Tool):

@@ -49,6 +49,10 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
+def _syscall(what: str, number: int, *arguments: object) -> int:
+    return _checked(_libc.syscall(ctypes.c_long(number), *arguments), what)
+
+
 def unshare(flags: int) -> None:
     """Give this process namespaces of its own."""
     _checked(_libc.unshare(flags), "unshare")
@@ -80,7 +84,7 @@ def pivot_root(folder: str) -> None:
     """Make a mount the root of the file system, and let go of all others."""
     os.chdir(folder)
     here = ctypes.c_char_p(b".")
-    _checked(_libc.syscall(ctypes.c_long(_PIVOT_ROOT[MACHINE]), here, here), "pivot_root")
+    _syscall("pivot_root", _PIVOT_ROOT[MACHINE], here, here)
     _checked(_libc.umount2(here, MNT_DETACH), "umount2")
     os.chdir("/")
 
@@ -165,24 +169,20 @@ def landlock(readable: list[str]) -> None:
         attributes += struct.pack("=Q", 3)
     if version >= 6:
         attributes += struct.pack("=Q", 3)
-    buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    ruleset = _checked(
-        _libc.syscall(ctypes.c_long(_LANDLOCK), buffer, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)),
-        "landlock_create_ruleset",
-    )
+    buffer, size = ctypes.create_string_buffer(attributes, len(attributes)), ctypes.c_size_t(len(attributes))
+    no_flags = ctypes.c_uint32(0)
+    ruleset = _syscall("landlock_create_ruleset", _LANDLOCK, buffer, size, no_flags)
     try:
         for path in readable:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
                 allowed = _READ if os.path.isdir(path) else _READ_FILE
                 rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed, place), 12)
-                call = (ctypes.c_long(_LANDLOCK + 1), ctypes.c_int(ruleset), ctypes.c_int(1), rule)
-                _checked(_libc.syscall(*call, ctypes.c_uint32(0)), f"landlock_add_rule {path}")
+                below = (ctypes.c_int(ruleset), ctypes.c_int(1), rule)
+                _syscall(f"landlock_add_rule {path}", _LANDLOCK + 1, *below, no_flags)
             finally:
                 os.close(place)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        number = ctypes.c_long(_LANDLOCK + 2)
-        found = _libc.syscall(number, ctypes.c_int(ruleset), ctypes.c_uint32(0))
-        _checked(found, "landlock_restrict_self")
+        _syscall("landlock_restrict_self", _LANDLOCK + 2, ctypes.c_int(ruleset), no_flags)
     finally:
         os.close(ruleset)

@@ -17,7 +17,7 @@ import sys
 from dataclasses import replace
 
 from . import keeper, kernel, wall
-from .rules import COMMAND, NAMESPACES, Rules, Site, receive, send
+from .rules import COMMAND, NAMESPACES, Rules, Site, content, receive, send
 from .supervisor import Supervisor
 
 BEGIN, END = b"+", b"x"
@@ -73,19 +73,13 @@ def _ready(rules: Rules) -> tuple[Rules, Site]:
         rules = replace(rules, processes=0)
     if rules.kind != COMMAND:
         keeper.load(rules)
-        _check_threads(site.proc)
+        status = content(site.proc, "self/status").splitlines()
+        threads = next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
+        if threads > 1:
+            what = f"importing the modules of `preload` started {threads - 1} threads, which no fork has"
+            raise OSError(what)
         site.address_space = keeper.address_space_of(site.proc)
     return rules, site
-
-
-def _check_threads(proc: int) -> None:
-    folder = os.open("self/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
-    try:
-        threads = len(os.listdir(folder))
-    finally:
-        os.close(folder)
-    if threads > 1:
-        raise OSError(f"importing the modules of `preload` started {threads - 1} threads, which no fork has")
 
 
 def _first_user() -> int | None:

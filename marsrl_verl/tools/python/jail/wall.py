@@ -88,10 +88,8 @@ def write_maps(proc: int, user: int, group: int) -> None:
     maps = {"setgroups": "deny", "uid_map": f"{INNER_ID} {user} 1", "gid_map": f"{INNER_ID} {group} 1"}
     for name, text in maps.items():
         place = os.open(f"self/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
-        try:
-            os.write(place, text.encode())
-        finally:
-            os.close(place)
+        with open(place, "wb", buffering=0) as file:
+            file.write(text.encode())
 
 
 class _Entry:

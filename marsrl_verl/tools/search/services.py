@@ -1,26 +1,109 @@
-"""The back end `web`: web search services that answer JSON and want a key."""
+"""The back ends `http` and `web`, which ask a service over HTTP: a retriever of one's own, as Search-R1 does,
+
+    POST {"queries": ["…"], "topk": 5, "return_scores": true}
+    → {"result": [[{"document": {"id": …, "title": …, "contents": …}, "score": 12.3}, …]]}
+
+or a web search service that answers JSON and wants a key.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import html
+import itertools
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from marsrl_verl.endpoints.client import JsonClient, RequestError
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.search.backend import Backend, Hit, SearchResult
-from marsrl_verl.tools.search.config import Provider
-from marsrl_verl.tools.search.http import PROBE, as_search_error
+from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Hit, QueryRefusedError, SearchResult
+from marsrl_verl.tools.search.config import Provider, RetrieverConfig, WebConfig
+from marsrl_verl.tools.search.corpus import document_of
 
-if TYPE_CHECKING:
-    from marsrl_verl.tools.search.config import WebConfig
-
+_PROBE = "test"
+"""What a service is asked before the run begins."""
 _BING_SEARCH = "https://www.bing.com/search"
 _TAG = re.compile(r"</?(?:b|strong|em|i|span)\b[^<>]*>", re.IGNORECASE)
 """How services mark the query's words."""
+
+
+class _ServiceBackend(Backend):
+    """A back end behind HTTP."""
+
+    _client: JsonClient
+
+    async def search(self, query: str, k: int) -> SearchResult:
+        """See `Backend`."""
+        try:
+            return await self._answer(query, k)
+        except RequestError as error:
+            if error.about_request:
+                raise QueryRefusedError("The search engine does not accept this query.") from error
+            raise BackendFailedError(str(error), error.wait_s) from error
+
+    @abstractmethod
+    async def _answer(self, query: str, k: int) -> SearchResult:
+        """The service's answer; RequestError where there is none."""
+
+    async def close(self) -> None:
+        """See `Backend`."""
+        await self._client.close()
+
+
+class RetrieverBackend(_ServiceBackend):
+    """One request per query, with the key as bearer token, to the URLs in turn; one that is repeated goes to
+    the next."""
+
+    def __init__(self, settings: RetrieverConfig, key: str | None) -> None:
+        self._settings = settings
+        self._client = JsonClient(key=key)
+        self._numbers = itertools.count()
+        # Replicas have the same documents: which one answers is no difference.
+        self.identity = f"http {' '.join(sorted(settings.urls))}"
+
+    async def start(self) -> None:
+        """See `Backend`."""
+        if not self._settings.urls:
+            raise ToolUnavailableError("http.urls is empty; name the retriever's URL")
+        self._client.open()
+        if not self._settings.check:
+            return
+        probes = [self._ask(url, _PROBE, 1) for url in self._settings.urls]
+        for answer in await asyncio.gather(*probes, return_exceptions=True):
+            if isinstance(answer, RequestError):
+                raise ToolUnavailableError(f"http: {answer}") from answer
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def _answer(self, query: str, k: int) -> SearchResult:
+        urls = self._settings.urls
+        return await self._ask(urls[next(self._numbers) % len(urls)], query, k)
+
+    async def _ask(self, url: str, query: str, k: int) -> SearchResult:
+        body = {"queries": [query], "topk": k, "return_scores": True}
+        return SearchResult(read_result(await self._client.ask("POST", url, body=body), url)[:k])
+
+
+def read_result(body: Any, url: str) -> tuple[Hit, ...]:
+    """The hits in a retriever's answer to one query, with scores or without; RequestError if it is none."""
+    try:
+        (rows,) = body["result"]
+        return tuple(_hit(row) for row in rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"{url} answered no result of one query: {str(body)[:200]}") from error
+
+
+def _hit(row: Any) -> Hit:
+    scored = isinstance(row, dict) and "document" in row
+    document = document_of(row["document"] if scored else row)
+    if document is None:
+        raise ValueError("no document")
+    score = row.get("score") if scored else None
+    return Hit(document.title, document.text, document.source, None if score is None else float(score))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +175,7 @@ APIS: Mapping[Provider, Api] = {
 }
 
 
-class WebBackend(Backend):
+class WebBackend(_ServiceBackend):
     """Asks a service, with its key; its first hits, each with what it shows of the page."""
 
     def __init__(self, settings: WebConfig, key: str | None) -> None:
@@ -121,26 +204,15 @@ class WebBackend(Backend):
         self._client.open()
         if self._settings.check:
             try:
-                await self._ask(PROBE, 1)
+                await self._answer(_PROBE, 1)
             except RequestError as error:
                 raise ToolUnavailableError(f"web: {error}") from error
 
-    async def search(self, query: str, k: int) -> SearchResult:
-        """See `Backend`."""
-        try:
-            return await self._ask(query, k)
-        except RequestError as error:
-            raise as_search_error(error) from error
-
-    async def _ask(self, query: str, k: int) -> SearchResult:
+    async def _answer(self, query: str, k: int) -> SearchResult:
         api, url = self._api, str(self._url)
         given = {"query" if api.method == "GET" else "body": api.parameters(self._settings, query, k)}
         body = await self._client.ask(api.method, url, **given)
         return SearchResult(read_hits(api, body, url)[:k])
-
-    async def close(self) -> None:
-        """See `Backend`."""
-        await self._client.close()
 
 
 def read_hits(api: Api, body: Any, url: str) -> tuple[Hit, ...]:
