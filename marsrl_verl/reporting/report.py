@@ -10,7 +10,8 @@ from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord, Evalua
 from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic
-from marsrl_verl.reporting.run_folder import RunFolder
+from marsrl_verl.reporting.metrics_log import read_metrics
+from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes, evaluation_summary
 from marsrl_verl.reporting.tables import evaluation_markdown, markdown_table, source_markdown, verdict_rule
 
@@ -30,7 +31,7 @@ def finish_run(
     """Writes summary, picture and report from the metrics and the records of the evaluations `before` and
     `after` that the folder holds, as far as done; `last` is the evaluation after training, for the
     example."""
-    records = {record.tag: record for record in folder.read_evaluations()}
+    records = {record.tag: record for record in read_evaluations(folder.path)}
     before, after = records.get(BEFORE), records.get(AFTER)
     if after is not None and after.step != facts.steps:
         # An earlier end's, of a run that was resumed and not evaluated since.
@@ -39,7 +40,7 @@ def finish_run(
     example = None if last is None else pick_example(last.evaluation, last.passes[0])
     write_json_atomic(folder.summary_path, build_summary(before, after, facts))
     title = f"{facts.method} · {facts.name} · {facts.mode}, seed {facts.seed}"
-    draw_learning_curve(folder.curve_path, folder.read_metrics(), list(records.values()), title, roles)
+    draw_learning_curve(folder.curve_path, read_metrics(folder.path), list(records.values()), title, roles)
     rows = changes(before, after)
     text = report_markdown(rows, before, after, facts, example, folder.curve_path.name)
     write_atomic(folder.report_path, text)

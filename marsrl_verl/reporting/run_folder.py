@@ -31,20 +31,8 @@ from pathlib import Path
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
-from marsrl_verl.reporting.files import (
-    free_name,
-    to_json,
-    write_atomic,
-    write_bytes_atomic,
-    write_json_atomic,
-)
-from marsrl_verl.reporting.metrics_log import (
-    METRICS_FILE,
-    REPLACED_FILE,
-    MetricsLog,
-    StepMetrics,
-    read_metrics,
-)
+from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_atomic, write_json_atomic
+from marsrl_verl.reporting.metrics_log import METRICS_FILE, REPLACED_FILE, MetricsLog
 from marsrl_verl.reporting.rollout_log import Line, evaluation_lines, write_lines
 from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire
 from marsrl_verl.reporting.storage import FolderLostError
@@ -245,10 +233,6 @@ class RunFolder:
         """Add a step's line to `metrics.jsonl`; steps must increase."""
         self.metrics.append(step, metrics, timings or {})
 
-    def read_metrics(self) -> list[StepMetrics]:
-        """All steps so far."""
-        return read_metrics(self.path)
-
     def write_rollouts(self, step: int, lines: Iterable[Line], trained: TokenAdvantages) -> None:
         """Write a step's `rollouts/step_N.jsonl` and `trained/step_N.json`.
 
@@ -258,8 +242,7 @@ class RunFolder:
                 list of (end, advantage) of consecutive parts of the response, in tokens.
         """
         write_lines(self.path / _ROLLOUT_FOLDER / f"step_{step}.jsonl", lines)
-        path = self.path / _TRAINED_FOLDER / f"step_{step}.json"
-        write_atomic(path, to_json(dict(sorted(trained.items()))) + "\n")
+        write_lines(self.path / _TRAINED_FOLDER / f"step_{step}.json", [dict(sorted(trained.items()))])
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
         """Keep an evaluation's record and, if asked, its calls.
@@ -278,7 +261,9 @@ class RunFolder:
         return self.path / _ROLLOUT_FOLDER / f"eval_{tag}.jsonl"
 
     def _relabel_earlier(self, tag: str, step: int) -> None:
-        earlier = next((one for one in self.read_evaluations() if one.tag == tag and one.step < step), None)
+        earlier = next(
+            (one for one in read_evaluations(self.path) if one.tag == tag and one.step < step), None
+        )
         if earlier is None:
             return
         new = f"step_{earlier.step}"
@@ -292,10 +277,6 @@ class RunFolder:
             calls = self._calls_path(f"{tag}{suffix}")
             if calls.exists():
                 os.replace(calls, self._calls_path(f"{new}{suffix}"))
-
-    def read_evaluations(self) -> list[EvaluationRecord]:
-        """The records of all evaluations, ordered by step."""
-        return read_evaluations(self.path)
 
     def roll_back(self, step: int) -> int:
         """Put the folder into the state after `step`, the checkpoint that a run resumes from.

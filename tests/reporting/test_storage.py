@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.run_folder import FolderLostError, RunFolder, check_output_folder
 from marsrl_verl.reporting.storage import StorageError, is_full, storage_error
 
@@ -84,7 +85,7 @@ def test_a_lost_folder_is_noticed_and_made_anew(tmp_path, how):
     assert (path / "config.yaml").read_text() == "a: 1\n"
     check_output_folder(path, "resume")
     folder.append_metrics(2, {"x": 2.0})
-    assert [one.step for one in folder.read_metrics()] == [2]
+    assert [one.step for one in read_metrics(folder.path)] == [2]
 
 
 def test_deleted_metrics_are_noticed(tmp_path):

@@ -9,8 +9,7 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.chat import ChatEndpoint
 from marsrl_verl.tools.browser.config import SummaryConfig
 from marsrl_verl.tools.browser.extract import Page
-from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
-from marsrl_verl.tools.search.query import search_words
+from marsrl_verl.tools.search.formatting import excerpt
 
 INSTRUCTIONS = (
     "You read a web page on behalf of somebody who looks for something. Report what the page says about it: "
@@ -53,7 +52,7 @@ class Summariser:
 def messages(page: Page, query: str, page_chars: int) -> list[dict[str, str]]:
     """What the model is sent. The lines around the page hold a digest of it, so that no page can end
     itself."""
-    shown = excerpt(page.text, frozenset(search_words(query, QUERY_WORDS)), page_chars)
+    shown = excerpt(page.text, query, page_chars)
     fence = f"----- {hashlib.sha256(f'{page.title}{shown}{query}'.encode()).hexdigest()[:24]} -----"
     question = f"Looked for: {inert(query)}\n\n" if query else "Looked for: what the page is about.\n\n"
     content = f"{question}{fence}\n{inert(page.title)}\n\n{inert(shown)}\n{fence}"

@@ -23,8 +23,7 @@ from marsrl_verl.tools.browser.config import BrowserConfig
 from marsrl_verl.tools.browser.extract import ExtractionError, Extractor, Page
 from marsrl_verl.tools.browser.fetch import HTML, Fetched, Fetcher, PageError
 from marsrl_verl.tools.browser.summary import Summariser, SummaryError
-from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
-from marsrl_verl.tools.search.query import search_words
+from marsrl_verl.tools.search.formatting import excerpt
 
 _MOST_CHARS = 2_000_000
 """Characters of a page that are looked at."""
@@ -138,8 +137,7 @@ class BrowserTool(Tool):
                 return ToolResult(note, outcome, info={**info, "detail": str(error)})
             return ToolResult(text, truncated=fetched.truncated, info=info)
         head = f"{page.title}\n" if page.title else ""
-        query_words = frozenset(search_words(query, QUERY_WORDS))
-        shown = excerpt(page.text, query_words, max(16, self._settings.output_chars - len(head)))
+        shown = excerpt(page.text, query, max(16, self._settings.output_chars - len(head)))
         cut = fetched.truncated or shown != page.text
         return ToolResult(head + shown, truncated=cut, info=info)
 

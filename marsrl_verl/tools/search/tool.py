@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from marsrl_verl.core.inert_text import valid_unicode
@@ -36,9 +37,7 @@ class SearchTool(Tool):
     Config = SearchConfig
 
     def __init__(self, name: str, settings: SearchConfig, backend: Backend) -> None:
-        self.name = name
-        self._settings = settings
-        self._backend = backend
+        self.name, self._settings, self._backend = name, settings, backend
         keeps = settings.keep is Keep.ALL or (settings.keep is Keep.REMOTE and backend.remote)
         self._cache = ResultCache(settings.cache_folder / "results.sqlite3") if keeps else None
 
@@ -98,11 +97,11 @@ class SearchTool(Tool):
         return self._shown(query, found, cached)
 
     async def _find(self, query: str) -> tuple[SearchResult, bool]:
-        k = self._settings.results
+        search = partial(self._backend.search, query, self._settings.results)
         if self._cache is None:
-            return await self._backend.search(query, k), False
+            return await search(), False
         return await self._cache.find(
-            CacheQuery(self._backend.identity, query, k), lambda: self._backend.search(query, k)
+            CacheQuery(self._backend.identity, query, self._settings.results), search
         )
 
     def _shown(self, query: str, result: SearchResult, cached: bool) -> ToolResult:
@@ -110,12 +109,9 @@ class SearchTool(Tool):
             return ToolResult(result.text, cached=cached)
         if not result.hits:
             return ToolResult(NOTHING, ToolOutcome.ERROR, cached=cached, info={"hits": 0})
+        own = self._settings
         text, cut = format_hits(
-            result.hits,
-            query,
-            hit_chars=self._settings.hit_chars,
-            total_chars=self._settings.output_chars,
-            sources=self._settings.sources,
+            result.hits, query, hit_chars=own.hit_chars, total_chars=own.output_chars, sources=own.sources
         )
         return ToolResult(text, truncated=cut, cached=cached, info={"hits": len(result.hits)})
 

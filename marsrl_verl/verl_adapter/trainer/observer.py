@@ -27,11 +27,12 @@ from marsrl_verl.evaluation.watch import Warned
 from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.files import BackgroundWriter
+from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.progress import StepProgress, make_progress
 from marsrl_verl.reporting.record import recorded
 from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_run
 from marsrl_verl.reporting.rollout_log import Record, step_lines
-from marsrl_verl.reporting.run_folder import RunFolder
+from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import NARROWEST, evaluation_table, terminal_table
 from marsrl_verl.rewards.failed_grades import Answered, grade_warnings
@@ -103,7 +104,7 @@ class TrainingObserver:
     def begin(self, step: int) -> None:
         """Training goes on after step `step` (0: from scratch); later lines of the folder are set aside."""
         self.folder.roll_back(step)
-        for line in self.folder.read_metrics():
+        for line in read_metrics(self.folder.path):
             self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
 
     def rollouts(self, step: int, result: StepResult, trained: TokenAdvantages, record: Record) -> None:
@@ -153,7 +154,7 @@ class TrainingObserver:
 
     def recorded(self, step: int) -> bool:
         """Whether the folder already holds this step's metrics."""
-        return any(line.step == step for line in self.folder.read_metrics())
+        return any(line.step == step for line in read_metrics(self.folder.path))
 
     def record(self, step: int, metrics: dict[str, float], timings: dict[str, float]) -> None:
         """Record one training step and show it.
@@ -180,7 +181,7 @@ class TrainingObserver:
     def evaluated(self, tag: str) -> bool:
         """Whether the folder already holds this evaluation."""
         self.flush()
-        return tag in {record.tag for record in self.folder.read_evaluations()}
+        return tag in {record.tag for record in read_evaluations(self.folder.path)}
 
     def evaluate(
         self,
