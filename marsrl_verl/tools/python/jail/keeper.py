@@ -15,11 +15,10 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from . import kernel, program, seccomp, wall
-from .rules import LANDLOCK, MIB, Rules, content
+from .rules import LANDLOCK, MIB, Rules, content, unframed
 
 
 def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
@@ -72,16 +71,11 @@ def _become_program(rules: Rules, code: int, status: int, run_as: int | None, ad
         os._exit(70)
     os.write(status, b"r")
     with open(code, "rb") as pipe:
-        request = _request(pipe.read)
+        request = unframed(pipe.read)
+    if request is None:
+        os._exit(0)  # nobody wants it any more
     os.closerange(3, 1024)
     program.run(request["code"], request["seed"], rules.echo)
-
-
-def _request(read: Callable[[int], bytes]) -> dict[str, Any]:
-    head = read(4)
-    if len(head) < 4:
-        os._exit(0)  # nobody wants it any more
-    return json.loads(read(struct.unpack("<I", head)[0]))
 
 
 def address_space_of(proc: int) -> int:

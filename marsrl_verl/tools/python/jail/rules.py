@@ -6,8 +6,9 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 NAMESPACES, COMMAND, LANDLOCK, SECCOMP = "namespaces", "bubblewrap", "landlock", "seccomp"
@@ -75,21 +76,23 @@ def send(place: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def receive(place: socket.socket) -> dict[str, Any] | None:
-    """Wait for a message; None at the end."""
-    head = _exactly(place, 4)
-    data = None if head is None else _exactly(place, struct.unpack("<I", head)[0])
-    return None if data is None else json.loads(data)
+    """Waits for a message; None at the end."""
+    return unframed(partial(_exactly, place))
 
 
-def _exactly(place: socket.socket, count: int) -> bytes | None:
-    parts: list[bytes] = []
-    while count:
-        chunk = place.recv(min(count, 65536))
-        if not chunk:
-            return None
-        parts.append(chunk)
-        count -= len(chunk)
-    return b"".join(parts)
+def unframed(read: Callable[[int], bytes]) -> dict[str, Any] | None:
+    """The message in what is read, in so many bytes at a time; None if the end comes before its own."""
+    head = read(4)
+    size = struct.unpack("<I", head)[0] if len(head) == 4 else 0
+    data = read(size)
+    return json.loads(data) if 0 < len(data) == size else None
+
+
+def _exactly(place: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count and (chunk := place.recv(min(count - len(data), 65536))):
+        data += chunk
+    return bytes(data)
 
 
 def content(folder: int, name: str) -> str:
