@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-Lookup = Callable[[str, int], Awaitable[Sequence[tuple[Any, ...]]]]
-"""`getaddrinfo` of a host and a port, for TCP."""
 
 _SPECIAL_4 = (
     "0.0.0.0/8 10.0.0.0/8 127.0.0.0/8 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 "
@@ -88,7 +86,7 @@ def _literal(host: str) -> Address | None:
 
 
 async def look_up(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    """The system's addresses of a host."""
+    """The system's addresses of a host, for TCP."""
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
@@ -96,15 +94,14 @@ class CheckedResolver(AbstractResolver):
     """Resolves a name once, for the connection itself: what was checked is what is connected to, so that a
     name can't have another address a moment later. A name of which one address is refused is refused."""
 
-    def __init__(self, rules: AddressRules, lookup: Lookup = look_up) -> None:
-        self._rules, self._lookup = rules, lookup
+    def __init__(self, rules: AddressRules) -> None:
+        self._rules = rules
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """See aiohttp."""
         addresses: list[ResolveResult] = []
-        for kind, _, protocol, _, place in await self._lookup(host, port):
+        for kind, _, protocol, _, place in await look_up(host, port):
             address = _literal(str(place[0]))
             if address is None:
                 continue

@@ -10,13 +10,7 @@ import aiohttp
 from yarl import URL
 
 from marsrl_verl.core.inert_text import one_line
-from marsrl_verl.tools.browser.addresses import (
-    AddressRules,
-    CheckedResolver,
-    Lookup,
-    RefusedAddressError,
-    look_up,
-)
+from marsrl_verl.tools.browser.addresses import AddressRules, CheckedResolver, RefusedAddressError
 from marsrl_verl.tools.browser.config import BrowserConfig
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -50,17 +44,16 @@ class Fetched:
 class Fetcher:
     """Reads pages, each with connections that were checked, without cookies, credentials or proxies."""
 
-    def __init__(self, settings: BrowserConfig, lookup: Lookup = look_up) -> None:
+    def __init__(self, settings: BrowserConfig) -> None:
         self._settings = settings
         self._rules = AddressRules(settings.ports, settings.allow_networks)
-        self._lookup = lookup
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
         """Get ready, in the event loop in which pages will be asked for."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                resolver=CheckedResolver(self._rules, self._lookup), use_dns_cache=False, limit=0
+                resolver=CheckedResolver(self._rules), use_dns_cache=False, limit=0
             ),
             timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
             headers={"User-Agent": self._settings.user_agent, **_HEADERS},

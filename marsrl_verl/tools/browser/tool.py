@@ -18,7 +18,6 @@ from marsrl_verl.tools.base import (
     function_schema,
     read_key,
 )
-from marsrl_verl.tools.browser.addresses import Lookup, look_up
 from marsrl_verl.tools.browser.config import BrowserConfig
 from marsrl_verl.tools.browser.extract import ExtractionError, Extractor, Page
 from marsrl_verl.tools.browser.fetch import HTML, Fetched, Fetcher, PageError
@@ -34,17 +33,9 @@ class BrowserTool(Tool):
 
     Config = BrowserConfig
 
-    def __init__(
-        self,
-        name: str,
-        settings: BrowserConfig,
-        *,
-        key: str | None = None,
-        lookup: Lookup = look_up,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, name: str, settings: BrowserConfig, *, key: str | None = None, seed: int = 0) -> None:
         self.name, self._settings = name, settings
-        self._fetcher = Fetcher(settings, lookup)
+        self._fetcher = Fetcher(settings)
         self._extractor = Extractor(settings.extract_memory_mib, settings.extract_cpu_s)
         self._key, self._seed = key, seed
         self._summariser: Summariser | None = None
@@ -53,16 +44,13 @@ class BrowserTool(Tool):
     def from_settings(
         cls, name: str, settings: BrowserConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> BrowserTool:
-        """See `Tool`."""
         return cls(name, settings, key=secrets.get(KEY), seed=seed)
 
     @classmethod
     def read_secrets(cls, settings: BrowserConfig) -> Mapping[str, str]:
-        """See `Tool`."""
         return read_key(settings.summary.endpoint, "summary.endpoint") if settings.summary.enabled else {}
 
     def schema(self) -> Mapping[str, Any]:
-        """See `Tool`."""
         properties = {
             "url": {"type": "string", "description": "Address of the page, with https://."},
             "query": {"type": "string", "description": "What to look for on the page."},
@@ -70,7 +58,6 @@ class BrowserTool(Tool):
         return function_schema(self.name, self._settings.description, properties, ("url",))
 
     async def start(self) -> None:
-        """See `Tool`."""
         summary = self._settings.summary
         if summary.enabled and not (summary.endpoint.base_urls and summary.endpoint.model):
             raise ToolUnavailableError(
@@ -100,12 +87,10 @@ class BrowserTool(Tool):
         )
 
     def about(self) -> Mapping[str, Plain]:
-        """See `Tool`."""
         summary = self._settings.summary
         return {"summary": summary.endpoint.model if summary.enabled else None}
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """See `Tool`."""
         address = valid_unicode(str(call.arguments.get("url", "")))
         query = " ".join(valid_unicode(str(call.arguments.get("query") or "")).split())[:1000]
         try:
@@ -142,6 +127,5 @@ class BrowserTool(Tool):
         return ToolResult(head + shown, truncated=cut, info=info)
 
     async def close(self) -> None:
-        """See `Tool`."""
         await self._fetcher.close()
         await self._extractor.close()

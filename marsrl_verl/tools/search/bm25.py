@@ -83,7 +83,6 @@ class Bm25Backend(Backend):
         return best(self._index, search_words(query, MOST_WORDS), k, **weights)
 
     async def close(self) -> None:
-        """See `Backend`."""
         await asyncio.to_thread(self._threads.shutdown, True, cancel_futures=True)
         if self._index is not None:
             self._index.close()

@@ -37,7 +37,6 @@ class _ServiceBackend(Backend):
     _client: JsonClient
 
     async def search(self, query: str, k: int) -> SearchResult:
-        """See `Backend`."""
         try:
             return await self._answer(query, k)
         except RequestError as error:
@@ -50,7 +49,6 @@ class _ServiceBackend(Backend):
         """The service's answer; RequestError where there is none."""
 
     async def close(self) -> None:
-        """See `Backend`."""
         await self._client.close()
 
 
@@ -66,7 +64,6 @@ class RetrieverBackend(_ServiceBackend):
         self.identity = f"http {' '.join(sorted(settings.urls))}"
 
     async def start(self) -> None:
-        """See `Backend`."""
         if not self._settings.urls:
             raise ToolUnavailableError("http.urls is empty; name the retriever's URL")
         self._client.open()
@@ -188,7 +185,6 @@ class WebBackend(_ServiceBackend):
         self.identity = " ".join(["web", settings.provider, self._url or "", *place])
 
     async def start(self) -> None:
-        """See `Backend`."""
         if not self._key:
             raise ToolUnavailableError(
                 f"web: {self._settings.provider} wants a key; name the environment variable that holds it in "

@@ -45,23 +45,19 @@ class SearchTool(Tool):
     def from_settings(
         cls, name: str, settings: SearchConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> SearchTool:
-        """See `Tool`."""
         return cls(name, settings, build_backend(settings, secrets.get(KEY)))
 
     @classmethod
     def read_secrets(cls, settings: SearchConfig) -> Mapping[str, str]:
-        """See `Tool`."""
         if settings.backend not in (BackendKind.HTTP, BackendKind.WEB):
             return {}
         return read_key(getattr(settings, settings.backend), settings.backend)
 
     def schema(self) -> Mapping[str, Any]:
-        """See `Tool`."""
         query = {"type": "string", "description": "What to search for."}
         return function_schema(self.name, self._settings.description, {"query": query}, ("query",))
 
     async def start(self) -> None:
-        """See `Tool`."""
         await self._backend.start()
         if self._cache is not None:
             try:
@@ -73,11 +69,9 @@ class SearchTool(Tool):
                 ) from error
 
     def about(self) -> Mapping[str, Plain]:
-        """See `Tool`."""
         return {"backend": self._backend.identity, "kept": self._cache is not None}
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """See `Tool`."""
         query = valid_unicode(str(call.arguments.get("query", ""))).strip()
         limit = self._settings.query_chars
         if not query:
@@ -116,7 +110,6 @@ class SearchTool(Tool):
         return ToolResult(text, truncated=cut, cached=cached, info={"hits": len(result.hits)})
 
     async def close(self) -> None:
-        """See `Tool`."""
         if self._cache is not None:
             await self._cache.close()
         await self._backend.close()
