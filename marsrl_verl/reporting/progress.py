@@ -13,7 +13,6 @@ from marsrl_verl.core.inert_text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.live import Live
 
 RECENT_STEPS = 5
 """The time left is judged by the mean of so many last steps; early steps of a pipeline are shorter."""
@@ -110,11 +109,8 @@ def clock_time(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def step_line(state: ProgressState) -> str:
+def step_line(state: ProgressState, report: StepProgress) -> str:
     """One finished step as a line of text."""
-    report = state.last
-    if report is None:
-        raise ValueError("no step is finished yet")
     rewards = "  ".join(f"{role} {value:.2f}" for role, value in report.role_rewards.items())
     left = state.seconds_left
     parts = [
@@ -135,38 +131,32 @@ def tokens_per_second(report: StepProgress) -> float:
 class PlainProgress(Progress):
     """One line per phase and per step, for logs and pipes."""
 
-    def __init__(self, state: ProgressState, stream: TextIO | None = None) -> None:
-        self._state = state
-        self._stream = stream or sys.stdout
+    def __init__(self, state: ProgressState, stream: TextIO) -> None:
+        self._state, self._stream = state, stream
 
     def phase(self, name: str, detail: str = "") -> None:
         """Announce a phase, and every change of its detail."""
         self._state.enter(name, detail)
-        self._write(f"{name}: {detail}" if detail else name)
+        self.message(f"{name}: {detail}" if detail else name)
 
     def step(self, report: StepProgress) -> None:
         """Print the step's line."""
         self._state.finish_step(report)
-        self._write(step_line(self._state))
+        self.message(step_line(self._state, report))
 
     def message(self, text: str) -> None:
         """Print a line."""
-        self._write(text)
-
-    def _write(self, text: str) -> None:
         print(f"[{clock_time(self._state.elapsed)}] {printable(text)}", file=self._stream, flush=True)
 
 
 class LiveProgress(Progress):
     """A block at the bottom of the terminal; finished phases and messages scroll above it."""
 
-    def __init__(self, state: ProgressState, console: Console | None = None) -> None:
-        from rich.console import Console
+    def __init__(self, state: ProgressState, console: Console) -> None:
         from rich.live import Live
 
-        self._state = state
-        self._console = console or Console()
-        self._live: Live = Live(self, console=self._console, refresh_per_second=4, transient=True)
+        self._state, self._console = state, console
+        self._live = Live(self, console=console, refresh_per_second=4, transient=True)
         self._live.start()
 
     def phase(self, name: str, detail: str = "") -> None:
@@ -193,7 +183,7 @@ class LiveProgress(Progress):
         if state.name:
             self._phase_ended(state.name, state.phase_elapsed)
         if state.last is not None:
-            self._console.print(step_line(state), highlight=False, markup=False)
+            self._console.print(step_line(state, state.last), highlight=False, markup=False)
 
     def _phase_ended(self, name: str, seconds: float) -> None:
         line = printable(f"{name}: {clock_time(seconds)}")

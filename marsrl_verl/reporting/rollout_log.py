@@ -46,7 +46,7 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.request import Message, RolloutRequest
+from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import Mask, Sequence
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.runs import Runs
@@ -94,7 +94,7 @@ def _trajectory_part(step: int, request: RolloutRequest, trajectory: Trajectory)
             "ground_truth": problem.ground_truth,
             "data_source": problem.data_source,
         },
-        "prompt": render_messages(request.messages),
+        "prompt": "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in request.messages),
         "response": trajectory.text,
         "final": trajectory.final_text,
         "prompt_tokens": None,
@@ -137,11 +137,6 @@ def _masked(mask: Mask) -> list[list[int]]:
         return []
     edges = np.flatnonzero(np.diff(np.concatenate([[1], mask, [1]]).astype(np.int8)))
     return edges.reshape(-1, 2).tolist()
-
-
-def render_messages(messages: Iterable[Message]) -> str:
-    """Chat messages as text: `[role]`, the content, a blank line between messages."""
-    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
 
 
 def step_lines(step: int, groups: Iterable[Group], record: Record) -> list[Line]:

@@ -118,12 +118,15 @@ def _policy(existing: Existing | str) -> Existing:
 def _move_out_of_sight(path: Path) -> None:
     """Move what a run left out of sight, to be deleted: its checkpoints first, its mark last, so that an
     interrupted deletion leaves nothing that a later start would continue."""
-    target = path / _TO_DELETE
-    target.mkdir(exist_ok=True)
     entries = [entry for entry in path.iterdir() if entry.name not in (LOCK_NAME, _TO_DELETE)]
     order = {CHECKPOINT_FOLDER: -1, MARKER: 1}
     for entry in sorted(entries, key=lambda entry: order.get(entry.name, 0)):
-        os.replace(entry, free_name(target, entry.stem, entry.suffix))
+        _move(entry, path / _TO_DELETE)
+
+
+def _move(path: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    os.replace(path, free_name(target, path.stem, path.suffix))
 
 
 class RunFolder:
@@ -227,12 +230,6 @@ class RunFolder:
         """Write `tools.json`: by tool, what it says of itself."""
         write_json_atomic(self.path / "tools.json", dict(tools))
 
-    def append_metrics(
-        self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float] | None = None
-    ) -> None:
-        """Add a step's line to `metrics.jsonl`; steps must increase."""
-        self.metrics.append(step, metrics, timings or {})
-
     def write_rollouts(self, step: int, lines: Iterable[Line], trained: TokenAdvantages) -> None:
         """Write a step's `rollouts/step_N.jsonl` and `trained/step_N.json`.
 
@@ -291,19 +288,14 @@ class RunFolder:
         for path in sorted(path for folder in folders for path in folder.glob("step_*")):
             match = _STEP_FILE.fullmatch(path.name)
             if match and int(match.group(1)) > step:
-                self._set_aside(path)
+                _move(path, self.path / _SET_ASIDE)
         for path in sorted((self.path / _EVALUATION_FOLDER).glob("*.json")):
             if _read_record(path).step > step:
-                self._set_aside(path)
+                _move(path, self.path / _SET_ASIDE)
                 for tag in (path.stem, f"{path.stem}{GREEDY_SUFFIX}"):
                     if (calls := self._calls_path(tag)).exists():
-                        self._set_aside(calls)
+                        _move(calls, self.path / _SET_ASIDE)
         return self.metrics.drop_after(step)
-
-    def _set_aside(self, path: Path) -> None:
-        target = self.path / _SET_ASIDE
-        target.mkdir(exist_ok=True)
-        os.replace(path, free_name(target, path.stem, path.suffix))
 
 
 def _read_record(path: Path) -> EvaluationRecord:

@@ -87,10 +87,16 @@ class Toolbox:
         Raises:
             ToolUnavailableError: one can't; those that could are closed.
         """
-        started = await asyncio.gather(*[_start(one) for one in self._places.values()])
-        if failed := [one for one in started if one is not None]:
-            await self.close()
-            raise failed[0]
+        starting = [one.start() for one in self._places.values()]
+        ends = await asyncio.gather(*starting, return_exceptions=True)
+        for name, error in zip(self._places, ends, strict=True):
+            if error is not None:
+                await self.close()
+                if not isinstance(error, Exception):
+                    raise error
+                known = isinstance(error, ToolUnavailableError)
+                what = str(error) if known else f"it failed to start with {type(error).__name__}: {error}"
+                raise ToolUnavailableError(f"{NODE}.{name}: {what}")
 
     def about(self) -> dict[str, Plain]:
         """What the started tools say of themselves, by name."""
@@ -152,17 +158,6 @@ class Toolbox:
         result: ToolResult = await attempts(attempt)
         number = attempts.statistics["attempt_number"]
         return replace(result, seconds=seconds, waited=waited, attempts=number)
-
-
-async def _start(place: _Place) -> ToolUnavailableError | None:
-    key = f"{NODE}.{place.tool.name}"
-    try:
-        await place.start()
-    except ToolUnavailableError as error:
-        return ToolUnavailableError(f"{key}: {error}")
-    except Exception as error:
-        return ToolUnavailableError(f"{key}: it failed to start with {type(error).__name__}: {error}")
-    return None
 
 
 class _Place:

@@ -94,7 +94,7 @@ def test_time_left_follows_the_last_steps_and_the_evaluation():
 def test_a_step_without_samples_or_generation():
     state = ProgressState(2, clock=Clock())
     state.finish_step(StepProgress(1, {}, 0, 0.0, 1.0))
-    assert step_line(state) == "step 1/2 | no samples | 0 tokens/s | 1.0 s | left 0:01"
+    assert step_line(state, state.last) == "step 1/2 | no samples | 0 tokens/s | 1.0 s | left 0:01"
 
 
 def test_live_block():

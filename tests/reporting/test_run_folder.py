@@ -40,14 +40,14 @@ def test_a_new_folder(tmp_path):
 
 
 def test_an_existing_run_is_not_touched(tmp_path):
-    RunFolder.create(tmp_path / "demo").append_metrics(1, {"a": 1.0})
+    RunFolder.create(tmp_path / "demo").metrics.append(1, {"a": 1.0})
     with pytest.raises(OutputFolderError, match=r"already holds a run.*existing=resume.*existing=replace"):
         RunFolder.create(tmp_path / "demo", "fail")
     assert steps(tmp_path / "demo" / "metrics.jsonl") == [1]
 
 
 def test_resume_keeps_replace_deletes(tmp_path):
-    RunFolder.create(tmp_path / "demo").append_metrics(1, {"a": 1.0})
+    RunFolder.create(tmp_path / "demo").metrics.append(1, {"a": 1.0})
     resumed = RunFolder.create(tmp_path / "demo", Existing.RESUME)
     assert resumed.resumed and steps(resumed.path / "metrics.jsonl") == [1]
     fresh = RunFolder.create(tmp_path / "demo", "replace")
@@ -79,7 +79,7 @@ def test_what_a_run_left_takes_the_name(tmp_path, kept):
 
 def test_an_interrupted_replace_leaves_nothing_to_continue_and_is_finished_later(tmp_path, monkeypatch):
     folder = RunFolder.create(tmp_path)
-    folder.append_metrics(1, {"a": 1.0})
+    folder.metrics.append(1, {"a": 1.0})
     (tmp_path / "checkpoints" / "global_step_1").mkdir(parents=True)
     replace, moved = os.replace, []
 
@@ -136,7 +136,7 @@ def test_checking_creates_nothing(tmp_path):
 
 def test_metrics_are_flushed_line_by_line(tmp_path):
     folder = RunFolder.create(tmp_path)
-    folder.append_metrics(1, {"role/solver/reward_mean": np.float32(0.5), "bad": float("nan")}, {"step": 2.5})
+    folder.metrics.append(1, {"role/solver/reward_mean": np.float32(0.5), "bad": float("nan")}, {"step": 2.5})
     expected = {
         "step": 1,
         "metrics": {"role/solver/reward_mean": 0.5, "bad": None},
@@ -149,20 +149,20 @@ def test_metrics_are_flushed_line_by_line(tmp_path):
 
 def test_steps_must_increase(tmp_path):
     folder = RunFolder.create(tmp_path)
-    folder.append_metrics(4, {})
+    folder.metrics.append(4, {})
     with pytest.raises(ValueError, match="step 4 come after those of step 4"):
-        folder.append_metrics(4, {})
+        folder.metrics.append(4, {})
     with pytest.raises(ValueError, match="step 3 come after those of step 4"):
-        RunFolder.attach(tmp_path).append_metrics(3, {})
+        RunFolder.attach(tmp_path).metrics.append(3, {})
 
 
 def test_resume_moves_later_lines_aside(tmp_path):
     folder = RunFolder.create(tmp_path)
     for step in range(1, 6):
-        folder.append_metrics(step, {"x": step})
+        folder.metrics.append(step, {"x": step})
     resumed = RunFolder.create(tmp_path, "resume")
     assert resumed.roll_back(3) == 2
-    resumed.append_metrics(4, {"x": 40})
+    resumed.metrics.append(4, {"x": 40})
     assert [line["metrics"]["x"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2, 3, 40]
     assert steps(tmp_path / "metrics.replaced.jsonl") == [4, 5]
     assert resumed.roll_back(0) == 4
@@ -172,11 +172,11 @@ def test_resume_moves_later_lines_aside(tmp_path):
 
 def test_a_half_written_line_is_set_aside(tmp_path):
     folder = RunFolder.create(tmp_path)
-    folder.append_metrics(1, {"x": 1})
+    folder.metrics.append(1, {"x": 1})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "met')
     assert [item.step for item in read_metrics(folder.path)] == [1]
-    RunFolder.attach(tmp_path).append_metrics(2, {"x": 2})
+    RunFolder.attach(tmp_path).metrics.append(2, {"x": 2})
     assert steps(tmp_path / "metrics.jsonl") == [1, 2]
     assert (tmp_path / "metrics.replaced.jsonl").read_text() == '{"step": 2, "met\n'
 

@@ -239,9 +239,8 @@ def _secret_file() -> Iterator[str]:
     """In a folder of its own, in the home folder where that can be written to. Nothing else keeps anybody out
     of it."""
     home = os.path.expanduser("~")
-    with tempfile.TemporaryDirectory(
-        prefix=".marsrl-secret-", dir=home if os.access(home, os.W_OK | os.X_OK) else None
-    ) as folder:
+    place = home if os.access(home, os.W_OK | os.X_OK) else None
+    with tempfile.TemporaryDirectory(prefix=".marsrl-secret-", dir=place) as folder:
         os.chmod(folder, 0o755)
         path = Path(folder, "secret")
         path.write_bytes(_SECRET)

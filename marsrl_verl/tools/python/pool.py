@@ -156,13 +156,10 @@ class SandboxPool:
         self._idle.clear()
         self._slots.clear()
         if served is not None:
-            if hangs:
-                served.kill()
-            try:
-                served.wait(timeout=2.0)
-            except subprocess.TimeoutExpired:
-                served.kill()
-                served.wait()
+            with suppress(subprocess.TimeoutExpired):
+                served.wait(timeout=0.0 if hangs else 2.0)
+            served.kill()
+            served.wait()
 
     def _fill(self) -> None:
         while self._server is not None and len(self._idle) < self._warm:

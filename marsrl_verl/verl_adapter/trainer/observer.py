@@ -164,7 +164,7 @@ class TrainingObserver:
         """
         self.folder.require()
         self._tokens += int(metrics["rollout/generated_tokens"])
-        self.folder.append_metrics(step, metrics, timings)
+        self.folder.metrics.append(step, metrics, timings)
         self._warn_of_unused_tools(step, metrics)
         names = [name for role in self._settings.roles for name in (role, counting(role))]
         rewards = {name: metrics.get(role_metric(name, "reward_mean")) for name in names}

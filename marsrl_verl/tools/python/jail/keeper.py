@@ -65,7 +65,8 @@ def _become_program(rules: Rules, code: int, status: int, run_as: int | None, ad
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if rules.kind == LANDLOCK:
             kernel.landlock([*rules.readable, *(one for one in wall.DEVICES if os.path.exists(one))])
-        seccomp.restrict(alone=rules.alone, processes=rules.processes > 0)
+        calls = seccomp.build_filter(os.getpid(), alone=rules.alone, processes=rules.processes > 0)
+        kernel.install_filter(calls)
     except BaseException as error:
         os.write(2, f"the sandbox can't be closed: {type(error).__name__}: {error}".encode())
         os._exit(70)

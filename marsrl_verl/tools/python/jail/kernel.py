@@ -151,16 +151,10 @@ _ALL_OF = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 
 _ALL = (1 << 16) - 1
 
 
-def landlock_version() -> int:
-    """The version of the running kernel's Landlock; 0 where it has none."""
-    found = _libc.syscall(ctypes.c_long(_LANDLOCK), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    return max(0, int(found))
-
-
 def landlock(readable: list[str]) -> None:
     """Forbid this process, and all that it starts, every file but those below some folders, which it may
     read; where the kernel knows of them, TCP, signals to others and their sockets too."""
-    version = landlock_version()
+    version = _libc.syscall(ctypes.c_long(_LANDLOCK), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     if version < 1:
         raise OSError("the kernel has no Landlock")
     files = _ALL_OF.get(version, _ALL)

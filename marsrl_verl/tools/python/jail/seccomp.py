@@ -12,7 +12,7 @@ import errno
 import os
 import struct
 
-from .kernel import ANY_NAMESPACE, CLONE_THREAD, MACHINE, install_filter
+from .kernel import ANY_NAMESPACE, CLONE_THREAD, MACHINE
 
 _X86, _ARM = "x86_64", "aarch64"
 _ARCHITECTURE = {_X86: 0xC000003E, _ARM: 0xC00000B7}
@@ -98,14 +98,9 @@ _NUMBER, _ARCHITECTURE_FIELD, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
 
 
-def restrict(*, alone: bool, processes: bool) -> None:
-    """Puts the filter on this process, which has no namespaces of its own (`alone`) and may start
-    processes."""
-    install_filter(build_filter(os.getpid(), alone=alone, processes=processes))
-
-
 def build_filter(pid: int, *, alone: bool, processes: bool, machine: str = MACHINE) -> bytes:
-    """The filter as an array of `struct sock_filter`; alone, a process may signal none but itself (`pid`)."""
+    """The filter as an array of `struct sock_filter`, for a process that may start `processes`, and that is
+    `alone` where it has no namespaces of its own: it may signal none but itself (`pid`) then."""
     if machine not in _ARCHITECTURE:
         raise OSError(f"no list of system calls for a {machine}")
     column = 0 if machine == _X86 else 1
