@@ -258,13 +258,11 @@ class RunFolder:
         return self.path / _ROLLOUT_FOLDER / f"eval_{tag}.jsonl"
 
     def _relabel_earlier(self, tag: str, step: int) -> None:
-        earlier = next(
-            (one for one in read_evaluations(self.path) if one.tag == tag and one.step < step), None
-        )
-        if earlier is None:
+        old_path = self.path / _EVALUATION_FOLDER / f"{tag}.json"
+        earlier = _read_record(old_path) if old_path.exists() else None
+        if earlier is None or earlier.step >= step:
             return
         new = f"step_{earlier.step}"
-        old_path = self.path / _EVALUATION_FOLDER / f"{tag}.json"
         new_path = old_path.with_name(f"{new}.json")
         if new_path.exists():
             return  # evaluated at that step as well

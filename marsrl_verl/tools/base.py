@@ -168,18 +168,14 @@ def function_schema(
     return {"type": "function", "function": function}
 
 
-KEY = "key"
-"""The name of a tool's one key among its secrets."""
-
-
 def read_key(place: KeyPlace, node: str) -> Mapping[str, str]:
-    """The secrets of a tool with one key: that which its settings in `node` name, or none.
+    """The secrets of a tool with one key, `{"key": …}`, as its settings in `node` name it, or none;
     ToolUnavailableError if there is no usable key where they say."""
     try:
         key = read_api_key(place)
     except ApiKeyError as error:
         raise ToolUnavailableError(f"{node}.{error}") from error
-    return {} if key is None else {KEY: key}
+    return {} if key is None else {"key": key}
 
 
 def head_and_tail(text: str, limit: int) -> tuple[str, bool]:

@@ -45,8 +45,8 @@ class _Worker:
 
 
 class Extractor:
-    """Keeps as many processes as pages were read at the same time; a process has so much memory, a page so
-    many processor seconds."""
+    """Keeps as many processes as pages were read at the same time, each with so much memory, and for a page
+    so many processor seconds."""
 
     def __init__(self, memory_mib: int, cpu_s: int) -> None:
         self._limits = (str(memory_mib), str(cpu_s))

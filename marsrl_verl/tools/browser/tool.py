@@ -9,7 +9,6 @@ from typing import Any
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.tools.base import (
-    KEY,
     Tool,
     ToolCall,
     ToolOutcome,
@@ -44,7 +43,7 @@ class BrowserTool(Tool):
     def from_settings(
         cls, name: str, settings: BrowserConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> BrowserTool:
-        return cls(name, settings, key=secrets.get(KEY), seed=seed)
+        return cls(name, settings, key=secrets.get("key"), seed=seed)
 
     @classmethod
     def read_secrets(cls, settings: BrowserConfig) -> Mapping[str, str]:

@@ -10,7 +10,6 @@ from typing import Any
 from marsrl_verl.core.seeding import derive_seed
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.tools.base import (
-    KEY,
     Tool,
     ToolCall,
     ToolOutcome,
@@ -49,7 +48,7 @@ class PythonTool(Tool):
     def from_settings(
         cls, name: str, settings: PythonConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> PythonTool:
-        return cls(name, settings, seed=seed, key=secrets.get(KEY))
+        return cls(name, settings, seed=seed, key=secrets.get("key"))
 
     @classmethod
     def read_secrets(cls, settings: PythonConfig) -> Mapping[str, str]:

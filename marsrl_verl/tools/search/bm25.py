@@ -1,4 +1,4 @@
-"""The back end `bm25`: a corpus of one's own, searched in this process; bm25, and what the best documents
+"""The back end `bm25`: a corpus of one's own, searched in this process by bm25 and by what the best hits
 name.
 
 A question that needs two steps ("Where was the director of … born?") shares its words with the first document

@@ -13,7 +13,6 @@ from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.tools.base import (
-    KEY,
     Tool,
     ToolCall,
     ToolOutcome,
@@ -45,7 +44,7 @@ class SearchTool(Tool):
     def from_settings(
         cls, name: str, settings: SearchConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> SearchTool:
-        return cls(name, settings, build_backend(settings, secrets.get(KEY)))
+        return cls(name, settings, build_backend(settings, secrets.get("key")))
 
     @classmethod
     def read_secrets(cls, settings: SearchConfig) -> Mapping[str, str]:
