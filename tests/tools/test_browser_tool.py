@@ -221,7 +221,7 @@ def test_the_endpoint_is_named_and_its_key_is_read_in_the_driver(monkeypatch):
     with pytest.raises(ToolUnavailableError, match=r"summary\.endpoint\.api_key_env: it is not set"):
         read_all_secrets({"browser": config})
     monkeypatch.setenv("READER_KEY", "key-secret")
-    assert read_all_secrets({"browser": config}) == {"browser": {"summary.endpoint.api_key": "key-secret"}}
+    assert read_all_secrets({"browser": config}) == {"browser": {"key": "key-secret"}}
     with pytest.raises(ToolUnavailableError, match=r"set summary\.endpoint\.base_urls"):
         asyncio.run(BrowserTool("browser", config).start())
 
