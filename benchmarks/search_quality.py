@@ -121,7 +121,7 @@ async def measure(
     """Ask all questions of a new index."""
     bm25 = Bm25Config(corpus=str(corpus), named_weight=named_weight)
     settings = SearchConfig(results=k, folder=str(folder), query_chars=4000, bm25=bm25)
-    backend = Bm25Backend(settings.bm25, settings.cache_folder, "bm25")
+    backend = Bm25Backend(settings.bm25, settings.cache_folder)
     began = time.perf_counter()
     await backend.start()
     build = time.perf_counter() - began

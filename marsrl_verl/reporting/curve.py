@@ -17,15 +17,8 @@ from marsrl_verl.reporting.metrics_log import StepMetrics
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MARKS = (
-    ("#0072B2", "o"),
-    ("#D55E00", "s"),
-    ("#009E73", "^"),
-    ("#333333", "D"),
-    ("#CC79A7", "v"),
-    ("#E69F00", "P"),
-    ("#56B4E9", "X"),
-)
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#333333", "#CC79A7", "#E69F00", "#56B4E9")
+MARKS = tuple(zip(_COLOURS, "os^DvPX", strict=True))
 """Colours, distinguishable with any colour vision (Okabe–Ito), and markers; taken in order, again from the
 start."""
 
@@ -52,11 +45,8 @@ def draw_learning_curve(
     """Write a PNG of 1200 x 700 pixels.
 
     Left: the mean reward of each role's training samples, per step (dots) and smoothed (line), and of passes
-    that train nobody (crosses). Right: the evaluations on held-out problems with their intervals. Axes
-    without data say so.
-
-    Args:
-        roles: the method's, in the order of their colours.
+    that train nobody (crosses); colours by the order of `roles`. Right: the evaluations on held-out problems
+    with their intervals. Axes without data say so.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

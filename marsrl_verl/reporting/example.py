@@ -21,11 +21,6 @@ class Example:
     run: Run
     summary: ExampleSummary
 
-    @property
-    def headline(self) -> str:
-        """One sentence on what the example shows."""
-        return self.summary.headline
-
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
         """What one call came to, in a few words."""
         return self.evaluation.outcome(call, lambda answer: quote(_cut(answer, _LONGEST_ANSWER)))
@@ -51,7 +46,7 @@ def example_markdown(example: Example, limit: int = 4000) -> str:
     """The example as Markdown; responses longer than `limit` characters are cut in the middle."""
     run, evaluation = example.run, example.evaluation
     parts = [
-        f"{example.headline}.",
+        f"{example.summary.headline}.",
         f"**Problem** {code_span(run.problem.problem_id)} "
         f"(reference answer: {code_span(run.problem.ground_truth)})",
         code_block(run.problem.question),
@@ -66,11 +61,12 @@ def example_markdown(example: Example, limit: int = 4000) -> str:
 def example_text(example: Example, limit: int = 1200) -> str:
     """The example as plain text for a terminal."""
     run, evaluation = example.run, example.evaluation
-    lines = [example.headline + ".", ""]
     reference = one_line(run.problem.ground_truth)
-    lines += [f"Problem (reference answer: {reference})", _indent(run.problem.question)]
+    lines = [f"{example.summary.headline}.", "", f"Problem (reference answer: {reference})"]
+    lines.append(_indent(run.problem.question))
     for number, call in enumerate(run.calls, 1):
-        lines += ["", f"{number}. {evaluation.example_call(call)}: {example.outcome(call, _quoted)}"]
+        outcome = example.outcome(call, lambda answer: f"`{one_line(answer)}`")
+        lines += ["", f"{number}. {evaluation.example_call(call)}: {outcome}"]
         lines.append(_indent(_cut(_response(call.trajectory), limit)))
     lines += ["", f"Result: {evaluation.result(run)}"]
     return "\n".join(lines)
@@ -85,10 +81,6 @@ def _cut(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
-
-
-def _quoted(text: str) -> str:
-    return f"`{one_line(text)}`"
 
 
 def _indent(text: str) -> str:

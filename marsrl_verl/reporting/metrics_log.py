@@ -37,7 +37,9 @@ class MetricsLog:
         self._file: TextIO | None = None
         self._last_step: int | None = None
 
-    def append(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float]) -> None:
+    def append(
+        self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float] | None = None
+    ) -> None:
         """Write one line. Steps must increase; after a resume call `drop_after` first."""
         if self._file is None:
             lines = _split(self.path)[0]
@@ -49,7 +51,7 @@ class MetricsLog:
                 f"{self.path}: metrics of step {step} come after those of step {self._last_step}; steps must "
                 "increase. A resumed run rolls the folder back to its checkpoint's step first."
             )
-        self._file.write(to_json({"step": step, "metrics": metrics, "timings": timings}) + "\n")
+        self._file.write(to_json({"step": step, "metrics": metrics, "timings": timings or {}}) + "\n")
         self._file.flush()
         self._last_step = step
 
@@ -59,14 +61,8 @@ class MetricsLog:
         return self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0
 
     def drop_after(self, step: int | None) -> int:
-        """Move the lines of later steps, and a half-written last line, to `metrics.replaced.jsonl`.
-
-        Args:
-            step: the last step to keep; None keeps every whole line.
-
-        Returns:
-            the number of whole lines moved.
-        """
+        """Moves the lines of steps after `step` (None: no whole line), and a half-written last line, to
+        `metrics.replaced.jsonl`; the number of whole lines moved."""
         self.close()
         lines, fragment = _split(self.path)
         dropped = [line for line in lines if step is not None and json.loads(line)["step"] > step]

@@ -7,13 +7,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from marsrl_verl.core.inert_text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.live import Live
 
 RECENT_STEPS = 5
 """The time left is judged by the mean of so many last steps; early steps of a pipeline are shorter."""
@@ -33,24 +32,20 @@ class StepProgress:
     """Time of the whole step."""
 
 
-class ProgressSink(Protocol):
-    """Whatever shows or passes on progress."""
+class Progress:
+    """The display of a run's progress; this one shows nothing of it (`marsrl.run.progress=false`)."""
 
     def phase(self, name: str, detail: str = "") -> None:
         """A new phase begins (`starting`, `evaluating`, `training`, …) or its detail changes."""
-        ...
 
     def step(self, report: StepProgress) -> None:
         """A training step is finished."""
-        ...
 
     def message(self, text: str) -> None:
         """A line that stays visible."""
-        ...
 
     def close(self) -> None:
         """Nothing more comes."""
-        ...
 
 
 @dataclass(slots=True)
@@ -114,11 +109,8 @@ def clock_time(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def step_line(state: ProgressState) -> str:
+def step_line(state: ProgressState, report: StepProgress) -> str:
     """One finished step as a line of text."""
-    report = state.last
-    if report is None:
-        raise ValueError("no step is finished yet")
     rewards = "  ".join(f"{role} {value:.2f}" for role, value in report.role_rewards.items())
     left = state.seconds_left
     parts = [
@@ -136,44 +128,35 @@ def tokens_per_second(report: StepProgress) -> float:
     return report.generated_tokens / report.generation_seconds if report.generation_seconds > 0 else 0.0
 
 
-class PlainProgress:
+class PlainProgress(Progress):
     """One line per phase and per step, for logs and pipes."""
 
-    def __init__(self, state: ProgressState, stream: TextIO | None = None) -> None:
-        self._state = state
-        self._stream = stream or sys.stdout
+    def __init__(self, state: ProgressState, stream: TextIO) -> None:
+        self._state, self._stream = state, stream
 
     def phase(self, name: str, detail: str = "") -> None:
         """Announce a phase, and every change of its detail."""
         self._state.enter(name, detail)
-        self._write(f"{name}: {detail}" if detail else name)
+        self.message(f"{name}: {detail}" if detail else name)
 
     def step(self, report: StepProgress) -> None:
         """Print the step's line."""
         self._state.finish_step(report)
-        self._write(step_line(self._state))
+        self.message(step_line(self._state, report))
 
     def message(self, text: str) -> None:
         """Print a line."""
-        self._write(text)
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def _write(self, text: str) -> None:
         print(f"[{clock_time(self._state.elapsed)}] {printable(text)}", file=self._stream, flush=True)
 
 
-class LiveProgress:
+class LiveProgress(Progress):
     """A block at the bottom of the terminal; finished phases and messages scroll above it."""
 
-    def __init__(self, state: ProgressState, console: Console | None = None) -> None:
-        from rich.console import Console
+    def __init__(self, state: ProgressState, console: Console) -> None:
         from rich.live import Live
 
-        self._state = state
-        self._console = console or Console()
-        self._live: Live = Live(self, console=self._console, refresh_per_second=4, transient=True)
+        self._state, self._console = state, console
+        self._live = Live(self, console=console, refresh_per_second=4, transient=True)
         self._live.start()
 
     def phase(self, name: str, detail: str = "") -> None:
@@ -200,7 +183,7 @@ class LiveProgress:
         if state.name:
             self._phase_ended(state.name, state.phase_elapsed)
         if state.last is not None:
-            self._console.print(step_line(state), highlight=False, markup=False)
+            self._console.print(step_line(state, state.last), highlight=False, markup=False)
 
     def _phase_ended(self, name: str, seconds: float) -> None:
         line = printable(f"{name}: {clock_time(seconds)}")
@@ -235,34 +218,13 @@ class LiveProgress:
         yield Text(f"reward  {rewards}" if rewards else "reward  no samples in this step")
 
 
-class SilentProgress:
-    """Shows nothing (`marsrl.run.progress=false`)."""
-
-    def phase(self, name: str, detail: str = "") -> None:
-        """Nothing."""
-
-    def step(self, report: StepProgress) -> None:
-        """Nothing."""
-
-    def message(self, text: str) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 def make_progress(
     total_steps: int, *, enabled: bool = True, evaluates_after: bool = False, stream: TextIO | None = None
-) -> ProgressSink:
-    """The display that suits the stream: live on a terminal, lines elsewhere, nothing if not enabled.
-
-    Args:
-        total_steps: the run's last training step.
-        evaluates_after: whether the time left includes an evaluation as long as the one before training.
-        stream: standard output by default.
-    """
+) -> Progress:
+    """The display that suits the stream: live on a terminal, lines elsewhere, nothing if not enabled. The
+    time left includes, if wanted (`evaluates_after`), an evaluation as long as the one before training."""
     if not enabled:
-        return SilentProgress()
+        return Progress()
     stream = stream or sys.stdout
     state = ProgressState(total_steps, evaluates_after=evaluates_after)
     if not stream.isatty():

@@ -31,10 +31,8 @@ _EMPTY = "{}"
 
 
 def recorded(config: DictConfig) -> DictConfig:
-    """A copy without the values of environment variables that somebody set for the workers.
-
-    A resume does not compare them (`config.resume_rules`). Ray itself writes them into its own logs.
-    """
+    """A copy without the values of environment variables that somebody set for the workers. A resume does not
+    compare them (`config.resume_rules`). Ray itself writes them into its own logs."""
     copy: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
     variables = OmegaConf.select(copy, _VARIABLES)
     for name in variables or ():
@@ -48,10 +46,8 @@ def recorded(config: DictConfig) -> DictConfig:
 
 
 def without_values(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    """A command line without the values that are not written down, and the names of what these belong to.
-
-    A word's key alone decides: how a value is typed, quoted or nested makes no difference.
-    """
+    """A command line without the values that are not written down, and the names of what these belong to. A
+    word's key alone decides: how a value is typed, quoted or nested makes no difference."""
     shown: list[str] = []
     names: list[str] = []
     for word in map(str, words):
@@ -90,9 +86,7 @@ _EXISTING, _MODE, _PATH = "marsrl.run.existing", "trainer.resume_mode", "trainer
 
 def resume_command(config: DictConfig, saved: bool) -> list[str]:
     """The command line that goes on with a run that did not finish, or starts it again, and a line
-    for values that are not written down.
-
-    An evaluation alone is started again as it was typed.
+    for values that are not written down. An evaluation alone is started again as it was typed.
 
     Args:
         config: the resolved configuration of the run, which holds the words that started it.

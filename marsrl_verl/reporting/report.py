@@ -10,7 +10,8 @@ from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord, Evalua
 from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic
-from marsrl_verl.reporting.run_folder import RunFolder
+from marsrl_verl.reporting.metrics_log import read_metrics
+from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes, evaluation_summary
 from marsrl_verl.reporting.tables import evaluation_markdown, markdown_table, source_markdown, verdict_rule
 
@@ -27,15 +28,10 @@ class RunResult:
 def finish_run(
     folder: RunFolder, facts: RunFacts, last: EvaluationResult | None, roles: Sequence[str] = ()
 ) -> RunResult:
-    """Write summary, picture and report from what the folder holds.
-
-    Args:
-        folder: with its metrics and the records of the evaluations `before` and `after`, as far as done.
-        facts: the run's facts.
-        last: the evaluation after training, for the example.
-        roles: the method's.
-    """
-    records = {record.tag: record for record in folder.read_evaluations()}
+    """Writes summary, picture and report from the metrics and the records of the evaluations `before` and
+    `after` that the folder holds, as far as done; `last` is the evaluation after training, for the
+    example."""
+    records = {record.tag: record for record in read_evaluations(folder.path)}
     before, after = records.get(BEFORE), records.get(AFTER)
     if after is not None and after.step != facts.steps:
         # An earlier end's, of a run that was resumed and not evaluated since.
@@ -44,7 +40,7 @@ def finish_run(
     example = None if last is None else pick_example(last.evaluation, last.passes[0])
     write_json_atomic(folder.summary_path, build_summary(before, after, facts))
     title = f"{facts.method} · {facts.name} · {facts.mode}, seed {facts.seed}"
-    draw_learning_curve(folder.curve_path, folder.read_metrics(), list(records.values()), title, roles)
+    draw_learning_curve(folder.curve_path, read_metrics(folder.path), list(records.values()), title, roles)
     rows = changes(before, after)
     text = report_markdown(rows, before, after, facts, example, folder.curve_path.name)
     write_atomic(folder.report_path, text)
@@ -96,8 +92,7 @@ def _result(rows: list[Change], record: EvaluationRecord | None) -> str:
     if record is None:
         return "This run was not evaluated."
     how = f"Mean and {100 * record.confidence:g} % interval; the change is paired by problem."
-    note = f"{how} {verdict_rule(rows)}"
-    return f"{markdown_table(rows, record.temperature)}\n\n{note}"
+    return f"{markdown_table(rows, record.temperature)}\n\n{how} {verdict_rule(rows)}"
 
 
 def _facts(facts: RunFacts) -> str:
@@ -114,20 +109,16 @@ def _facts(facts: RunFacts) -> str:
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
-def _passes(record: EvaluationRecord) -> str:
-    """How often a problem is asked, and at which temperature."""
-    if not record.samples_per_problem:
-        return "once at temperature 0"
-    sampled = f"{record.samples_per_problem} time(s) at temperature {record.temperature:g}"
-    return f"{sampled} and, in the greedy rows, once at temperature 0"
-
-
 def _method(record: EvaluationRecord) -> str:
     found = record.estimates
     measured = [info for name, info in record.metrics.items() if name in found]
     text = "\n".join(f"- **{info.label}**: {info.meaning}." for info in measured)
+    passes = "once at temperature 0"
+    if record.samples_per_problem:
+        sampled = f"{record.samples_per_problem} time(s) at temperature {record.temperature:g}"
+        passes = f"{sampled} and, in the greedy rows, {passes}"
     return (
-        f"{text}\n\nEach of {record.problems} held-out problems was run {_passes(record)}. "
+        f"{text}\n\nEach of {record.problems} held-out problems was run {passes}. "
         f"{record.description} An unfinished answer is incorrect.\n\n"
         "Intervals: Wilson's score interval where every problem gives one observation, else at the effective "
         "sample size of observations clustered by problem. Changes: Newcombe's hybrid score interval for "

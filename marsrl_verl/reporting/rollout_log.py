@@ -46,19 +46,16 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.request import Message, RolloutRequest
+from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import Mask, Sequence
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.reporting.files import to_json, write_lines_atomic
 
 SCHEMA_VERSION = 2
-ROLLOUT_FOLDER = "rollouts"
 
 Record = Callable[[RolloutRequest, Trajectory], Mapping[str, Any]]
 """What a method adds to the lines of a trajectory that has a reward."""
-
-
 Line = dict[str, Any]
 """One line; token ids are arrays, which `to_json` turns into lists."""
 
@@ -66,11 +63,7 @@ Line = dict[str, Any]
 def rollout_lines(
     step: int, request: RolloutRequest, trajectory: Trajectory, record: Record
 ) -> Iterator[Line]:
-    """The lines of one trajectory in the schema above.
-
-    Raises:
-        ValueError: the method adds a key that every line has.
-    """
+    """The lines of one trajectory in the schema above; ValueError if the method adds a key that all have."""
     added = {} if trajectory.reward is None else dict(record(request, trajectory))
     common = _trajectory_part(step, request, trajectory)
     for number, sequence in enumerate(trajectory.sequences or [None]):
@@ -101,7 +94,7 @@ def _trajectory_part(step: int, request: RolloutRequest, trajectory: Trajectory)
             "ground_truth": problem.ground_truth,
             "data_source": problem.data_source,
         },
-        "prompt": render_messages(request.messages),
+        "prompt": "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in request.messages),
         "response": trajectory.text,
         "final": trajectory.final_text,
         "prompt_tokens": None,
@@ -114,7 +107,7 @@ def _trajectory_part(step: int, request: RolloutRequest, trajectory: Trajectory)
         "finish_reason": trajectory.finish.value,
         "policy_version": None,
         "versions": [],
-        "error": _error(trajectory),
+        "error": trajectory.detail or (None if reward is None else reward.error),
         "prefix_tokens": 0 if request.prefix is None else len(request.prefix),
         "events": trajectory.events,
     }
@@ -138,21 +131,12 @@ def _sequence_part(number: int, sequence: Sequence | None) -> dict[str, Any]:
     }
 
 
-def _error(trajectory: Trajectory) -> str | None:
-    return trajectory.detail or (None if trajectory.reward is None else trajectory.reward.error)
-
-
 def _masked(mask: Mask) -> list[list[int]]:
     """(begin, end) of the runs of 0."""
     if mask.all():
         return []
     edges = np.flatnonzero(np.diff(np.concatenate([[1], mask, [1]]).astype(np.int8)))
     return edges.reshape(-1, 2).tolist()
-
-
-def render_messages(messages: Iterable[Message]) -> str:
-    """Chat messages as text: `[role]`, the content, a blank line between messages."""
-    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
 
 
 def step_lines(step: int, groups: Iterable[Group], record: Record) -> list[Line]:
@@ -169,16 +153,6 @@ def evaluation_lines(step: int, runs: Runs, record: Record) -> Iterator[Line]:
     """The lines of every call of an evaluation, last those that were too long."""
     for call in [*runs.all_calls, *(call for run in runs.skipped for call in run.calls)]:
         yield from rollout_lines(step, call.request, call.trajectory, record)
-
-
-def step_rollouts_path(folder: Path, step: int) -> Path:
-    """Where the trajectories of a training step are."""
-    return folder / ROLLOUT_FOLDER / f"step_{step}.jsonl"
-
-
-def evaluation_rollouts_path(folder: Path, tag: str) -> Path:
-    """Where the calls of the evaluation `tag` are."""
-    return folder / ROLLOUT_FOLDER / f"eval_{tag}.jsonl"
 
 
 def write_lines(path: Path, lines: Iterable[Line]) -> None:

@@ -31,28 +31,9 @@ from pathlib import Path
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
-from marsrl_verl.reporting.files import (
-    free_name,
-    to_json,
-    write_atomic,
-    write_bytes_atomic,
-    write_json_atomic,
-)
-from marsrl_verl.reporting.metrics_log import (
-    METRICS_FILE,
-    REPLACED_FILE,
-    MetricsLog,
-    StepMetrics,
-    read_metrics,
-)
-from marsrl_verl.reporting.rollout_log import (
-    ROLLOUT_FOLDER,
-    Line,
-    evaluation_lines,
-    evaluation_rollouts_path,
-    step_rollouts_path,
-    write_lines,
-)
+from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_atomic, write_json_atomic
+from marsrl_verl.reporting.metrics_log import METRICS_FILE, REPLACED_FILE, MetricsLog
+from marsrl_verl.reporting.rollout_log import Line, evaluation_lines, write_lines
 from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire
 from marsrl_verl.reporting.storage import FolderLostError
 from marsrl_verl.settings.choices import Choice
@@ -60,12 +41,14 @@ from marsrl_verl.settings.choices import Choice
 MARKER = "run.json"
 FORMAT_VERSION = 1
 _STEP_FILE = re.compile(r"step_(\d+)\.jsonl?")
+_ROLLOUT_FOLDER = "rollouts"
 _TRAINED_FOLDER = "trained"
 _EVALUATION_FOLDER = "evaluations"
 CHECKPOINT_FOLDER = "checkpoints"
 _SET_ASIDE = "replaced"
-_RESULT_FILES = (METRICS_FILE, REPLACED_FILE, "summary.json")
-_RESULT_FOLDERS = (ROLLOUT_FOLDER, _TRAINED_FOLDER, _EVALUATION_FOLDER, _SET_ASIDE, CHECKPOINT_FOLDER)
+SUMMARY_FILE = "summary.json"
+_RESULT_FILES = (METRICS_FILE, REPLACED_FILE, SUMMARY_FILE)
+_RESULT_FOLDERS = (_ROLLOUT_FOLDER, _TRAINED_FOLDER, _EVALUATION_FOLDER, _SET_ASIDE, CHECKPOINT_FOLDER)
 _TO_DELETE = ".to_delete"
 """What `existing=replace` deletes, first moved out of sight."""
 
@@ -132,29 +115,18 @@ def _policy(existing: Existing | str) -> Existing:
         raise OutputFolderError(f"marsrl.run.existing={existing!r} is unknown; use one of {known}") from None
 
 
-def lock_output_folder(path: Path | str) -> None:
-    """Hold a run's folder for this process.
-
-    Raises:
-        OutputFolderError: another process writes into it.
-    """
-    try:
-        acquire(Path(path))
-    except RunLockedError as error:
-        raise OutputFolderError(
-            f"{error}; nothing was touched. Choose another marsrl.run.name, or wait for that run to end."
-        ) from error
-
-
 def _move_out_of_sight(path: Path) -> None:
     """Move what a run left out of sight, to be deleted: its checkpoints first, its mark last, so that an
     interrupted deletion leaves nothing that a later start would continue."""
-    target = path / _TO_DELETE
-    target.mkdir(exist_ok=True)
     entries = [entry for entry in path.iterdir() if entry.name not in (LOCK_NAME, _TO_DELETE)]
     order = {CHECKPOINT_FOLDER: -1, MARKER: 1}
     for entry in sorted(entries, key=lambda entry: order.get(entry.name, 0)):
-        os.replace(entry, free_name(target, entry.stem, entry.suffix))
+        _move(entry, path / _TO_DELETE)
+
+
+def _move(path: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    os.replace(path, free_name(target, path.stem, path.suffix))
 
 
 class RunFolder:
@@ -167,6 +139,8 @@ class RunFolder:
         self.resumed = resumed
         """Whether the folder already held a run that is being continued."""
         self.metrics = MetricsLog(path)
+        self.config_path, self.summary_path = path / "config.yaml", path / SUMMARY_FILE
+        self.curve_path, self.report_path = path / "learning_curve.png", path / "report.md"
 
     @classmethod
     def create(cls, path: Path | str, existing: Existing | str = Existing.FAIL) -> RunFolder:
@@ -179,7 +153,12 @@ class RunFolder:
         """
         check_output_folder(path, existing)
         path, policy = Path(path).resolve(), _policy(existing)
-        lock_output_folder(path)
+        try:
+            acquire(path)
+        except RunLockedError as error:
+            raise OutputFolderError(
+                f"{error}; nothing was touched. Choose another marsrl.run.name, or wait for that run to end."
+            ) from error
         check_output_folder(path, existing)  # nobody else can change it from here on
         holds_run = (path / MARKER).exists()
         if holds_run and policy is Existing.REPLACE:
@@ -193,11 +172,7 @@ class RunFolder:
 
     @classmethod
     def attach(cls, path: Path | str, resumed: bool = False) -> RunFolder:
-        """Open a folder that `create` made.
-
-        Raises:
-            OutputFolderError: when it is no run's folder, or one of another format.
-        """
+        """Opens a folder that `create` made; OutputFolderError if it is none, or one of another format."""
         marker = Path(path) / MARKER
         if not marker.exists():
             raise OutputFolderError(f"{path} is no run's folder: {MARKER} is missing")
@@ -210,26 +185,17 @@ class RunFolder:
         return cls(Path(path).resolve(), resumed)
 
     def require(self) -> None:
-        """Return if the folder is there and this run's.
-
-        Raises:
-            FolderLostError: it, or the file of its metrics, was deleted, moved or replaced.
-        """
+        """Raises FolderLostError if the folder or the file of its metrics was deleted, moved or replaced."""
         mark = self._found_mark()
         if mark == self._mark and not self.metrics.deleted:
             return
         what = self.path if mark != self._mark else self.metrics.path
-        if mark not in (None, self._mark):
-            raise FolderLostError(
-                f"{what} was deleted or moved while the run wrote into it, and another run has taken its "
-                "place: nothing more is written, and what it held is gone",
-                taken=True,
-            )
-        raise FolderLostError(
-            f"{what} was deleted or moved while the run wrote into it: what it held of the steps so far is "
-            "gone, unless you have it elsewhere",
-            taken=False,
-        )
+        taken = mark not in (None, self._mark)
+        if taken:
+            state = ", and another run has taken its place: nothing more is written, and what it held is gone"
+        else:
+            state = ": what it held of the steps so far is gone, unless you have it elsewhere"
+        raise FolderLostError(f"{what} was deleted or moved while the run wrote into it{state}", taken=taken)
 
     def restore(self) -> None:
         """Make the folder anew where it was deleted, so that a checkpoint in it can be continued."""
@@ -247,27 +213,7 @@ class RunFolder:
                 return None
             raise
 
-    @property
-    def config_path(self) -> Path:
-        """The resolved configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def summary_path(self) -> Path:
-        """`summary.json`."""
-        return self.path / "summary.json"
-
-    @property
-    def curve_path(self) -> Path:
-        """The learning-curve picture."""
-        return self.path / "learning_curve.png"
-
-    @property
-    def report_path(self) -> Path:
-        """`report.md`."""
-        return self.path / "report.md"
-
-    def write_config(self, yaml: str) -> Path:
+    def write_config(self, yaml: str) -> None:
         """Write the resolved configuration; a resumed run's earlier one is kept as `config.N.yaml`.
 
         There is a `config.yaml` at every moment: a resume compares its settings with it.
@@ -276,37 +222,24 @@ class RunFolder:
         if self.config_path.exists():
             earlier = self.config_path.read_text(encoding="utf-8")
             if earlier == yaml:
-                return self.config_path
+                return
             write_atomic(free_name(self.path, "config", ".yaml"), earlier)
         write_atomic(self.config_path, yaml)
-        return self.config_path
 
     def write_tools(self, tools: Mapping[str, object]) -> None:
         """Write `tools.json`: by tool, what it says of itself."""
         write_json_atomic(self.path / "tools.json", dict(tools))
 
-    def append_metrics(
-        self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float] | None = None
-    ) -> None:
-        """Add a step's line to `metrics.jsonl`; steps must increase."""
-        self.metrics.append(step, metrics, timings or {})
-
-    def read_metrics(self) -> list[StepMetrics]:
-        """All steps so far."""
-        return read_metrics(self.path)
-
     def write_rollouts(self, step: int, lines: Iterable[Line], trained: TokenAdvantages) -> None:
         """Write a step's `rollouts/step_N.jsonl` and `trained/step_N.json`.
 
         Args:
-            step: the step.
             lines: `rollout_log.step_lines`.
             trained: advantages of the trajectories that entered the loss, by their ids: for each sequence a
                 list of (end, advantage) of consecutive parts of the response, in tokens.
         """
-        write_lines(step_rollouts_path(self.path, step), lines)
-        path = self.path / _TRAINED_FOLDER / f"step_{step}.json"
-        write_atomic(path, to_json(dict(sorted(trained.items()))) + "\n")
+        write_lines(self.path / _ROLLOUT_FOLDER / f"step_{step}.jsonl", lines)
+        write_lines(self.path / _TRAINED_FOLDER / f"step_{step}.json", [dict(sorted(trained.items()))])
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
         """Keep an evaluation's record and, if asked, its calls.
@@ -318,28 +251,27 @@ class RunFolder:
         for runs in result.passes:
             if rollouts:
                 lines = evaluation_lines(record.step, runs, result.evaluation.record)
-                write_lines(evaluation_rollouts_path(self.path, runs.tag), lines)
+                write_lines(self._calls_path(runs.tag), lines)
         write_json_atomic(self.path / _EVALUATION_FOLDER / f"{record.tag}.json", record.to_json())
 
+    def _calls_path(self, tag: str) -> Path:
+        return self.path / _ROLLOUT_FOLDER / f"eval_{tag}.jsonl"
+
     def _relabel_earlier(self, tag: str, step: int) -> None:
-        earlier = next((one for one in self.read_evaluations() if one.tag == tag and one.step < step), None)
-        if earlier is None:
+        old_path = self.path / _EVALUATION_FOLDER / f"{tag}.json"
+        earlier = _read_record(old_path) if old_path.exists() else None
+        if earlier is None or earlier.step >= step:
             return
         new = f"step_{earlier.step}"
-        old_path = self.path / _EVALUATION_FOLDER / f"{tag}.json"
         new_path = old_path.with_name(f"{new}.json")
         if new_path.exists():
             return  # evaluated at that step as well
         write_json_atomic(new_path, replace(earlier, tag=new).to_json())
         old_path.unlink()
         for suffix in ("", GREEDY_SUFFIX):
-            rollouts = evaluation_rollouts_path(self.path, f"{tag}{suffix}")
-            if rollouts.exists():
-                os.replace(rollouts, evaluation_rollouts_path(self.path, f"{new}{suffix}"))
-
-    def read_evaluations(self) -> list[EvaluationRecord]:
-        """The records of all evaluations, ordered by step."""
-        return read_evaluations(self.path)
+            calls = self._calls_path(f"{tag}{suffix}")
+            if calls.exists():
+                os.replace(calls, self._calls_path(f"{new}{suffix}"))
 
     def roll_back(self, step: int) -> int:
         """Put the folder into the state after `step`, the checkpoint that a run resumes from.
@@ -348,26 +280,20 @@ class RunFolder:
         into `replaced/`. Returns the number of metric lines moved. Checkpoints are set aside before, by
         `verl_adapter.checkpoint.sealed.set_aside_after`: they need not lie in this folder.
         """
-        folders = (self.path / ROLLOUT_FOLDER, self.path / _TRAINED_FOLDER)
+        folders = (self.path / _ROLLOUT_FOLDER, self.path / _TRAINED_FOLDER)
         for half in (path for folder in folders for path in folder.glob(".*.tmp")):
             half.unlink()  # of a run that was killed while it wrote
         for path in sorted(path for folder in folders for path in folder.glob("step_*")):
             match = _STEP_FILE.fullmatch(path.name)
             if match and int(match.group(1)) > step:
-                self._set_aside(path)
+                _move(path, self.path / _SET_ASIDE)
         for path in sorted((self.path / _EVALUATION_FOLDER).glob("*.json")):
             if _read_record(path).step > step:
-                self._set_aside(path)
+                _move(path, self.path / _SET_ASIDE)
                 for tag in (path.stem, f"{path.stem}{GREEDY_SUFFIX}"):
-                    rollouts = evaluation_rollouts_path(self.path, tag)
-                    if rollouts.exists():
-                        self._set_aside(rollouts)
+                    if (calls := self._calls_path(tag)).exists():
+                        _move(calls, self.path / _SET_ASIDE)
         return self.metrics.drop_after(step)
-
-    def _set_aside(self, path: Path) -> None:
-        target = self.path / _SET_ASIDE
-        target.mkdir(exist_ok=True)
-        os.replace(path, free_name(target, path.stem, path.suffix))
 
 
 def _read_record(path: Path) -> EvaluationRecord:

@@ -33,11 +33,7 @@ class RunLockedError(RuntimeError):
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made where it is missing; given back at the end unless it was held before.
-
-    Raises:
-        RunLockedError: another process holds it.
-    """
+    """Holds a folder as `acquire` does; given back at the end unless it was held before."""
     before = folder.resolve() in _held
     acquire(folder)
     try:
@@ -48,11 +44,8 @@ def hold(folder: Path) -> Iterator[None]:
 
 
 def acquire(folder: Path) -> None:
-    """Hold a folder until `release` or the end of this process; nothing happens where it is held already.
-
-    Raises:
-        RunLockedError: another process holds it.
-    """
+    """Holds a folder, which is made where it is missing, until `release` or the end of this process; nothing
+    happens where it is held already. RunLockedError if another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     if folder in _held:

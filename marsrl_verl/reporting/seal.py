@@ -84,11 +84,8 @@ def missing_files(names: Iterable[str]) -> list[str]:
 
 
 def read_seal(folder: Path) -> dict[str, Facts]:
-    """The files of a complete checkpoint.
-
-    Raises:
-        CheckpointError: there is no seal, it cannot be read, or it does not name all that a resume needs.
-    """
+    """The files of a complete checkpoint; CheckpointError if there is no seal, it cannot be read, or it does
+    not name all that a resume needs."""
     path = folder / SEAL_NAME
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))["files"]
@@ -127,14 +124,8 @@ def _read_on_resume(folder: Path) -> list[str]:
 
 
 def check_before_start(folder: Path, *, one_node: bool) -> None:
-    """Look at a checkpoint that is going to be resumed, without reading large files.
-
-    Args:
-        one_node: whether every file must lie here; otherwise other nodes may hold those of their ranks.
-
-    Raises:
-        CheckpointError: a file is missing, or differs from what the seal says.
-    """
+    """Raises CheckpointError if a file of a checkpoint that is going to be resumed differs from what the seal
+    says, without reading large ones, or is missing: only on `one_node` must those of all ranks lie here."""
     for name, expected in read_seal(folder).items():
         path = folder / name
         if not path.is_file():
@@ -148,11 +139,8 @@ def check_before_start(folder: Path, *, one_node: bool) -> None:
 
 
 def remedy(folder: Path, named: bool) -> str:
-    """What to do about a checkpoint that can't be resumed.
-
-    Args:
-        named: whether the run was told to go on from this one (`trainer.resume_mode=resume_path`).
-    """
+    """The remedy for a checkpoint that can't be resumed; `named`: the run was told to go on from this one
+    (`trainer.resume_mode=resume_path`)."""
     if named:
         return "Restore it, or name another checkpoint, trainer.resume_from_path=…/global_step_N"
     return f"Restore it, or remove {folder} to resume from the checkpoint before it"

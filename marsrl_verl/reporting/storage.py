@@ -19,15 +19,12 @@ class StorageError(RuntimeError):
 
 
 class FolderLostError(StorageError):
-    """A run's folder is not there any more.
-
-    Args:
-        taken: whether another run's is in its place, which must not be touched.
-    """
+    """A run's folder is not there any more."""
 
     def __init__(self, message: str, *, taken: bool) -> None:
         super().__init__(message)
         self.taken = taken
+        """True if another run's is in its place, which must not be touched."""
 
 
 def is_full(error: BaseException) -> bool:
@@ -36,11 +33,8 @@ def is_full(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, folder: Path) -> StorageError | None:
-    """What an error says about the disk; None: it is about something else.
-
-    Args:
-        folder: where the run writes, for errors that name no file.
-    """
+    """The statement of an error about the disk, or for one that names no file about the folder where the run
+    writes; None: it is about something else."""
     for one in _chain(error):
         if isinstance(one, StorageError):
             return one

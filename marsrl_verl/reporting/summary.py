@@ -82,12 +82,8 @@ def changes(before: EvaluationRecord | None, after: EvaluationRecord | None) -> 
 
 def shown_metrics(*records: EvaluationRecord | None) -> dict[str, MetricInfo]:
     """The metrics of the tables, those of the last record first."""
-    return {
-        name: info
-        for record in reversed(records)
-        if record is not None
-        for name, info in record.metrics.items()
-    }
+    found = [record for record in reversed(records) if record is not None]
+    return {name: info for record in found for name, info in record.metrics.items()}
 
 
 def _delta(before: EvaluationRecord | None, after: EvaluationRecord | None, name: str) -> Estimate:

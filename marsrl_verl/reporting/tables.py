@@ -35,11 +35,9 @@ def points(value: Estimate) -> str:
     if value.mean is None:
         return "–"
     mean = f"{100 * value.mean:+.1f}"
-    return (
-        mean
-        if value.low is None or value.high is None
-        else f"{mean} {points_interval(value.low, value.high)}"
-    )
+    if value.low is None or value.high is None:
+        return mean
+    return f"{mean} {points_interval(value.low, value.high)}"
 
 
 def points_interval(low: float, high: float) -> str:
@@ -64,16 +62,12 @@ def flag(change: Change) -> str:
 def terminal_table(
     rows: list[Change], console: Console, temperature: float = 1.0, confidence: float = 0.95
 ) -> Table:
-    """The table as a rich renderable: sampled rows, then greedy ones.
-
-    Where the console is too narrow for it, intervals stand below their means: that takes `NARROWEST`.
-    """
+    """The table as a rich renderable: sampled rows, then greedy ones. Where the console is too narrow for it,
+    intervals stand below their means: that takes `NARROWEST`."""
     from rich import box
     from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
-
-    blocks = [(greedy, [row for row in rows if row.greedy == greedy]) for greedy in (False, True)]
 
     def draw(stacked: bool) -> Table:
         table = Table(
@@ -88,9 +82,8 @@ def terminal_table(
         for name in ("before", "after", "change"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("", no_wrap=True)
-        for greedy, some in blocks:
-            if some:
-                table.add_row(Text(heading(greedy, temperature), style="bold cyan"))
+        for title, some in _by_pass(rows, temperature):
+            table.add_row(Text(title, style="bold cyan"))
             for row in some:
                 cells = [percent(row.before), percent(row.after), points(row.delta)]
                 if stacked:
@@ -112,18 +105,18 @@ def _stacked(cell: str) -> str:
     return f"{mean}{count}\n[{interval}]" if interval else cell
 
 
-def heading(greedy: bool, temperature: float) -> str:
-    """The name of a block of rows."""
-    return "greedy" if greedy else f"temperature {temperature:g}"
+def _by_pass(rows: list[Change], temperature: float) -> list[tuple[str, list[Change]]]:
+    """The blocks of a table: their headings and rows, sampled ones first."""
+    sampled, greedy = ([row for row in rows if row.greedy == kind] for kind in (False, True))
+    named = ((f"temperature {temperature:g}", sampled), ("greedy", greedy))
+    return [(title, some) for title, some in named if some]
 
 
 def markdown_table(rows: list[Change], temperature: float = 1.0) -> str:
     """The table as Markdown, one line per metric."""
     lines = ["| | before | after | change (points) | |", "|---|---:|---:|---:|---|"]
-    for greedy in (False, True):
-        some = [row for row in rows if row.greedy == greedy]
-        if some:
-            lines.append(f"| **{heading(greedy, temperature)}** | | | | |")
+    for title, some in _by_pass(rows, temperature):
+        lines.append(f"| **{title}** | | | | |")
         for row in some:
             cells = (row.info.label, percent(row.before), percent(row.after), points(row.delta), flag(row))
             lines.append("| " + " | ".join(cells) + " |")
@@ -178,13 +171,8 @@ def source_markdown(record: EvaluationRecord) -> str:
 def _blocks(record: EvaluationRecord) -> list[tuple[str, list[tuple[str, Estimate]]]]:
     """Label and estimate of what was measured, sampled and greedily."""
     found, blocks = record.estimates, []
-    for greedy in (False, True):
-        suffix = GREEDY_SUFFIX if greedy else ""
-        rows = [
-            (info.label, found[name + suffix])
-            for name, info in record.metrics.items()
-            if name + suffix in found
-        ]
-        if rows:
-            blocks.append((heading(greedy, record.temperature), rows))
+    for title, suffix in ((f"temperature {record.temperature:g}", ""), ("greedy", GREEDY_SUFFIX)):
+        named = [(info.label, found.get(name + suffix)) for name, info in record.metrics.items()]
+        if rows := [(label, value) for label, value in named if value is not None]:
+            blocks.append((title, rows))
     return blocks

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.sequence import Plain
+from marsrl_verl.settings.api_key import ApiKeyError, KeyPlace, read_api_key
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import Settings, limits
 
@@ -165,6 +166,16 @@ def function_schema(
     parameters = {"type": "object", "properties": dict(properties), "required": list(required)}
     function = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": function}
+
+
+def read_key(place: KeyPlace, node: str) -> Mapping[str, str]:
+    """The secrets of a tool with one key, `{"key": …}`, as its settings in `node` name it, or none;
+    ToolUnavailableError if there is no usable key where they say."""
+    try:
+        key = read_api_key(place)
+    except ApiKeyError as error:
+        raise ToolUnavailableError(f"{node}.{error}") from error
+    return {} if key is None else {"key": key}
 
 
 def head_and_tail(text: str, limit: int) -> tuple[str, bool]:

@@ -24,15 +24,8 @@ _METHODS = ("from_settings", "schema", "call")
 
 
 def tool_class(name: str, target: Any) -> type[Tool]:
-    """The class of an entry's tool.
-
-    Args:
-        name: the entry.
-        target: what it says.
-
-    Raises:
-        ConfigError: there is no such tool, its module can't be imported, or it is none.
-    """
+    """The class of the tool that an entry's `target` names; ConfigError if there is no such tool, its module
+    can't be imported, or it is none."""
     key = f"{NODE}.{name}.target"
     if ":" not in str(target) and target not in BUILT_IN:
         near = did_you_mean(str(target), BUILT_IN)
@@ -84,11 +77,7 @@ def installed_tools() -> dict[str, type[Tool]]:
 
 
 def tool_config(name: str, entry: Mapping[str, Any]) -> type[ToolConfig]:
-    """The class of an entry's settings.
-
-    Raises:
-        ConfigError: as `tool_class`, or the entry names no tool.
-    """
+    """The class of an entry's settings; ConfigError as `tool_class` has it, or if the entry names no tool."""
     if "target" not in entry:
         fix = f"Set {NODE}.{name}.target to one of {', '.join(BUILT_IN)}, or to package.module:Class."
         raise ConfigError([ConfigIssue(f"{NODE}.{name}.target", "No tool is named.", fix)])

@@ -87,10 +87,16 @@ class Toolbox:
         Raises:
             ToolUnavailableError: one can't; those that could are closed.
         """
-        started = await asyncio.gather(*[_start(one) for one in self._places.values()])
-        if failed := [one for one in started if one is not None]:
-            await self.close()
-            raise failed[0]
+        starting = [one.start() for one in self._places.values()]
+        ends = await asyncio.gather(*starting, return_exceptions=True)
+        for name, error in zip(self._places, ends, strict=True):
+            if error is not None:
+                await self.close()
+                if not isinstance(error, Exception):
+                    raise error
+                known = isinstance(error, ToolUnavailableError)
+                what = str(error) if known else f"it failed to start with {type(error).__name__}: {error}"
+                raise ToolUnavailableError(f"{NODE}.{name}: {what}")
 
     def about(self) -> dict[str, Plain]:
         """What the started tools say of themselves, by name."""
@@ -98,10 +104,8 @@ class Toolbox:
 
     async def close(self) -> None:
         """Close all tools, whatever one of them raises."""
-        ends = await asyncio.gather(
-            *[one.tool.close() for one in self._places.values()], return_exceptions=True
-        )
-        for one in ends:
+        closing = [one.tool.close() for one in self._places.values()]
+        for one in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(one, BaseException) and not isinstance(one, Exception):
                 raise one
 
@@ -156,17 +160,6 @@ class Toolbox:
         return replace(result, seconds=seconds, waited=waited, attempts=number)
 
 
-async def _start(place: _Place) -> ToolUnavailableError | None:
-    key = f"{NODE}.{place.tool.name}"
-    try:
-        await place.start()
-    except ToolUnavailableError as error:
-        return ToolUnavailableError(f"{key}: {error}")
-    except Exception as error:
-        return ToolUnavailableError(f"{key}: it failed to start with {type(error).__name__}: {error}")
-    return None
-
-
 class _Place:
     """A tool with what limits it."""
 
@@ -177,11 +170,7 @@ class _Place:
         self._validator: Draft202012Validator | None = None
 
     async def start(self) -> None:
-        """Start the tool and look at its schema.
-
-        Raises:
-            ToolUnavailableError: it can't, or nobody could call it by its schema.
-        """
+        """Starts the tool; ToolUnavailableError if it can't, or if nobody could call it by its schema."""
         await self.tool.start()
         self.schema = self.tool.schema()
         function = self.schema["function"]
@@ -259,9 +248,8 @@ async def _end(task: asyncio.Task[Any]) -> None:
 
 
 def _failed(call: ToolCall, detail: str) -> ToolResult:
-    return ToolResult(
-        f"{call.name} failed and gave no result.", ToolOutcome.FAILED, info={"detail": valid_unicode(detail)}
-    )
+    note = f"{call.name} failed and gave no result."
+    return ToolResult(note, ToolOutcome.FAILED, info={"detail": valid_unicode(detail)})
 
 
 def _short(text: str, limit: int = _SHOWN) -> str:
@@ -274,11 +262,8 @@ EMPTY = Toolbox()
 
 
 def event(call: ToolCall, result: ToolResult) -> dict[str, Plain]:
-    """A call as a trajectory's log has it (`Trajectory.events`): the text alone may claim calls that were
-    never made.
-
-    `executed`: whether the tool ran at all.
-    """
+    """A call as a trajectory's log has it (`Trajectory.events`), and if the tool ran at all (`executed`): the
+    text alone may claim calls that were never made."""
     return {
         "kind": "tool",
         "tool": call.name,
@@ -302,11 +287,8 @@ def _plain(value: Any) -> Plain:
 
 
 def read_all_secrets(tools: Mapping[str, ToolConfig]) -> Mapping[str, Mapping[str, str]]:
-    """The keys of all tools as the driver finds them, by entry, where one is wanted.
-
-    Raises:
-        ToolUnavailableError: one is not where the settings say.
-    """
+    """The keys of all tools as the driver finds them, by entry, where one is wanted; ToolUnavailableError if
+    one is not where the settings say."""
     found = {}
     for name, config in tools.items():
         try:

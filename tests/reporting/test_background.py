@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from marsrl_verl.reporting.background import BackgroundWriter
+from marsrl_verl.reporting.files import BackgroundWriter
 
 SECONDS = 20
 
@@ -65,7 +65,7 @@ def test_an_error_surfaces_at_the_next_step_and_at_the_end():
 
 KILLED = """
 import sys, pathlib
-from marsrl_verl.reporting.background import BackgroundWriter
+from marsrl_verl.reporting.files import BackgroundWriter
 from marsrl_verl.reporting.files import write_lines_atomic
 folder = pathlib.Path(sys.argv[1])
 def lines(number):

@@ -351,7 +351,7 @@ def test_finish_run_writes_everything(tmp_path):
     folder.write_evaluation(evaluated("before", 0))
     folder.write_evaluation(result)
     for step in range(1, 13):
-        folder.append_metrics(step, {"role/solver/reward_mean": 0.3 + step / 20})
+        folder.metrics.append(step, {"role/solver/reward_mean": 0.3 + step / 20})
     finished = finish_run(folder, FACTS, result, ROLES)
     assert json.loads(folder.summary_path.read_text())["after"].keys() >= KEYS
     assert png_size(folder.curve_path) == (1200, 700)

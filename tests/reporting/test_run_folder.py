@@ -13,8 +13,15 @@ from marsrl_verl.evaluation.estimators import Observations
 from marsrl_verl.evaluation.runs import Call, Run, Runs
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.files import to_json, write_atomic, write_lines_atomic
+from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.rollout_log import SCHEMA_VERSION, step_lines
-from marsrl_verl.reporting.run_folder import Existing, OutputFolderError, RunFolder, check_output_folder
+from marsrl_verl.reporting.run_folder import (
+    Existing,
+    OutputFolderError,
+    RunFolder,
+    check_output_folder,
+    read_evaluations,
+)
 
 
 def lines(path):
@@ -33,14 +40,14 @@ def test_a_new_folder(tmp_path):
 
 
 def test_an_existing_run_is_not_touched(tmp_path):
-    RunFolder.create(tmp_path / "demo").append_metrics(1, {"a": 1.0})
+    RunFolder.create(tmp_path / "demo").metrics.append(1, {"a": 1.0})
     with pytest.raises(OutputFolderError, match=r"already holds a run.*existing=resume.*existing=replace"):
         RunFolder.create(tmp_path / "demo", "fail")
     assert steps(tmp_path / "demo" / "metrics.jsonl") == [1]
 
 
 def test_resume_keeps_replace_deletes(tmp_path):
-    RunFolder.create(tmp_path / "demo").append_metrics(1, {"a": 1.0})
+    RunFolder.create(tmp_path / "demo").metrics.append(1, {"a": 1.0})
     resumed = RunFolder.create(tmp_path / "demo", Existing.RESUME)
     assert resumed.resumed and steps(resumed.path / "metrics.jsonl") == [1]
     fresh = RunFolder.create(tmp_path / "demo", "replace")
@@ -72,7 +79,7 @@ def test_what_a_run_left_takes_the_name(tmp_path, kept):
 
 def test_an_interrupted_replace_leaves_nothing_to_continue_and_is_finished_later(tmp_path, monkeypatch):
     folder = RunFolder.create(tmp_path)
-    folder.append_metrics(1, {"a": 1.0})
+    folder.metrics.append(1, {"a": 1.0})
     (tmp_path / "checkpoints" / "global_step_1").mkdir(parents=True)
     replace, moved = os.replace, []
 
@@ -129,47 +136,47 @@ def test_checking_creates_nothing(tmp_path):
 
 def test_metrics_are_flushed_line_by_line(tmp_path):
     folder = RunFolder.create(tmp_path)
-    folder.append_metrics(1, {"role/solver/reward_mean": np.float32(0.5), "bad": float("nan")}, {"step": 2.5})
+    folder.metrics.append(1, {"role/solver/reward_mean": np.float32(0.5), "bad": float("nan")}, {"step": 2.5})
     expected = {
         "step": 1,
         "metrics": {"role/solver/reward_mean": 0.5, "bad": None},
         "timings": {"step": 2.5},
     }
     assert lines(tmp_path / "metrics.jsonl") == [expected]
-    (read,) = folder.read_metrics()
+    (read,) = read_metrics(folder.path)
     assert (read.step, read.metrics["bad"], read.timings) == (1, None, {"step": 2.5})
 
 
 def test_steps_must_increase(tmp_path):
     folder = RunFolder.create(tmp_path)
-    folder.append_metrics(4, {})
+    folder.metrics.append(4, {})
     with pytest.raises(ValueError, match="step 4 come after those of step 4"):
-        folder.append_metrics(4, {})
+        folder.metrics.append(4, {})
     with pytest.raises(ValueError, match="step 3 come after those of step 4"):
-        RunFolder.attach(tmp_path).append_metrics(3, {})
+        RunFolder.attach(tmp_path).metrics.append(3, {})
 
 
 def test_resume_moves_later_lines_aside(tmp_path):
     folder = RunFolder.create(tmp_path)
     for step in range(1, 6):
-        folder.append_metrics(step, {"x": step})
+        folder.metrics.append(step, {"x": step})
     resumed = RunFolder.create(tmp_path, "resume")
     assert resumed.roll_back(3) == 2
-    resumed.append_metrics(4, {"x": 40})
+    resumed.metrics.append(4, {"x": 40})
     assert [line["metrics"]["x"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2, 3, 40]
     assert steps(tmp_path / "metrics.replaced.jsonl") == [4, 5]
     assert resumed.roll_back(0) == 4
     assert steps(tmp_path / "metrics.replaced.jsonl") == [4, 5, 1, 2, 3, 4]
-    assert resumed.read_metrics() == []
+    assert read_metrics(resumed.path) == []
 
 
 def test_a_half_written_line_is_set_aside(tmp_path):
     folder = RunFolder.create(tmp_path)
-    folder.append_metrics(1, {"x": 1})
+    folder.metrics.append(1, {"x": 1})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "met')
-    assert [item.step for item in folder.read_metrics()] == [1]
-    RunFolder.attach(tmp_path).append_metrics(2, {"x": 2})
+    assert [item.step for item in read_metrics(folder.path)] == [1]
+    RunFolder.attach(tmp_path).metrics.append(2, {"x": 2})
     assert steps(tmp_path / "metrics.jsonl") == [1, 2]
     assert (tmp_path / "metrics.replaced.jsonl").read_text() == '{"step": 2, "met\n'
 
@@ -178,7 +185,7 @@ def test_a_damaged_line_is_named(tmp_path):
     folder = RunFolder.create(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\noops\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2: not JSON"):
-        folder.read_metrics()
+        read_metrics(folder.path)
 
 
 def group(step):
@@ -319,7 +326,7 @@ def test_evaluations_are_kept_and_ordered(tmp_path):
     folder = RunFolder.create(tmp_path)
     for tag, step in (("after", 12), ("before", 0), ("step_6", 6)):
         folder.write_evaluation(result(tag, step))
-    records = RunFolder.attach(tmp_path).read_evaluations()
+    records = read_evaluations(tmp_path)
     assert [record.tag for record in records] == ["before", "step_6", "after"]
     assert records[0] == result("before", 0).record
     assert lines(tmp_path / "rollouts" / "eval_after_greedy.jsonl")[0]["step"] == 12
@@ -329,14 +336,14 @@ def test_an_earlier_end_becomes_the_evaluation_of_its_step(tmp_path):
     folder = RunFolder.create(tmp_path)
     for step in (10, 20):
         folder.write_evaluation(result("after", step))
-    assert [(record.tag, record.step) for record in folder.read_evaluations()] == [
+    assert [(record.tag, record.step) for record in read_evaluations(folder.path)] == [
         ("step_10", 10),
         ("after", 20),
     ]
     for tag, step in (("step_10", 10), ("step_10_greedy", 10), ("after", 20), ("after_greedy", 20)):
         assert lines(tmp_path / "rollouts" / f"eval_{tag}.jsonl")[0]["step"] == step
     folder.write_evaluation(result("after", 20))
-    assert len(folder.read_evaluations()) == 2
+    assert len(read_evaluations(folder.path)) == 2
 
 
 def test_rolling_back_sets_rollouts_and_evaluations_aside(tmp_path):
@@ -361,7 +368,7 @@ def test_rolling_back_sets_rollouts_and_evaluations_aside(tmp_path):
         "eval_step_20.1.jsonl",
         "eval_step_20_greedy.1.jsonl",
     }
-    assert [record.step for record in folder.read_evaluations()] == [2]
+    assert [record.step for record in read_evaluations(folder.path)] == [2]
 
 
 def test_an_earlier_config_is_kept(tmp_path):

@@ -17,7 +17,7 @@ from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire, h
 LIVE_RUN = """
 import os, sys
 from marsrl_verl.reporting.run_folder import RunFolder
-RunFolder.create(sys.argv[1], "resume").append_metrics(1, {"a": 1.0})
+RunFolder.create(sys.argv[1], "resume").metrics.append(1, {"a": 1.0})
 if sys.argv[2:]:
     worker = os.fork()
     if worker == 0:

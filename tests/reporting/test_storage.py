@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.run_folder import FolderLostError, RunFolder, check_output_folder
 from marsrl_verl.reporting.storage import StorageError, is_full, storage_error
 
@@ -58,14 +59,14 @@ def test_what_is_no_fault_of_a_disk(tmp_path, error):
 def run(path) -> RunFolder:
     folder = RunFolder.create(path)
     folder.write_config("a: 1\n")
-    folder.append_metrics(1, {"x": 1.0})
+    folder.metrics.append(1, {"x": 1.0})
     return folder
 
 
 def test_a_folder_that_is_there_is_fine(tmp_path):
     folder = run(tmp_path / "run")
     folder.require()
-    folder.append_metrics(2, {"x": 2.0})
+    folder.metrics.append(2, {"x": 2.0})
     folder.metrics.close()
     folder.require()
 
@@ -83,8 +84,8 @@ def test_a_lost_folder_is_noticed_and_made_anew(tmp_path, how):
     folder.require()
     assert (path / "config.yaml").read_text() == "a: 1\n"
     check_output_folder(path, "resume")
-    folder.append_metrics(2, {"x": 2.0})
-    assert [one.step for one in folder.read_metrics()] == [2]
+    folder.metrics.append(2, {"x": 2.0})
+    assert [one.step for one in read_metrics(folder.path)] == [2]
 
 
 def test_deleted_metrics_are_noticed(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from yarl import URL
 
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.settings.reading import read
+from marsrl_verl.tools.browser import addresses as addresses_module
 from marsrl_verl.tools.browser.addresses import (
     AddressRules,
     CheckedResolver,
@@ -134,8 +136,9 @@ def resolve(*addresses, family=socket.AF_UNSPEC, allowed=()):
             for one in addresses
         ]
 
-    resolver = CheckedResolver(AddressRules((80,), allowed), lookup)
-    return asyncio.run(resolver.resolve("name.example", 80, family))
+    resolver = CheckedResolver(AddressRules((80,), allowed))
+    with mock.patch.object(addresses_module, "look_up", lookup):
+        return asyncio.run(resolver.resolve("name.example", 80, family))
 
 
 def test_a_name_is_its_addresses():

@@ -6,12 +6,14 @@ import asyncio
 import gzip
 import socket
 import zlib
+from unittest import mock
 
 import pytest
 from aiohttp import web
 from fake_services import FakeService
 from yarl import URL
 
+from marsrl_verl.tools.browser import addresses
 from marsrl_verl.tools.browser.config import BrowserConfig
 from marsrl_verl.tools.browser.fetch import Fetcher, PageError
 
@@ -38,14 +40,15 @@ def fetch(answer, address="http://site.example{port}/page", names=None, **settin
         async with service.running() as url:
             port = URL(url).port
             config = {"ports": [port], "allow_networks": ["127.0.0.0/8"], "timeout_s": 10.0, **settings}
-            fetcher = Fetcher(BrowserConfig(**config), lookup)
+            fetcher = Fetcher(BrowserConfig(**config))
             fetcher.open()
             try:
                 return await fetcher.fetch(address.replace("{port}", f":{port}"))
             finally:
                 await fetcher.close()
 
-    return asyncio.run(run()), service, looked_up
+    with mock.patch.object(addresses, "look_up", lookup):
+        return asyncio.run(run()), service, looked_up
 
 
 def refused(answer, *given, **more):

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from unittest import mock
 
 import pytest
 from aiohttp import web
@@ -14,7 +15,7 @@ from fake_services import FakeService
 from yarl import URL
 
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolUnavailableError
-from marsrl_verl.tools.browser import extract
+from marsrl_verl.tools.browser import addresses, extract
 from marsrl_verl.tools.browser.config import BrowserConfig
 from marsrl_verl.tools.browser.extract import ExtractionError, Extractor, Page
 from marsrl_verl.tools.browser.summary import messages
@@ -52,7 +53,7 @@ def browse(answer, *calls, endpoint=None, key=None, **settings):
                 more = config.pop("endpoint_settings", {})
                 config["summary"] = {"enabled": True, "endpoint": {**where, **more}}
             made = BrowserConfig(**config)
-            tool = BrowserTool("browser", made, key=key, lookup=lookup)
+            tool = BrowserTool("browser", made, key=key)
             box = Toolbox([(tool, made)], seed=1)
             await box.start()
             try:
@@ -66,7 +67,8 @@ def browse(answer, *calls, endpoint=None, key=None, **settings):
             finally:
                 await box.close()
 
-    return asyncio.run(run()), model
+    with mock.patch.object(addresses, "look_up", lookup):
+        return asyncio.run(run()), model
 
 
 def html(text=PAGE):
@@ -219,7 +221,7 @@ def test_the_endpoint_is_named_and_its_key_is_read_in_the_driver(monkeypatch):
     with pytest.raises(ToolUnavailableError, match=r"summary\.endpoint\.api_key_env: it is not set"):
         read_all_secrets({"browser": config})
     monkeypatch.setenv("READER_KEY", "key-secret")
-    assert read_all_secrets({"browser": config}) == {"browser": {"summary.endpoint.api_key": "key-secret"}}
+    assert read_all_secrets({"browser": config}) == {"browser": {"key": "key-secret"}}
     with pytest.raises(ToolUnavailableError, match=r"set summary\.endpoint\.base_urls"):
         asyncio.run(BrowserTool("browser", config).start())
 

@@ -149,7 +149,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
 def ran(request: pytest.FixtureRequest, outside: Outside) -> Iterator[Ran]:
     patch = pytest.MonkeyPatch()
     patch.setenv("MARSRL_SECRET", "a secret of the run")
-    patch.setitem(pool._ENVIRONMENT, "MARK", outside.mark)
+    patch.setitem(pool.ENVIRONMENT, "MARK", outside.mark)
     try:
         yield asyncio.run(_run_all(request.param, outside))
     finally:

@@ -212,7 +212,7 @@ def test_weaker_isolation_than_there_could_be_is_warned_of():
         (Isolation.LANDLOCK, {}, False),  # it was asked for
         (Isolation.BUBBLEWRAP, {"namespaces": "unshare: not permitted"}, False),
     ):
-        made._closed = isolation.Closed(SimpleNamespace(facts={}), kind, {}, over)
+        made._closed = isolation.Closed(SimpleNamespace(facts={}), kind, over)
         assert ("warning" in made.about()) is warned
         if warned:
             text = (

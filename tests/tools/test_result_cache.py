@@ -12,7 +12,7 @@ import sqlite3
 import pytest
 
 from marsrl_verl.tools.search.backend import BackendFailedError, Hit, SearchResult
-from marsrl_verl.tools.search.cache import CacheError, CacheQuery, ResultCache
+from marsrl_verl.tools.search.cache import CacheQuery, ResultCache
 
 FOUND = SearchResult((Hit("T", "text \u2028", "p1", 1.5), Hit("", "other")))
 QUERY = CacheQuery("http x", "Who?", 5)
@@ -159,7 +159,7 @@ def test_a_kept_result_that_can_not_be_read_is_searched_for_again(path):
 def test_a_file_that_is_no_cache_is_said(tmp_path):
     other = tmp_path / "other.sqlite3"
     other.write_bytes(b"something else, of some length" * 50)
-    with pytest.raises(CacheError, match="not a database"):
+    with pytest.raises(sqlite3.DatabaseError, match="not a database"):
         run(other, None)
-    with pytest.raises(CacheError, match=r"exists|Not a directory"):
+    with pytest.raises(OSError, match=r"exists|Not a directory"):
         run(other / "results.sqlite3", None)

@@ -14,9 +14,8 @@ from fake_services import FakeService
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search.backend import BackendFailedError, Hit, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.config import Provider, RecordedConfig, RetrieverConfig, WebConfig
-from marsrl_verl.tools.search.http import RetrieverBackend
 from marsrl_verl.tools.search.recorded import RecordedBackend
-from marsrl_verl.tools.search.web import APIS, WebBackend
+from marsrl_verl.tools.search.services import APIS, RetrieverBackend, WebBackend
 
 KEY = "key-secret-123"
 DOCUMENT = {"id": 7, "contents": '"Jaws"\nA film.'}
@@ -52,9 +51,7 @@ def retrieve(answer, *queries, k=5, key=None, check=False, urls=None, count=1):
     async def run():
         async with services[0].running() as one, services[-1].running() as last:
             made = urls or ([f"{one}/retrieve", f"{last}/retrieve"][:count])
-            return await ask(
-                RetrieverBackend(RetrieverConfig(urls=made, check=check), key, "http"), *queries, k=k
-            )
+            return await ask(RetrieverBackend(RetrieverConfig(urls=made, check=check), key), *queries, k=k)
 
     return services, asyncio.run(run())
 
@@ -100,7 +97,7 @@ def test_each_url_is_asked_before_the_run_begins():
     with pytest.raises(ToolUnavailableError, match="answered HTTP 404: 404: Not Found"):
         retrieve(lambda received: web.Response(status=404, text="404: Not Found"), check=True)
     with pytest.raises(ToolUnavailableError, match=r"http\.urls is empty"):
-        asyncio.run(ask(RetrieverBackend(RetrieverConfig(), None, "http")))
+        asyncio.run(ask(RetrieverBackend(RetrieverConfig(), None)))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +145,7 @@ def search_web(provider, answer, *queries, k=5, key=KEY, check=False, **more):
     async def run():
         async with service.running() as url:
             settings = WebConfig(provider=provider, url=f"{url}/search", check=check, **more)
-            return await ask(WebBackend(settings, key, "web"), *queries, k=k)
+            return await ask(WebBackend(settings, key), *queries, k=k)
 
     return service, asyncio.run(run())
 
@@ -213,14 +210,14 @@ def test_a_service_is_not_asked_without_what_it_needs():
     with pytest.raises(ToolUnavailableError, match=r"web\.zone is not set"):
         search_web(Provider.BRIGHTDATA, answer)
     with pytest.raises(ToolUnavailableError, match=r"web\.url is not set, and bing has no public API"):
-        asyncio.run(ask(WebBackend(WebConfig(provider="bing"), KEY, "web")))
+        asyncio.run(ask(WebBackend(WebConfig(provider="bing"), KEY)))
     with pytest.raises(ToolUnavailableError, match=r"web: .* HTTP 403: no \[api key\]"):
         search_web(Provider.SERPER, lambda received: web.Response(status=403, text=f"no {KEY}"), check=True)
 
 
 def test_what_results_of_a_service_depend_on():
     def identity(**more):
-        return WebBackend(WebConfig(**more), KEY, "web").identity
+        return WebBackend(WebConfig(**more), KEY).identity
 
     made = [
         identity(),
@@ -236,7 +233,7 @@ def test_what_results_of_a_service_depend_on():
 def recorded(tmp_path, content):
     path = tmp_path / "recorded.json"
     path.write_text(content, encoding="utf-8")
-    return RecordedBackend(RecordedConfig(path=str(path)), "recorded")
+    return RecordedBackend(RecordedConfig(path=str(path)))
 
 
 def replay(backend, *queries, k=5):
@@ -300,6 +297,6 @@ def test_a_file_of_results_that_is_none(content, message, tmp_path):
 
 def test_a_file_of_results_that_is_not_there(tmp_path):
     with pytest.raises(ToolUnavailableError, match=r"recorded\.path = .*: No such file"):
-        replay(RecordedBackend(RecordedConfig(path=str(tmp_path / "x.json")), "recorded"))
+        replay(RecordedBackend(RecordedConfig(path=str(tmp_path / "x.json"))))
     with pytest.raises(ToolUnavailableError, match=r"recorded\.path is not set"):
-        replay(RecordedBackend(RecordedConfig(), "recorded"))
+        replay(RecordedBackend(RecordedConfig()))

@@ -37,25 +37,25 @@ def test_hits_beyond_the_total_are_left_out_and_the_first_is_shortened():
 
 def test_of_a_long_text_the_part_with_most_words_of_the_query_is_shown():
     text = "alpha " * 50 + "the shark bit the whale " + "omega " * 50
-    assert excerpt(text, {"shark", "whale"}, 30) == "…the shark bit the whale omeg…"
-    assert excerpt(text, {"shark", "bit", "whale"}, 20) == "…the shark bit the…"
-    assert excerpt(text, {"alpha"}, 30) == "alpha alpha alpha alpha alpha…"
-    assert excerpt(text, set(), 12) == "alpha alpha…"
-    assert excerpt("short", {"shark"}, 5) == "short"
+    assert excerpt(text, "shark whale", 30) == "…the shark bit the whale omeg…"
+    assert excerpt(text, "shark bit whale", 20) == "…the shark bit the…"
+    assert excerpt(text, "alpha", 30) == "alpha alpha alpha alpha alpha…"
+    assert excerpt(text, "", 12) == "alpha alpha…"
+    assert excerpt("short", "shark", 5) == "short"
     # The first of several such parts; parts that the beginning has as well are no reason to begin later.
-    assert excerpt("shark whale " + text, {"shark", "whale"}, 30).startswith("shark whale alpha")
+    assert excerpt("shark whale " + text, "shark whale", 30).startswith("shark whale alpha")
     # Where the words stand close together.
     apart = "shark " + "x " * 9 + "whale " + "y " * 50 + "whale and shark, which is it. " + "z " * 9
-    assert "whale and shark, which" in excerpt("o " * 50 + apart, {"shark", "whale"}, 50)
+    assert "whale and shark, which" in excerpt("o " * 50 + apart, "shark whale", 50)
 
 
 def test_words_are_compared_as_the_index_compares_them():
     text = "x " * 30 + "ŠKODA works " + "y " * 30
-    assert "ŠKODA" in excerpt(text, {"skoda"}, 24)
+    assert "ŠKODA" in excerpt(text, "skoda", 24)
 
 
 def test_a_word_ten_thousand_times_takes_no_time():
-    assert len(excerpt("shark " * 100_000, {"shark"}, 50)) <= 50
+    assert len(excerpt("shark " * 100_000, "shark", 50)) <= 50
 
 
 TEXT = st.text(st.sampled_from("ab 北京\n\u2028\ud800é") | st.characters(), max_size=80)
@@ -80,6 +80,6 @@ def test_limits_hold_whatever_is_found(hits, query, hit_chars, total_chars, sour
 
 @given(TEXT, st.integers(2, 60))
 def test_an_excerpt_is_a_part_of_its_text(text, limit):
-    part = excerpt(text, {"ab", "a", "é", "北京"}, limit)
+    part = excerpt(text, "ab a é 北京", limit)
     assert len(part) <= limit
     assert part.removeprefix("…").removesuffix("…").rstrip() in text

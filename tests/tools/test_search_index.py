@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search import index as index_module
-from marsrl_verl.tools.search.bm25 import Bm25Backend
+from marsrl_verl.tools.search.bm25 import Bm25Backend, best, names_in
 from marsrl_verl.tools.search.config import Bm25Config
 from marsrl_verl.tools.search.corpus import CorpusError, Document, document_of, read_documents
 from marsrl_verl.tools.search.index import Index, prepare_index
-from marsrl_verl.tools.search.ranking import best, names_in
 
 DOCUMENTS = [
     {
@@ -130,7 +129,7 @@ class Session:
 
     def __init__(self, corpus, folder):
         self.loop = asyncio.new_event_loop()
-        self.backend = Bm25Backend(Bm25Config(corpus=str(corpus)), folder, "bm25")
+        self.backend = Bm25Backend(Bm25Config(corpus=str(corpus)), folder)
         self.loop.run_until_complete(self.backend.start())
 
     def run(self, query):
@@ -230,7 +229,7 @@ def test_a_line_that_is_no_document_is_named(line, message, tmp_path):
 
 
 def start(settings, folder):
-    asyncio.run(Bm25Backend(settings, folder, "bm25").start())
+    asyncio.run(Bm25Backend(settings, folder).start())
 
 
 def test_what_keeps_a_corpus_from_being_searched_is_said(corpus, tmp_path):

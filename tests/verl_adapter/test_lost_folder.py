@@ -40,7 +40,7 @@ class WithFolder(ScriptedTrainer):
             if step == 3:
                 self.happens()
             run_folder.require()
-            run_folder.append_metrics(step, {"x": 1.0})
+            run_folder.metrics.append(step, {"x": 1.0})
 
         self.observer.record = record
 

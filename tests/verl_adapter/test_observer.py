@@ -18,6 +18,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.reporting.run_folder import read_evaluations
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.testing.engine import Reply
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
@@ -199,7 +200,7 @@ def test_evaluations_in_between_are_as_they_are_set(tmp_path):
     for tag, step in (("before", 0), ("step_2", 2)):
         means = observer.evaluate(engine, problems, MathPrompts(), sampling, tag, step)
         assert observer.evaluated(tag)
-        [record] = [one for one in observer.folder.read_evaluations() if one.tag == tag]
+        [record] = [one for one in read_evaluations(observer.folder.path) if one.tag == tag]
         runs[tag] = (record.problems, record.samples_per_problem, record.system.get("correction_rounds", 0))
         assert ("system_accuracy" in means) == (tag == "before")
     assert runs == {"before": (5, 1, 2), "step_2": (3, 2, 0)}

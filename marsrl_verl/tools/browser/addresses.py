@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
@@ -16,30 +16,15 @@ if TYPE_CHECKING:
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-Lookup = Callable[[str, int], Awaitable[Sequence[tuple[Any, ...]]]]
-"""`getaddrinfo` of a host and a port, for TCP."""
 
-_REFUSED_4 = tuple(
-    IPv4Network(one)
-    for one in (
-        "0.0.0.0/8",
-        "10.0.0.0/8",
-        "100.64.0.0/10",  # carriers' networks; the metadata service of one cloud
-        "127.0.0.0/8",
-        "168.63.129.16/32",  # a public address that one cloud answers itself
-        "169.254.0.0/16",  # link-local; the metadata service of most clouds
-        "172.16.0.0/12",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.88.99.0/24",
-        "192.168.0.0/16",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
-    )
+_SPECIAL_4 = (
+    "0.0.0.0/8 10.0.0.0/8 127.0.0.0/8 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 "
+    "198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4 "
+    "100.64.0.0/10 "  # carriers' networks; the metadata service of one cloud
+    "168.63.129.16/32 "  # a public address that one cloud answers itself
+    "169.254.0.0/16"  # link-local; the metadata service of most clouds
 )
+_REFUSED_4 = tuple(map(IPv4Network, _SPECIAL_4.split()))
 """IANA's special-purpose addresses, multicast and the reserved rest. Listed here, since what Python calls
 private differs between its versions."""
 _GLOBAL_6 = IPv6Network("2000::/3")
@@ -64,23 +49,16 @@ def is_public(address: Address) -> bool:
 
 
 class AddressRules:
-    """What may be connected to.
-
-    Args:
-        ports: those of URLs.
-        allowed: networks that may be read although they are not public.
-    """
+    """The rules of what may be connected to: `ports` of URLs, and networks that are `allowed` although they
+    are not public."""
 
     def __init__(self, ports: Iterable[int], allowed: Iterable[str] = ()) -> None:
         self._ports = frozenset(ports)
         self._allowed: tuple[Network, ...] = tuple(ip_network(one) for one in allowed)
 
     def check_url(self, url: URL) -> None:
-        """The parts of a URL, as they will be used for the connection.
-
-        Raises:
-            RefusedAddressError: it is not one that is read.
-        """
+        """Raises RefusedAddressError for a URL that is not read, by its parts as the connection will use
+        them."""
         if url.scheme not in ("http", "https"):
             raise RefusedAddressError("Only http and https addresses can be read.")
         if url.user is not None or url.password is not None:
@@ -93,11 +71,7 @@ class AddressRules:
             self.check(literal)
 
     def check(self, address: Address) -> None:
-        """An address that would be connected to.
-
-        Raises:
-            RefusedAddressError: it is not public.
-        """
+        """Raises RefusedAddressError for an address that would be connected to and is not public."""
         inside = any(address in one for one in self._allowed if one.version == address.version)
         if not inside and not is_public(address):
             raise RefusedAddressError("The address is not on the public Internet.")
@@ -112,29 +86,22 @@ def _literal(host: str) -> Address | None:
 
 
 async def look_up(host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    """The system's addresses of a host."""
+    """The system's addresses of a host, for TCP."""
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 class CheckedResolver(AbstractResolver):
     """Resolves a name once, for the connection itself: what was checked is what is connected to, so that a
-    name can't have another address a moment later. A name of which one address is refused is refused.
+    name can't have another address a moment later. A name of which one address is refused is refused."""
 
-    Args:
-        rules: what may be connected to.
-        lookup: of names, for tests.
-    """
-
-    def __init__(self, rules: AddressRules, lookup: Lookup = look_up) -> None:
+    def __init__(self, rules: AddressRules) -> None:
         self._rules = rules
-        self._lookup = lookup
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """See aiohttp."""
         addresses: list[ResolveResult] = []
-        for kind, _, protocol, _, place in await self._lookup(host, port):
+        for kind, _, protocol, _, place in await look_up(host, port):
             address = _literal(str(place[0]))
             if address is None:
                 continue

@@ -75,7 +75,7 @@ class BrowserConfig(ToolConfig):
             try:
                 ip_network(one)
             except ValueError as error:
-                context = {"fix": "Write networks as 10.1.2.0/24, addresses as 10.1.2.3."}
-                text = "{wrong}."
-                raise PydanticCustomError(OWN_MESSAGE, text, {**context, "wrong": str(error)}) from error
+                fix = "Write networks as 10.1.2.0/24, addresses as 10.1.2.3."
+                context = {"fix": fix, "wrong": str(error)}
+                raise PydanticCustomError(OWN_MESSAGE, "{wrong}.", context) from error
         return value

@@ -45,23 +45,15 @@ class _Worker:
 
 
 class Extractor:
-    """Keeps as many processes as pages were read at the same time.
-
-    Args:
-        memory_mib: most memory of a process.
-        cpu_s: most processor seconds of a page.
-    """
+    """Keeps as many processes as pages were read at the same time, each with so much memory, and for a page
+    so many processor seconds."""
 
     def __init__(self, memory_mib: int, cpu_s: int) -> None:
         self._limits = (str(memory_mib), str(cpu_s))
         self._idle: list[_Worker] = []
 
     async def start(self) -> None:
-        """Start a process and have it read a page.
-
-        Raises:
-            ToolUnavailableError: the library is missing, or does not work.
-        """
+        """Has a process read a page; ToolUnavailableError if the library is missing, or does not work."""
         if importlib.util.find_spec("trafilatura") is None:
             raise ToolUnavailableError(
                 "the package trafilatura is not installed; install marsrl-verl with its extra `browser`"
@@ -74,11 +66,7 @@ class Extractor:
             raise ToolUnavailableError(f"pages can't be turned into text: found {page.text!r} for 'ready'")
 
     async def read(self, content: bytes, charset: str | None, *, html: bool, chars: int) -> Page:
-        """The text of a page.
-
-        Args:
-            html: otherwise it is text already.
-            chars: most characters of it.
+        """The text of a page, `chars` characters at most; one that is not `html` is text already.
 
         Raises:
             ExtractionError: the process ended, by one of its limits or by a fault of the library.
@@ -117,11 +105,9 @@ class Extractor:
 
     async def _spawn(self) -> _Worker:
         """A process with nothing of this one: no environment, no file, a session of its own."""
+        command = [sys.executable, "-I", str(_WORKER), *self._limits]
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            str(_WORKER),
-            *self._limits,
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

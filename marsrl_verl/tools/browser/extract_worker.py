@@ -15,10 +15,7 @@ from typing import Any, BinaryIO
 
 
 def main() -> None:
-    """Answer until the input ends.
-
-    Arguments of the command line: most MiB of memory, most processor seconds of a page.
-    """
+    """Answers until the input ends. Arguments: most MiB of memory, most processor seconds of a page."""
     memory, seconds = int(sys.argv[1]) << 20, int(sys.argv[2])
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer

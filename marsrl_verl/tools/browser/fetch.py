@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import aiohttp
 from yarl import URL
 
 from marsrl_verl.core.inert_text import one_line
-from marsrl_verl.tools.browser.addresses import (
-    AddressRules,
-    CheckedResolver,
-    Lookup,
-    RefusedAddressError,
-    look_up,
-)
-
-if TYPE_CHECKING:
-    from marsrl_verl.tools.browser.config import BrowserConfig
+from marsrl_verl.tools.browser.addresses import AddressRules, CheckedResolver, RefusedAddressError
+from marsrl_verl.tools.browser.config import BrowserConfig
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 HTML = frozenset({"text/html", "application/xhtml+xml"})
 TEXT = frozenset({"text/plain", "text/markdown", "text/csv", "application/json"})
-_ACCEPT = "text/html, application/xhtml+xml, text/plain;q=0.9, */*;q=0.1"
+_HEADERS = {
+    "Accept": "text/html, application/xhtml+xml, text/plain;q=0.9, */*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
 _LONGEST_URL = 2000
 
 
@@ -48,40 +42,27 @@ class Fetched:
 
 
 class Fetcher:
-    """Reads pages, each with connections that were checked, without cookies, credentials or proxies.
+    """Reads pages, each with connections that were checked, without cookies, credentials or proxies."""
 
-    Args:
-        settings: the browser's.
-        lookup: of names, for tests.
-    """
-
-    def __init__(self, settings: BrowserConfig, lookup: Lookup = look_up) -> None:
+    def __init__(self, settings: BrowserConfig) -> None:
         self._settings = settings
         self._rules = AddressRules(settings.ports, settings.allow_networks)
-        self._lookup = lookup
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
         """Get ready, in the event loop in which pages will be asked for."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                resolver=CheckedResolver(self._rules, self._lookup), use_dns_cache=False, limit=0
+                resolver=CheckedResolver(self._rules), use_dns_cache=False, limit=0
             ),
             timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
-            headers={
-                "User-Agent": self._settings.user_agent,
-                "Accept": _ACCEPT,
-                "Accept-Encoding": "gzip",
-            },
+            headers={"User-Agent": self._settings.user_agent, **_HEADERS},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
         )
 
     async def fetch(self, address: str) -> Fetched:
-        """One page.
-
-        Args:
-            address: as the model wrote it.
+        """The page at an address, as the model wrote it.
 
         Raises:
             PageError: there is nothing to read.

@@ -9,8 +9,7 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.chat import ChatEndpoint
 from marsrl_verl.tools.browser.config import SummaryConfig
 from marsrl_verl.tools.browser.extract import Page
-from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
-from marsrl_verl.tools.search.query import search_words
+from marsrl_verl.tools.search.formatting import excerpt
 
 INSTRUCTIONS = (
     "You read a web page on behalf of somebody who looks for something. Report what the page says about it: "
@@ -21,43 +20,26 @@ INSTRUCTIONS = (
 
 
 class SummaryError(Exception):
-    """The endpoint gave no summary; the message is for logs.
-
-    Args:
-        refused: it refuses this page, and would do so again.
-    """
+    """The endpoint gave no summary; the message is for logs."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         self.refused = refused
+        """True if it refuses this page, and would do so again."""
         super().__init__(message)
 
 
 class Summariser:
-    """Asks the endpoint about one page after the other.
-
-    Args:
-        settings: `summary` of the browser's settings.
-        key: sent as bearer token; None: no key is sent.
-        seed: of the random part of pauses between attempts.
-    """
+    """Asks the endpoint about one page after the other; pauses between attempts derive from the seed."""
 
     def __init__(self, settings: SummaryConfig, key: str | None, seed: int) -> None:
         self._page_chars = settings.page_chars
-        endpoint = settings.endpoint
+        most = settings.endpoint.max_concurrent_requests
         self._endpoint = ChatEndpoint(
-            endpoint,
-            "summary.endpoint",
-            api_key=key,
-            concurrency=endpoint.max_concurrent_requests,
-            seed=seed,
+            settings.endpoint, "summary.endpoint", api_key=key, concurrency=most, seed=seed
         )
 
     async def summarise(self, page: Page, query: str) -> str:
-        """What a page says about something.
-
-        Raises:
-            SummaryError: the endpoint gave no summary.
-        """
+        """The endpoint's summary of what a page says about something; SummaryError if it gave none."""
         answer = await self._endpoint.ask(page.title, messages(page, query, self._page_chars))
         if answer.detail is not None:
             raise SummaryError(answer.detail, refused=answer.finish is FinishReason.REFUSED)
@@ -70,7 +52,7 @@ class Summariser:
 def messages(page: Page, query: str, page_chars: int) -> list[dict[str, str]]:
     """What the model is sent. The lines around the page hold a digest of it, so that no page can end
     itself."""
-    shown = excerpt(page.text, frozenset(search_words(query, QUERY_WORDS)), page_chars)
+    shown = excerpt(page.text, query, page_chars)
     fence = f"----- {hashlib.sha256(f'{page.title}{shown}{query}'.encode()).hexdigest()[:24]} -----"
     question = f"Looked for: {inert(query)}\n\n" if query else "Looked for: what the page is about.\n\n"
     content = f"{question}{fence}\n{inert(page.title)}\n\n{inert(shown)}\n{fence}"

@@ -8,7 +8,6 @@ from typing import Any
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.sequence import Plain
-from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.tools.base import (
     Tool,
     ToolCall,
@@ -16,16 +15,14 @@ from marsrl_verl.tools.base import (
     ToolResult,
     ToolUnavailableError,
     function_schema,
+    read_key,
 )
-from marsrl_verl.tools.browser.addresses import Lookup, look_up
 from marsrl_verl.tools.browser.config import BrowserConfig
 from marsrl_verl.tools.browser.extract import ExtractionError, Extractor, Page
 from marsrl_verl.tools.browser.fetch import HTML, Fetched, Fetcher, PageError
 from marsrl_verl.tools.browser.summary import Summariser, SummaryError
-from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
-from marsrl_verl.tools.search.query import search_words
+from marsrl_verl.tools.search.formatting import excerpt
 
-_KEY = "summary.endpoint.api_key"
 _MOST_CHARS = 2_000_000
 """Characters of a page that are looked at."""
 
@@ -35,18 +32,9 @@ class BrowserTool(Tool):
 
     Config = BrowserConfig
 
-    def __init__(
-        self,
-        name: str,
-        settings: BrowserConfig,
-        *,
-        key: str | None = None,
-        lookup: Lookup = look_up,
-        seed: int = 0,
-    ) -> None:
-        self.name = name
-        self._settings = settings
-        self._fetcher = Fetcher(settings, lookup)
+    def __init__(self, name: str, settings: BrowserConfig, *, key: str | None = None, seed: int = 0) -> None:
+        self.name, self._settings = name, settings
+        self._fetcher = Fetcher(settings)
         self._extractor = Extractor(settings.extract_memory_mib, settings.extract_cpu_s)
         self._key, self._seed = key, seed
         self._summariser: Summariser | None = None
@@ -55,20 +43,13 @@ class BrowserTool(Tool):
     def from_settings(
         cls, name: str, settings: BrowserConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> BrowserTool:
-        """See `Tool`."""
-        return cls(name, settings, key=secrets.get(_KEY), seed=seed)
+        return cls(name, settings, key=secrets.get("key"), seed=seed)
 
     @classmethod
     def read_secrets(cls, settings: BrowserConfig) -> Mapping[str, str]:
-        """See `Tool`."""
-        try:
-            key = read_api_key(settings.summary.endpoint) if settings.summary.enabled else None
-        except ApiKeyError as error:
-            raise ToolUnavailableError(f"summary.endpoint.{error}") from error
-        return {} if key is None else {_KEY: key}
+        return read_key(settings.summary.endpoint, "summary.endpoint") if settings.summary.enabled else {}
 
     def schema(self) -> Mapping[str, Any]:
-        """See `Tool`."""
         properties = {
             "url": {"type": "string", "description": "Address of the page, with https://."},
             "query": {"type": "string", "description": "What to look for on the page."},
@@ -76,7 +57,6 @@ class BrowserTool(Tool):
         return function_schema(self.name, self._settings.description, properties, ("url",))
 
     async def start(self) -> None:
-        """See `Tool`."""
         summary = self._settings.summary
         if summary.enabled and not (summary.endpoint.base_urls and summary.endpoint.model):
             raise ToolUnavailableError(
@@ -91,17 +71,14 @@ class BrowserTool(Tool):
 
     async def _try_summary(self, summariser: Summariser) -> None:
         """A wrong address, model or key would fail every page of the run."""
-        limit = self._settings.timeout_s
+        page, limit = Page("A page", "This page is a test."), self._settings.timeout_s
         try:
-            await asyncio.wait_for(
-                summariser.summarise(Page("A page", "This page is a test."), "a test"), limit
-            )
+            await asyncio.wait_for(summariser.summarise(page, "a test"), limit)
+            return
         except SummaryError as error:
             reason = str(error)
         except asyncio.TimeoutError:
             reason = f"it did not answer within {limit:g} s"
-        else:
-            return
         await self.close()
         raise ToolUnavailableError(
             f"summary: the endpoint sums up no page: {reason}. Correct summary.endpoint (its base_urls, "
@@ -109,12 +86,10 @@ class BrowserTool(Tool):
         )
 
     def about(self) -> Mapping[str, Plain]:
-        """See `Tool`."""
         summary = self._settings.summary
         return {"summary": summary.endpoint.model if summary.enabled else None}
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """See `Tool`."""
         address = valid_unicode(str(call.arguments.get("url", "")))
         query = " ".join(valid_unicode(str(call.arguments.get("query") or "")).split())[:1000]
         try:
@@ -146,15 +121,10 @@ class BrowserTool(Tool):
                 return ToolResult(note, outcome, info={**info, "detail": str(error)})
             return ToolResult(text, truncated=fetched.truncated, info=info)
         head = f"{page.title}\n" if page.title else ""
-        shown = excerpt(
-            page.text,
-            frozenset(search_words(query, QUERY_WORDS)),
-            max(16, self._settings.output_chars - len(head)),
-        )
+        shown = excerpt(page.text, query, max(16, self._settings.output_chars - len(head)))
         cut = fetched.truncated or shown != page.text
         return ToolResult(head + shown, truncated=cut, info=info)
 
     async def close(self) -> None:
-        """See `Tool`."""
         await self._fetcher.close()
         await self._extractor.close()

@@ -14,18 +14,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from marsrl_verl.tools.python.config import Isolation, PythonConfig
 from marsrl_verl.tools.python.jail import wall
 from marsrl_verl.tools.python.jail.rules import Rules
-from marsrl_verl.tools.python.pool import (
-    SandboxError,
-    SandboxPool,
-    boot_command,
-    clean_environment,
-    jail_folder,
-)
+from marsrl_verl.tools.python.pool import ENVIRONMENT, JAIL_FOLDER, SandboxError, SandboxPool, boot_command
 
 _LAYOUT = (
     "import json, os, sys, sysconfig; places = sysconfig.get_paths(); "
@@ -53,11 +46,7 @@ class Layout:
 
 
 def layout_of(interpreter: str) -> Layout:
-    """Ask an interpreter.
-
-    Raises:
-        IsolationError: it can't be used.
-    """
+    """The layout of an interpreter, which is asked; IsolationError if it can't be used."""
     command = [interpreter, "-I", "-c", _LAYOUT]
     try:
         answer = subprocess.run(
@@ -99,18 +88,9 @@ def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str])
     program = shutil.which("bwrap")
     if program is None:
         raise IsolationError("there is no command bwrap")
-    inside = "/jail"
-    words = [
-        program,
-        "--unshare-all",
-        "--unshare-user",
-        "--die-with-parent",
-        "--new-session",
-        "--cap-drop",
-        "ALL",
-    ]
-    words += ["--uid", str(wall.INNER_ID), "--gid", str(wall.INNER_ID), "--clearenv"]
-    for name, value in clean_environment().items():
+    words = [program, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    words += ["--cap-drop", "ALL", "--uid", str(wall.INNER_ID), "--gid", str(wall.INNER_ID), "--clearenv"]
+    for name, value in ENVIRONMENT.items():
         words += ["--setenv", name, value]
     # Before what is shown: an interpreter may be installed there.
     words += ["--size", str(settings.disk_mb * 2**20), "--perms", "1777", "--tmpfs", "/tmp"]
@@ -119,21 +99,10 @@ def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str])
             words += ["--symlink", os.path.realpath(path), path]
         else:
             words += ["--ro-bind", path, path]
-    words += [
-        "--ro-bind",
-        os.path.join(jail_folder(), "jail"),
-        f"{inside}/jail",
-        "--dev",
-        "/dev",
-        "--dev-bind",  # see `wall.DEVICES`
-        "/dev/null",
-        "/dev/zero",
-        "--proc",
-        "/proc",
-    ]
-    words += ["--chdir", "/"]
-    boot = boot_command(layout.interpreter, inside, "keeper", "[sys.argv[1:]]")
-    return [*words, "--remount-ro", "/", "--", *boot]
+    words += ["--ro-bind", os.path.join(JAIL_FOLDER, "jail"), "/jail/jail"]
+    words += ["--dev", "/dev", "--dev-bind", "/dev/null", "/dev/zero"]  # see `wall.DEVICES`
+    words += ["--proc", "/proc", "--chdir", "/", "--remount-ro", "/", "--"]
+    return words + boot_command(layout.interpreter, "/jail", "keeper", "[sys.argv[1:]]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +111,6 @@ class Closed:
 
     pool: SandboxPool
     isolation: Isolation
-    facts: Mapping[str, Any]
     passed_over: Mapping[str, str]
     """By stronger kinds, why they are not to be had."""
 
@@ -160,22 +128,16 @@ class Closed:
 
 
 async def open_pool(settings: PythonConfig) -> Closed:
-    """The strongest isolation of those that will do.
-
-    Raises:
-        IsolationError: there is none.
-    """
+    """The strongest isolation of those that will do; IsolationError if there is none."""
     candidates = list(Isolation) if settings.isolation is None else [settings.isolation]
     kinds = [one for one in candidates if one.strength >= settings.min_isolation.strength]
     layout = await asyncio.to_thread(layout_of, settings.interpreter or sys.executable)
     reasons: dict[str, str] = {}
     for kind in kinds:
         try:
-            pool = await _tried(settings, kind, layout)
+            return Closed(await _tried(settings, kind, layout), kind, reasons)
         except (SandboxError, IsolationError, OSError) as error:
             reasons[str(kind)] = str(error)
-            continue
-        return Closed(pool, kind, pool.facts, reasons)
     if not kinds:
         raise IsolationError(
             f"isolation {settings.isolation} is weaker than min_isolation {settings.min_isolation}"
@@ -198,24 +160,17 @@ async def _tried(settings: PythonConfig, kind: Isolation, layout: Layout) -> San
     return pool
 
 
-# --- does it hold? ------------------------------------------------------------------------------
-
 _ATTEMPTS = """
 import json, os, socket, sys
 found = {}
 def attempt(name, what):
     try:
         what()
-    except MemoryError:
-        return
-    except (OSError, ValueError):
+    except (MemoryError, OSError, ValueError):
         return
     found[name] = True
 def connect(kind):
     socket.socket(kind, socket.SOCK_STREAM).close()
-def write():
-    with open(SECRET, "ab") as file:
-        file.write(b"changed")
 def fork():
     children = []
     try:
@@ -234,7 +189,8 @@ def fork():
 hold = os.pipe()
 attempt("reads a file outside", lambda: open(SECRET, "rb").read())
 try:
-    write()
+    with open(SECRET, "ab") as file:
+        file.write(b"changed")
 except OSError:
     pass
 attempt("lists a folder outside", lambda: os.listdir(os.path.dirname(SECRET)))
@@ -253,18 +209,14 @@ _READS = frozenset({"reads a file outside", "lists a folder outside"})
 
 
 async def _check(pool: SandboxPool, kind: Isolation) -> None:
-    """Have a program try to get out.
-
-    Raises:
-        SandboxError: it could.
-    """
+    """Has a program try to get out; SandboxError if it could."""
     with _secret_file() as secret:
         values = {
             "SECRET": secret,
             "OUTSIDE": os.getpid(),
             "MEMORY": pool.rules.memory_mb,
             "MOST": pool.facts.get("processes", 0),
-            "COUNT": len(clean_environment()) + 4,
+            "COUNT": len(ENVIRONMENT) + 4,
         }
         head = "".join(f"{name} = {value!r}\n" for name, value in values.items())
         answer = await pool.run(head + _ATTEMPTS, 0)
@@ -287,9 +239,8 @@ def _secret_file() -> Iterator[str]:
     """In a folder of its own, in the home folder where that can be written to. Nothing else keeps anybody out
     of it."""
     home = os.path.expanduser("~")
-    with tempfile.TemporaryDirectory(
-        prefix=".marsrl-secret-", dir=home if os.access(home, os.W_OK | os.X_OK) else None
-    ) as folder:
+    place = home if os.access(home, os.W_OK | os.X_OK) else None
+    with tempfile.TemporaryDirectory(prefix=".marsrl-secret-", dir=place) as folder:
         os.chmod(folder, 0o755)
         path = Path(folder, "secret")
         path.write_bytes(_SECRET)

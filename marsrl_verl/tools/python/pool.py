@@ -10,12 +10,13 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from marsrl_verl.tools.python.jail import server
-from marsrl_verl.tools.python.jail.rules import Rules, receive, send
+from marsrl_verl.tools.python.jail.rules import Rules, framed, receive, send
 
 START_S = 60.0
 """Most seconds until the server has imported what it is to preload."""
@@ -28,13 +29,15 @@ _ORDER_S = 2.0
 GRACE_S = 0.4
 """After a program's time, until its supervisor is no longer waited for. It needs milliseconds."""
 _BOOT = "import sys; sys.path.insert(0, {folder!r}); from jail import {module}; {module}.main(*{arguments})"
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1",
     "PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
 }  # fmt: skip
-"""All that a program finds in its environment."""
+"""The variables that servers and programs find in their environment."""
+JAIL_FOLDER = str(Path(__file__).resolve().parent)
+"""The folder in which the package `jail` lies."""
 
 
 class SandboxError(Exception):
@@ -51,16 +54,6 @@ def boot_command(interpreter: str, folder: str, module: str, arguments: str = "[
     return [interpreter, "-s", "-S", "-B", "-c", code]
 
 
-def jail_folder() -> str:
-    """The folder in which the package `jail` lies."""
-    return str(Path(__file__).resolve().parent)
-
-
-def clean_environment() -> dict[str, str]:
-    """What servers and programs are given in place of this process's environment."""
-    return dict(_ENVIRONMENT)
-
-
 @dataclass(slots=True, eq=False)
 class _Sandbox:
     """A supervisor with a sandbox that is ready or about to be."""
@@ -72,14 +65,8 @@ class _Sandbox:
 
 
 class SandboxPool:
-    """Sandboxes of one server, some of which are ready before they are needed. In one event loop.
-
-    Args:
-        rules: what holds for all of them.
-        interpreter: path of the server's.
-        warm: how many are ready from the beginning.
-        most: how many are kept ready when so many programs were run at a time.
-    """
+    """Sandboxes of one server: `warm` are ready from the beginning, and later as many as programs were run at
+    a time, `most` of them. In one event loop."""
 
     def __init__(self, rules: Rules, interpreter: str, *, warm: int, most: int = 0) -> None:
         self.rules, self._interpreter, self._warm, self._most = rules, interpreter, warm, max(warm, most)
@@ -95,11 +82,7 @@ class SandboxPool:
         """How often a server was started."""
 
     async def start(self) -> None:
-        """Start the server, and have sandboxes made ready.
-
-        Raises:
-            SandboxError: it can't keep the rules.
-        """
+        """Starts the server, and has sandboxes made ready; SandboxError if it can't keep the rules."""
         async with self._starting:
             if self._server is None or self._server.poll() is not None:
                 self._drop_server()
@@ -107,12 +90,9 @@ class SandboxPool:
         self._fill()
 
     async def run(self, code: str, seed: int) -> dict[str, Any]:
-        """Run a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`), and
-        how many seconds it took to have a sandbox (`waited`).
-
-        Raises:
-            SandboxError: there was no sandbox to be had, or it was ended from outside.
-        """
+        """Runs a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`), and
+        how many seconds it took to have a sandbox (`waited`). SandboxError if there was none to be had, or it
+        was ended from outside."""
         submitted = time.monotonic()
         one = await self._take()
         waited = time.monotonic() - submitted
@@ -134,21 +114,19 @@ class SandboxPool:
             self._give_up(self._idle.popleft())
         self._drop_server()
 
-    # --- the server -----------------------------------------------------------------------------
-
     def _start_server(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._server = subprocess.Popen(
-                boot_command(self._interpreter, jail_folder(), "server"),
+                boot_command(self._interpreter, JAIL_FOLDER, "server"),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                env=clean_environment(),
+                env=ENVIRONMENT,
                 start_new_session=True,  # Ctrl-C is for the run
             )
-        self._control, stderr = ours, b""
+        self._control = ours
         self.starts += 1
         ours.settimeout(START_S)
         try:
@@ -160,8 +138,7 @@ class SandboxPool:
             answer = {"failed": str(error)}
         assert self._server.stderr is not None
         if answer is None:
-            stderr = self._server.stderr.read()
-            lines = stderr.decode(errors="replace").strip().splitlines()
+            lines = self._server.stderr.read().decode(errors="replace").strip().splitlines()
             answer = {"failed": lines[-1] if lines else "it ended without a word"}
         self._server.stderr.close()
         if "failed" in answer:
@@ -179,15 +156,10 @@ class SandboxPool:
         self._idle.clear()
         self._slots.clear()
         if served is not None:
-            if hangs:
-                served.kill()
-            try:
-                served.wait(timeout=2.0)
-            except subprocess.TimeoutExpired:
-                served.kill()
-                served.wait()
-
-    # --- sandboxes ------------------------------------------------------------------------------
+            with suppress(subprocess.TimeoutExpired):
+                served.wait(timeout=0.0 if hangs else 2.0)
+            served.kill()
+            served.wait()
 
     def _fill(self) -> None:
         while self._server is not None and len(self._idle) < self._warm:
@@ -208,7 +180,7 @@ class SandboxPool:
             try:
                 if self._control is None or self._server is None:
                     raise OSError("there is no server")
-                socket.send_fds(self._control, [server.message(server.BEGIN, slot)], [theirs.fileno()])
+                socket.send_fds(self._control, [server.MESSAGE.pack(server.BEGIN, slot)], [theirs.fileno()])
             except OSError as error:
                 ours.close()
                 raise SandboxError(f"the server of sandboxes is gone: {error}") from error
@@ -219,15 +191,12 @@ class SandboxPool:
 
     async def _take(self) -> _Sandbox:
         """A sandbox that is ready; of two that are not, the second one's reason."""
-        for attempt in range(2):
-            try:
-                return await self._ready()
-            except SandboxError:
-                if attempt:
-                    raise
-                if self._server is not None and self._server.poll() is not None:
-                    self._drop_server()
-        raise AssertionError("unreachable")
+        try:
+            return await self._ready()
+        except SandboxError:
+            if self._server is not None and self._server.poll() is not None:
+                self._drop_server()
+        return await self._ready()
 
     async def _ready(self) -> _Sandbox:
         if not self._idle:
@@ -245,10 +214,8 @@ class SandboxPool:
         return one
 
     async def _ask(self, one: _Sandbox, request: Mapping[str, Any]) -> dict[str, Any]:
-        loop, data = asyncio.get_running_loop(), json.dumps(request).encode()
-
         async def exchange() -> dict[str, Any]:
-            await loop.sock_sendall(one.place, struct.pack("<I", len(data)) + data)
+            await asyncio.get_running_loop().sock_sendall(one.place, framed(request))
             return await _receive(one.place)
 
         return await _within(self.rules.timeout_s + GRACE_S, exchange())
@@ -258,29 +225,24 @@ class SandboxPool:
         one.place.close()  # a supervisor that reads ends everything with this
         if one.server is not self._server:
             return  # it has ended with its server; its number is another one's
-        try:
+        self._slots.discard(one.slot)
+        with suppress(OSError):  # there is no server, and so no sandbox
             if self._control is not None:
-                self._control.sendall(server.message(server.END, one.slot))
-        except OSError:
-            return  # there is no server, and so no sandbox
-        finally:
-            self._slots.discard(one.slot)
+                self._control.sendall(server.MESSAGE.pack(server.END, one.slot))
 
 
 async def _within(seconds: float, work: Any) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = await asyncio.wait_for(work, seconds)
+        return await asyncio.wait_for(work, seconds)
     except (asyncio.TimeoutError, TimeoutError):
         raise _SilentError(f"its supervisor said nothing within {seconds:g} s") from None
     except OSError as error:
         raise SandboxError(f"its supervisor is gone: {error}") from error
-    return answer
 
 
 async def _receive(place: socket.socket) -> dict[str, Any]:
     head = await _exactly(place, 4)
-    found: dict[str, Any] = json.loads(await _exactly(place, struct.unpack("<I", head)[0]))
-    return found
+    return json.loads(await _exactly(place, struct.unpack("<I", head)[0]))
 
 
 async def _exactly(place: socket.socket, count: int) -> bytes:

@@ -9,7 +9,6 @@ from typing import Any
 
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.endpoints.client import JsonClient, RequestError
-from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.tools.base import ToolOutcome, ToolResult, ToolUnavailableError
 from marsrl_verl.tools.python.config import PythonConfig
 
@@ -23,18 +22,6 @@ _FINISHED, _OVER_TIME = "Finished", "TimeLimitExceeded"
 """What the server says of a run (`run_result.status`); a third value is Error."""
 
 
-def read_remote_key(settings: PythonConfig) -> str | None:
-    """The key of the server, where one is named.
-
-    Raises:
-        ToolUnavailableError: there is none in that place, or no usable one.
-    """
-    try:
-        return read_api_key(settings.remote)
-    except ApiKeyError as error:
-        raise ToolUnavailableError(f"remote.{error}") from error
-
-
 class RemoteRunner:
     """Sends each program to the next of the servers. In one event loop."""
 
@@ -46,11 +33,7 @@ class RemoteRunner:
         """Of calls that will be repeated: the server that failed last, and how often one has."""
 
     async def start(self) -> None:
-        """Ask every server to run a first program.
-
-        Raises:
-            ToolUnavailableError: one does not.
-        """
+        """Asks every server to run a first program; ToolUnavailableError if one does not."""
         urls = self._settings.remote.urls
         if not urls:
             raise ToolUnavailableError("remote.urls names no server. Set it to [http://host:8080].")

@@ -16,18 +16,19 @@ from marsrl_verl.tools.base import (
     ToolResult,
     ToolUnavailableError,
     function_schema,
+    read_key,
 )
 from marsrl_verl.tools.python.config import Backend, PythonConfig
 from marsrl_verl.tools.python.isolation import Closed, IsolationError, open_pool
 from marsrl_verl.tools.python.pool import READY_S, SandboxError
-from marsrl_verl.tools.python.remote import RemoteRunner, read_remote_key
+from marsrl_verl.tools.python.remote import RemoteRunner
 
 _CODE = "code"
 _WHY = {
-    "timeout": "the program was ended after {timeout:g} s",
-    "cpu": "the program was ended after {timeout:g} s of processor time",
-    "memory": "the program was ended: it took more than {memory} MiB of memory",
-    "output": "the program was ended: it printed more than {output} MiB",
+    "timeout": "the program was ended after {0.timeout_s:g} s",
+    "cpu": "the program was ended after {0.timeout_s:g} s of processor time",
+    "memory": "the program was ended: it took more than {0.memory_mb} MiB of memory",
+    "output": "the program was ended: it printed more than {0.output_mb} MiB",
     "killed": "the program was ended by the system",
 }
 
@@ -41,25 +42,19 @@ class PythonTool(Tool):
     def __init__(self, name: str, settings: PythonConfig, *, seed: int, key: str | None = None) -> None:
         self.name, self._settings, self._seed = name, settings, seed
         self._closed: Closed | None = None
-        self._remote: RemoteRunner | None = None
-        if settings.backend is Backend.REMOTE:
-            self._remote = RemoteRunner(settings, key)
+        self._remote = RemoteRunner(settings, key) if settings.backend is Backend.REMOTE else None
 
     @classmethod
     def from_settings(
         cls, name: str, settings: PythonConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> PythonTool:
-        """See `Tool`."""
         return cls(name, settings, seed=seed, key=secrets.get("key"))
 
     @classmethod
     def read_secrets(cls, settings: PythonConfig) -> Mapping[str, str]:
-        """See `Tool`."""
-        key = read_remote_key(settings) if settings.backend is Backend.REMOTE else None
-        return {} if key is None else {"key": key}
+        return read_key(settings.remote, "remote") if settings.backend is Backend.REMOTE else {}
 
     def schema(self) -> Mapping[str, Any]:
-        """See `Tool`."""
         description = (
             "Run a Python program and read what it prints. Each call is a new program: nothing is kept from "
             "earlier ones. There is no network."
@@ -70,7 +65,6 @@ class PythonTool(Tool):
         return function_schema(self.name, description, {_CODE: code}, (_CODE,))
 
     async def start(self) -> None:
-        """See `Tool`."""
         if self._remote is not None:
             await self._remote.start()
             return
@@ -84,19 +78,17 @@ class PythonTool(Tool):
             ) from error
 
     def about(self) -> Mapping[str, Plain]:
-        """See `Tool`."""
         if self._closed is None:
             return {"backend": str(self._settings.backend), "urls": list(self._settings.remote.urls)}
         warning = self._closed.warning
         return {
             "backend": str(self._settings.backend),
             "isolation": str(self._closed.isolation),
-            **self._closed.facts,
+            **self._closed.pool.facts,
             **({"warning": warning} if warning else {"passed_over": dict(self._closed.passed_over)}),
         }
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """See `Tool`."""
         code, most = call.arguments[_CODE], self._settings.code_chars
         if len(code) > most:
             note = f"the program has {len(code)} characters and was not run; {most} are the most"
@@ -114,7 +106,6 @@ class PythonTool(Tool):
         return self._result(answer)
 
     async def close(self) -> None:
-        """See `Tool`."""
         if self._closed is not None:
             self._closed.pool.close()
         if self._remote is not None:
@@ -132,9 +123,7 @@ class PythonTool(Tool):
             outcome, note = _ending(answer["status"], info)
         else:
             outcome = ToolOutcome.TIMEOUT if why in ("timeout", "cpu") else ToolOutcome.ERROR
-            note = _WHY[why].format(
-                timeout=settings.timeout_s, memory=settings.memory_mb, output=settings.output_mb
-            )
+            note = _WHY[why].format(settings)
         if note:
             text = f"{text.rstrip()}\n[{note}]".lstrip()
         waited = float(answer["waited"])

@@ -38,10 +38,6 @@ T = TypeVar("T")
 Search = Callable[[], Awaitable[SearchResult]]
 
 
-class CacheError(ValueError):
-    """A file that can't be used as a cache; the message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class CacheQuery:
     """What a result is the answer to."""
@@ -59,12 +55,8 @@ class CacheQuery:
 
 
 class ResultCache:
-    """Results by back end, query and number of hits.
-
-    Args:
-        path: the file; made with its folder where it is missing. On a local file system: SQLite's shared
-            memory does not work between machines.
-    """
+    """Results by back end, query and number of hits, in a file that is made with its folder where there is
+    none. On a local file system: SQLite's shared memory does not work between machines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,15 +66,8 @@ class ResultCache:
         self._warned = False
 
     async def open(self) -> None:
-        """Open the file.
-
-        Raises:
-            CacheError: it can't be written, or is something else.
-        """
-        try:
-            await self._run(self._open)
-        except (OSError, sqlite3.Error) as error:
-            raise CacheError(f"{error}") from error
+        """Opens the file; OSError or sqlite3.Error where it can't be written, or is something else."""
+        await self._run(self._open)
 
     def _open(self) -> None:
         self._locks.mkdir(parents=True, exist_ok=True)
@@ -94,12 +79,9 @@ class ResultCache:
                 self._database.execute(statement)
 
     async def find(self, query: CacheQuery, search: Search) -> tuple[SearchResult, bool]:
-        """What is known or, if nothing is, what `search` finds. Those who ask for the same at the same time
-        wait for it; where it raises, the next of them searches, and nothing is kept.
-
-        Returns:
-            The result, and whether it was found by an earlier search.
-        """
+        """The known result or, if there is none, what `search` finds; and whether an earlier search had found
+        it. Those who ask for the same at the same time wait; where one raises, the next of them searches, and
+        nothing is kept."""
         key = query.key
         known = await self._known(key)
         if known is None:

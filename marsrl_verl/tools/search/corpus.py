@@ -28,11 +28,7 @@ class Document:
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The documents of a file in their order, a line at a time.
-
-    Raises:
-        CorpusError: the file can't be read, or a line is not as it should be.
-    """
+    """The documents of a file in their order, a line at a time; CorpusError where one is none."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -58,11 +54,8 @@ def _parse(line: bytes, number: int) -> Document:
 
 
 def document_of(row: Any, name: str = "") -> Document | None:
-    """A document from a line of a corpus or an answer of a retriever; None for what is none.
-
-    Args:
-        name: its source where the row has no id.
-    """
+    """A document from a line of a corpus or an answer of a retriever, with `name` as its source where the row
+    has no id; None for what is none."""
     if not isinstance(row, dict):
         return None
     source, title = row.get("id", row.get("_id", name)), row.get("title") or ""
@@ -80,11 +73,7 @@ def document_of(row: Any, name: str = "") -> Document | None:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file.
-
-    Raises:
-        CorpusError: it can't be read.
-    """
+    """SHA-256 of a file; CorpusError where it can't be read."""
     made = hashlib.sha256()
     try:
         with path.open("rb") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.tools.search.backend import Hit
@@ -15,7 +15,7 @@ _TITLE = 200
 """Most characters of a title."""
 _SOURCE = 500
 """Most characters of what says where a hit is from."""
-QUERY_WORDS = 64
+_QUERY_WORDS = 64
 """Words of a query that excerpts are chosen by."""
 _LOOKED_AT = 200_000
 """Characters of a text in which the best part is looked for."""
@@ -25,25 +25,23 @@ _WORD = re.compile(r"\w+")
 def format_hits(
     hits: Sequence[Hit], query: str, *, hit_chars: int, total_chars: int, sources: bool = False
 ) -> tuple[str, bool]:
-    """The hits, numbered, each on a line of its own, so that none can pass for two.
+    """The hits, numbered, each on a line of its own, so that none can pass for two; and whether one was
+    shortened or left out.
 
     Args:
         hit_chars: most characters of one hit's text; of a longer one the part with most words of the query.
         total_chars: of all together: hits beyond it are left out, the first one is shortened.
         sources: say where each is from.
-
-    Returns:
-        The text, and whether a hit was shortened or left out.
     """
-    query_words = frozenset(search_words(query, QUERY_WORDS))
     lines: list[str] = []
     complete, remaining = True, total_chars
     for number, hit in enumerate(hits, 1):
         title = _cut(_one_line(hit.title), _TITLE)
         head = f"Page {number} ({title}): " if title else f"Page {number}: "
         text = _one_line(hit.text)
-        shown = excerpt(text, query_words, hit_chars)
-        line = head + shown + _place(hit) * sources
+        shown = excerpt(text, query, hit_chars)
+        source = _cut(_one_line(hit.source), _SOURCE) if sources else ""
+        line = head + shown + (f" [{source}]" if source else "")
         if len(line) > remaining:
             complete = False
             if lines:
@@ -55,11 +53,12 @@ def format_hits(
     return "\n".join(lines), not complete
 
 
-def excerpt(text: str, query_words: Collection[str], limit: int) -> str:
+def excerpt(text: str, query: str, limit: int) -> str:
     """At most `limit` characters of a text: its beginning, or what lies around the place with most of the
-    wanted words where the beginning has fewer. What is left out is marked by `…`."""
+    query's words where the beginning has fewer. What is left out is marked by `…`."""
     if len(text) <= limit:
         return text
+    query_words = frozenset(search_words(query, _QUERY_WORDS))
     found = [
         (one.start(), one.end(), word)
         for one in _WORD.finditer(text, 0, _LOOKED_AT)
@@ -78,13 +77,8 @@ def excerpt(text: str, query_words: Collection[str], limit: int) -> str:
 
 
 def _densest(matches: Sequence[tuple[int, int, str]], limit: int) -> tuple[int, int, int] | None:
-    """Where most different words are together, in as few characters as possible: their number, begin and
-    length; None where no word fits.
-
-    Args:
-        matches: begin, end and word of each, in order.
-        limit: most characters.
-    """
+    """The place where most different words are together (of matches: begin, end and word, in order), in as
+    few characters as possible, `limit` at most: their number, begin and length; None where no word fits."""
     inside: Counter[str] = Counter()
     first, best = 0, None
     for last, (_, end, word) in enumerate(matches):
@@ -104,11 +98,6 @@ def _densest(matches: Sequence[tuple[int, int, str]], limit: int) -> tuple[int, 
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: max(0, limit - 1)].rstrip() + "…" * (limit > 0)
-
-
-def _place(hit: Hit) -> str:
-    place = _cut(_one_line(hit.source), _SOURCE)
-    return f" [{place}]" if place else ""
 
 
 def _one_line(text: str) -> str:

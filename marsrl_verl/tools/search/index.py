@@ -37,19 +37,12 @@ _AMONG = "IN (SELECT value FROM json_each(?))"
 
 
 def prepare_index(corpus: Path, folder: Path) -> tuple[Path, str]:
-    """The index of a corpus, built where there is none yet. Of several processes one builds, and the others
-    wait for it.
-
-    Args:
-        folder: where indices are kept; made if it is missing.
-
-    Returns:
-        Its folder, and the digest of the corpus.
+    """The folder of a corpus's index, and the corpus's digest. Where `folder` has no index yet, one of
+    several processes builds it and the others wait for it.
 
     Raises:
         CorpusError: the corpus can't be used.
-        OSError: the folder can't be written.
-        sqlite3.Error: SQLite can't keep the documents.
+        OSError, sqlite3.Error: the folder can't be written, or SQLite can't keep the documents.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = digest(corpus)
@@ -134,14 +127,8 @@ def name_of(title: str) -> str:
 
 
 class Index:
-    """An index that was built, for all threads of a process.
-
-    Args:
-        folder: as `prepare_index` names it. It never changes.
-
-    Raises:
-        OSError, ValueError, sqlite3.Error: it can't be read.
-    """
+    """The index in a folder of `prepare_index`, which never changes, for all threads of a process. OSError,
+    ValueError or sqlite3.Error where it can't be read."""
 
     def __init__(self, folder: Path) -> None:
         bm25 = _bm25()

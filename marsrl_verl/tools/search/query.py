@@ -60,10 +60,7 @@ def _pairs(word: str) -> list[str]:
 
 
 def search_words(query: str, most: int) -> list[str]:
-    """The words that an index is asked for: each once, without stop words unless there are no others.
-
-    Args:
-        most: words beyond that many are left out.
-    """
+    """The words that an index is asked for, the first `most` of them: each once, without stop words unless
+    there are no others."""
     unique = list(dict.fromkeys(words(query)))
     return ([word for word in unique if word not in STOP_WORDS] or unique)[:most]

@@ -1,24 +1,18 @@
-"""The back end `recorded`: results that were written down beforehand, for tests and for runs that have to be
-repeated without a network.
-
-A JSON object `{query: result}`, or JSONL with `{"query": …, "result": …}` on each line. A result is a text,
-which is shown as it is, or a list of hits `{"title": …, "text": …, "source": …}`.
-"""
+"""The back end `recorded`: results that were written down beforehand (`RecordedConfig.path` says how), for
+tests and for runs that have to be repeated without a network."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search.backend import Backend, Hit, QueryRefusedError, SearchResult
+from marsrl_verl.tools.search.config import RecordedConfig
 from marsrl_verl.tools.search.query import normalised
-
-if TYPE_CHECKING:
-    from marsrl_verl.tools.search.config import RecordedConfig
 
 
 class RecordedError(ValueError):
@@ -27,31 +21,25 @@ class RecordedError(ValueError):
 
 class RecordedBackend(Backend):
     """Looks a query up as it was recorded, and else one that differs in case, spaces, double quotes or the
-    way Unicode writes a character. Of several that are alike the first counts.
-
-    Args:
-        settings: `recorded` of the search tool's settings.
-        node: where the settings are, for messages.
-    """
+    way Unicode writes a character. Of several that are alike the first counts."""
 
     remote = False
     identity = "recorded"
 
-    def __init__(self, settings: RecordedConfig, node: str) -> None:
+    def __init__(self, settings: RecordedConfig) -> None:
         self._path = settings.path
-        self._node = node
         self._exact: dict[str, SearchResult] = {}
         self._alike: dict[str, SearchResult] = {}
 
     async def start(self) -> None:
         """See `Backend`. Reads the whole file."""
         if self._path is None:
-            raise ToolUnavailableError(f"{self._node}.path is not set; name the file with the results")
+            raise ToolUnavailableError("recorded.path is not set; name the file with the results")
         try:
             self._exact = read_recorded(Path(self._path).expanduser())
         except (OSError, RecordedError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ToolUnavailableError(f"{self._node}.path = {self._path}: {reason}") from error
+            raise ToolUnavailableError(f"recorded.path = {self._path}: {reason}") from error
         for query, found in self._exact.items():
             self._alike.setdefault(_alike(query), found)
 
@@ -68,12 +56,7 @@ def _alike(query: str) -> str:
 
 
 def read_recorded(path: Path) -> dict[str, SearchResult]:
-    """The results of a file by query.
-
-    Raises:
-        OSError: it can't be read.
-        RecordedError: it is not as it should be.
-    """
+    """The results of a file by query; OSError and RecordedError where it has none."""
     found: dict[str, SearchResult] = {}
     for place, query, result in _entries(path.read_bytes()):
         if not isinstance(query, str) or not query.strip():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
-from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.tools.base import (
     Tool,
     ToolCall,
@@ -18,17 +19,15 @@ from marsrl_verl.tools.base import (
     ToolResult,
     ToolUnavailableError,
     function_schema,
+    read_key,
 )
 from marsrl_verl.tools.search.backend import Backend, BackendFailedError, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.bm25 import Bm25Backend
-from marsrl_verl.tools.search.cache import CacheError, CacheQuery, ResultCache
-from marsrl_verl.tools.search.config import BackendKind, Keep, RetrieverConfig, SearchConfig, WebConfig
+from marsrl_verl.tools.search.cache import CacheQuery, ResultCache
+from marsrl_verl.tools.search.config import BackendKind, Keep, SearchConfig
 from marsrl_verl.tools.search.formatting import NOTHING, format_hits
-from marsrl_verl.tools.search.http import RetrieverBackend
 from marsrl_verl.tools.search.recorded import RecordedBackend
-from marsrl_verl.tools.search.web import WebBackend
-
-_KEY = "api_key"
+from marsrl_verl.tools.search.services import RetrieverBackend, WebBackend
 
 
 class SearchTool(Tool):
@@ -37,9 +36,7 @@ class SearchTool(Tool):
     Config = SearchConfig
 
     def __init__(self, name: str, settings: SearchConfig, backend: Backend) -> None:
-        self.name = name
-        self._settings = settings
-        self._backend = backend
+        self.name, self._settings, self._backend = name, settings, backend
         keeps = settings.keep is Keep.ALL or (settings.keep is Keep.REMOTE and backend.remote)
         self._cache = ResultCache(settings.cache_folder / "results.sqlite3") if keeps else None
 
@@ -47,44 +44,33 @@ class SearchTool(Tool):
     def from_settings(
         cls, name: str, settings: SearchConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> SearchTool:
-        """See `Tool`."""
-        return cls(name, settings, build_backend(settings, secrets.get(_KEY)))
+        return cls(name, settings, build_backend(settings, secrets.get("key")))
 
     @classmethod
     def read_secrets(cls, settings: SearchConfig) -> Mapping[str, str]:
-        """See `Tool`."""
         if settings.backend not in (BackendKind.HTTP, BackendKind.WEB):
             return {}
-        one: RetrieverConfig | WebConfig = getattr(settings, settings.backend)
-        try:
-            key = read_api_key(one)
-        except ApiKeyError as error:
-            raise ToolUnavailableError(f"{settings.backend}.{error}") from error
-        return {} if key is None else {_KEY: key}
+        return read_key(getattr(settings, settings.backend), settings.backend)
 
     def schema(self) -> Mapping[str, Any]:
-        """See `Tool`."""
         query = {"type": "string", "description": "What to search for."}
         return function_schema(self.name, self._settings.description, {"query": query}, ("query",))
 
     async def start(self) -> None:
-        """See `Tool`."""
         await self._backend.start()
         if self._cache is not None:
             try:
                 await self._cache.open()
-            except CacheError as error:
+            except (OSError, sqlite3.Error) as error:
                 raise ToolUnavailableError(
                     f"results can't be kept in {self._settings.cache_folder}: {error}. Name another folder "
                     "(`folder`), or set keep=none"
                 ) from error
 
     def about(self) -> Mapping[str, Plain]:
-        """See `Tool`."""
         return {"backend": self._backend.identity, "kept": self._cache is not None}
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """See `Tool`."""
         query = valid_unicode(str(call.arguments.get("query", ""))).strip()
         limit = self._settings.query_chars
         if not query:
@@ -104,11 +90,11 @@ class SearchTool(Tool):
         return self._shown(query, found, cached)
 
     async def _find(self, query: str) -> tuple[SearchResult, bool]:
-        k = self._settings.results
+        search = partial(self._backend.search, query, self._settings.results)
         if self._cache is None:
-            return await self._backend.search(query, k), False
+            return await search(), False
         return await self._cache.find(
-            CacheQuery(self._backend.identity, query, k), lambda: self._backend.search(query, k)
+            CacheQuery(self._backend.identity, query, self._settings.results), search
         )
 
     def _shown(self, query: str, result: SearchResult, cached: bool) -> ToolResult:
@@ -116,37 +102,30 @@ class SearchTool(Tool):
             return ToolResult(result.text, cached=cached)
         if not result.hits:
             return ToolResult(NOTHING, ToolOutcome.ERROR, cached=cached, info={"hits": 0})
+        own = self._settings
         text, cut = format_hits(
-            result.hits,
-            query,
-            hit_chars=self._settings.hit_chars,
-            total_chars=self._settings.output_chars,
-            sources=self._settings.sources,
+            result.hits, query, hit_chars=own.hit_chars, total_chars=own.output_chars, sources=own.sources
         )
         return ToolResult(text, truncated=cut, cached=cached, info={"hits": len(result.hits)})
 
     async def close(self) -> None:
-        """See `Tool`."""
         if self._cache is not None:
             await self._cache.close()
         await self._backend.close()
 
 
 def build_backend(settings: SearchConfig, key: str | None) -> Backend:
-    """The back end that the settings name, not started.
-
-    Raises:
-        ToolUnavailableError: a class of one's own can't be had.
-    """
+    """The back end that the settings name, not started; ToolUnavailableError where a class of one's own can't
+    be had."""
     kind = settings.backend
     if kind is BackendKind.BM25:
-        return Bm25Backend(settings.bm25, settings.cache_folder, kind)
+        return Bm25Backend(settings.bm25, settings.cache_folder)
     if kind is BackendKind.HTTP:
-        return RetrieverBackend(settings.http, key, kind)
+        return RetrieverBackend(settings.http, key)
     if kind is BackendKind.WEB:
-        return WebBackend(settings.web, key, kind)
+        return WebBackend(settings.web, key)
     if kind is BackendKind.RECORDED:
-        return RecordedBackend(settings.recorded, kind)
+        return RecordedBackend(settings.recorded)
     try:
         backend = load_class(settings.own.target, settings.own.kwargs, Backend)
     except ClassLoadError as error:

@@ -25,13 +25,14 @@ from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import counting, role_metric, training_metrics
 from marsrl_verl.evaluation.watch import Warned
 from marsrl_verl.machine.packages import versions_of
-from marsrl_verl.reporting.background import BackgroundWriter
 from marsrl_verl.reporting.example import example_text
+from marsrl_verl.reporting.files import BackgroundWriter
+from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.progress import StepProgress, make_progress
 from marsrl_verl.reporting.record import recorded
 from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_run
 from marsrl_verl.reporting.rollout_log import Record, step_lines
-from marsrl_verl.reporting.run_folder import RunFolder
+from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import NARROWEST, evaluation_table, terminal_table
 from marsrl_verl.rewards.failed_grades import grade_warnings
@@ -89,7 +90,7 @@ class TrainingObserver:
     def begin(self, step: int) -> None:
         """Training goes on after step `step` (0: from scratch); later lines of the folder are set aside."""
         self.folder.roll_back(step)
-        for line in self.folder.read_metrics():
+        for line in read_metrics(self.folder.path):
             self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
 
     def rollouts(self, step: int, result: StepResult, trained: TokenAdvantages, record: Record) -> None:
@@ -119,13 +120,13 @@ class TrainingObserver:
 
     def recorded(self, step: int) -> bool:
         """Whether the folder already holds this step's metrics."""
-        return any(line.step == step for line in self.folder.read_metrics())
+        return any(line.step == step for line in read_metrics(self.folder.path))
 
     def record(self, step: int, metrics: dict[str, float], timings: dict[str, float]) -> None:
         """Records one training step and shows it; FolderLostError if the folder is gone."""
         self.folder.require()
         self._tokens += int(metrics["rollout/generated_tokens"])
-        self.folder.append_metrics(step, metrics, timings)
+        self.folder.metrics.append(step, metrics, timings)
         self._warn_of_unused_tools(step, metrics)
         names = [name for role in self._settings.roles for name in (role, counting(role))]
         found = {name: metrics.get(role_metric(name, "reward_mean")) for name in names}
@@ -140,7 +141,7 @@ class TrainingObserver:
     def evaluated(self, tag: str) -> bool:
         """Whether the folder already holds this evaluation."""
         self.flush()
-        return tag in {record.tag for record in self.folder.read_evaluations()}
+        return tag in {record.tag for record in read_evaluations(self.folder.path)}
 
     def evaluate(
         self,

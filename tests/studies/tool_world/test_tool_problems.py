@@ -138,7 +138,7 @@ def test_a_search_finds_the_page_of_the_thing_it_names(tmp_path):
     """And none that refers to it."""
 
     async def titles(queries: list[str]) -> list[str]:
-        backend = Bm25Backend(Bm25Config(corpus=str(write_corpus(tmp_path / "c.jsonl", 0))), tmp_path, "")
+        backend = Bm25Backend(Bm25Config(corpus=str(write_corpus(tmp_path / "c.jsonl", 0))), tmp_path)
         await backend.start()
         try:
             return [(await backend.search(one, 1)).hits[0].title for one in queries]

@@ -15,22 +15,15 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from . import kernel, program, seccomp, wall
-from .rules import LANDLOCK, MIB, Rules, content
+from .rules import LANDLOCK, MIB, Rules, content, unframed
 
 
 def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
-    """Be the first process of a sandbox: start the program, wait for its end, tell it and end.
-
-    Args:
-        code: where the program comes from.
-        status: where to say that it can come, and how it ended.
-        run_as: the user of the program; None: the one that this is.
-        address_space: see `Site`.
-    """
+    """Is the first process of a sandbox: starts the program (which comes from `code`) as another user if one
+    is named, waits for its end and ends. `status` is told that the program can come, and how it ended."""
     try:
         kernel.end_with_parent()
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
@@ -39,8 +32,7 @@ def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space
         child = os.fork()
         if child == 0:
             _become_program(rules, code, status, run_as, address_space)
-        os.close(code)
-        for descriptor in (1, 2):
+        for descriptor in (code, 1, 2):
             os.close(descriptor)
         while True:
             ended, how = os.waitpid(-1, 0)
@@ -54,7 +46,9 @@ def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space
 def _become_program(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
     try:
         os.setsid()
-        _take_standard_input()
+        nothing = os.open("/dev/null", os.O_RDONLY)  # all that it has as standard input
+        os.dup2(nothing, 0)
+        os.close(nothing)
         kernel.drop_bounds()
         if run_as is not None:
             os.setgroups([])
@@ -71,37 +65,22 @@ def _become_program(rules: Rules, code: int, status: int, run_as: int | None, ad
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if rules.kind == LANDLOCK:
             kernel.landlock([*rules.readable, *(one for one in wall.DEVICES if os.path.exists(one))])
-        seccomp.restrict(alone=rules.alone, processes=rules.processes > 0)
+        calls = seccomp.build_filter(os.getpid(), alone=rules.alone, processes=rules.processes > 0)
+        kernel.install_filter(calls)
     except BaseException as error:
         os.write(2, f"the sandbox can't be closed: {type(error).__name__}: {error}".encode())
         os._exit(70)
     os.write(status, b"r")
     with open(code, "rb") as pipe:
-        request = _request(pipe.read)
+        request = unframed(pipe.read)
+    if request is None:
+        os._exit(0)  # nobody wants it any more
     os.closerange(3, 1024)
     program.run(request["code"], request["seed"], rules.echo)
 
 
-def _request(read: Callable[[int], bytes]) -> dict[str, Any]:
-    head = read(4)
-    if len(head) < 4:
-        os._exit(0)  # nobody wants it any more
-    found: dict[str, Any] = json.loads(read(struct.unpack("<I", head)[0]))
-    return found
-
-
-def _take_standard_input() -> None:
-    nothing = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-
-
 def address_space_of(proc: int) -> int:
-    """Bytes of address space that this process has.
-
-    Args:
-        proc: descriptor of `/proc`.
-    """
+    """Bytes of address space that this process has, as `/proc`, of which `proc` is a descriptor, tells."""
     return int(content(proc, "self/statm").split()[0]) * resource.getpagesize()
 
 
@@ -118,15 +97,12 @@ def _limit(rules: Rules, address_space: int) -> None:
         (resource.RLIMIT_SIGPENDING, 1024),  # timers count as such
         (resource.RLIMIT_NICE, 0),  # no way back from a low priority
         (resource.RLIMIT_RTPRIO, 0),
-        (resource.RLIMIT_NPROC, None),
     ):
-        if most is None:
-            if rules.processes and not rules.alone:
-                resource.setrlimit(what, (rules.processes, rules.processes))
-            continue
         _, hard = resource.getrlimit(what)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
+    if rules.processes and not rules.alone:
+        resource.setrlimit(resource.RLIMIT_NPROC, (rules.processes, rules.processes))
 
 
 def main(arguments: list[str]) -> None:
@@ -137,11 +113,7 @@ def main(arguments: list[str]) -> None:
 
 
 def load(rules: Rules) -> None:
-    """Import what programs are likely to need.
-
-    Raises:
-        Exception: what an import raised.
-    """
+    """Imports what programs are likely to need; what an import raises comes out."""
     sys.path[:] = [*(one for one in sys.path if one in rules.paths or one.startswith(sys.base_prefix))]
     sys.path += [one for one in rules.paths if one not in sys.path]
     for name in rules.preload:

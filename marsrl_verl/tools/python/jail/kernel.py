@@ -17,16 +17,12 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 ANY_NAMESPACE = 0x7E020000
 """All flags of `clone` that make a namespace, cgroups' included."""
+SPACES = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
+"""Namespaces that the wall and every sandbox behind it have."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
-MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = (
-    1024,
-    2048,
-    4096,
-    16384,
-    1 << 18,
-    1 << 21,
-)
+MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_REC = 1024, 2048, 4096, 16384
+MS_PRIVATE, MS_RELATIME = 1 << 18, 1 << 21
 MNT_DETACH = 2
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
@@ -51,6 +47,10 @@ def _checked(result: int, what: str) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
+
+
+def _syscall(what: str, number: int, *arguments: object) -> int:
+    return _checked(_libc.syscall(ctypes.c_long(number), *arguments), what)
 
 
 def unshare(flags: int) -> None:
@@ -84,7 +84,7 @@ def pivot_root(folder: str) -> None:
     """Make a mount the root of the file system, and let go of all others."""
     os.chdir(folder)
     here = ctypes.c_char_p(b".")
-    _checked(_libc.syscall(ctypes.c_long(_PIVOT_ROOT[MACHINE]), here, here), "pivot_root")
+    _syscall("pivot_root", _PIVOT_ROOT[MACHINE], here, here)
     _checked(_libc.umount2(here, MNT_DETACH), "umount2")
     os.chdir("/")
 
@@ -143,8 +143,6 @@ def install_filter(program: bytes) -> None:
     _checked(_libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.c_ulong(address), 0, 0), "seccomp")
 
 
-# --- Landlock --------------------------------------------------------------------------------
-
 _READ = 1 << 0 | 1 << 2 | 1 << 3
 """Execute, read files, read folders."""
 _READ_FILE = 1 << 0 | 1 << 2
@@ -153,16 +151,10 @@ _ALL_OF = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 
 _ALL = (1 << 16) - 1
 
 
-def landlock_version() -> int:
-    """The version of the running kernel's Landlock; 0 where it has none."""
-    found = _libc.syscall(ctypes.c_long(_LANDLOCK), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    return max(0, int(found))
-
-
 def landlock(readable: list[str]) -> None:
     """Forbid this process, and all that it starts, every file but those below some folders, which it may
     read; where the kernel knows of them, TCP, signals to others and their sockets too."""
-    version = landlock_version()
+    version = _libc.syscall(ctypes.c_long(_LANDLOCK), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     if version < 1:
         raise OSError("the kernel has no Landlock")
     files = _ALL_OF.get(version, _ALL)
@@ -171,24 +163,20 @@ def landlock(readable: list[str]) -> None:
         attributes += struct.pack("=Q", 3)
     if version >= 6:
         attributes += struct.pack("=Q", 3)
-    buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    ruleset = _checked(
-        _libc.syscall(ctypes.c_long(_LANDLOCK), buffer, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)),
-        "landlock_create_ruleset",
-    )
+    buffer, size = ctypes.create_string_buffer(attributes, len(attributes)), ctypes.c_size_t(len(attributes))
+    no_flags = ctypes.c_uint32(0)
+    ruleset = _syscall("landlock_create_ruleset", _LANDLOCK, buffer, size, no_flags)
     try:
         for path in readable:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
                 allowed = _READ if os.path.isdir(path) else _READ_FILE
                 rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed, place), 12)
-                call = (ctypes.c_long(_LANDLOCK + 1), ctypes.c_int(ruleset), ctypes.c_int(1), rule)
-                _checked(_libc.syscall(*call, ctypes.c_uint32(0)), f"landlock_add_rule {path}")
+                below = (ctypes.c_int(ruleset), ctypes.c_int(1), rule)
+                _syscall(f"landlock_add_rule {path}", _LANDLOCK + 1, *below, no_flags)
             finally:
                 os.close(place)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        number = ctypes.c_long(_LANDLOCK + 2)
-        found = _libc.syscall(number, ctypes.c_int(ruleset), ctypes.c_uint32(0))
-        _checked(found, "landlock_restrict_self")
+        _syscall("landlock_restrict_self", _LANDLOCK + 2, ctypes.c_int(ruleset), no_flags)
     finally:
         os.close(ruleset)

@@ -18,13 +18,8 @@ _NAME = "<program>"
 
 
 def run(source: str, seed: int, echo: bool) -> NoReturn:
-    """Run the program to its end in this process.
-
-    Args:
-        source: its text.
-        seed: of the generators of `random` and, where it is preloaded, of `numpy.random`.
-        echo: print the value of a last line that is an expression.
-    """
+    """Runs the program to its end in this process, with a seed for the generators of `random` and, where it
+    is preloaded, of `numpy.random`; `echo`: print the value of a last line that is an expression."""
     sys.stdin = os.fdopen(0, encoding="utf-8", errors="replace", closefd=False)
     for name, number in (("stdout", 1), ("stderr", 2)):
         # Line by line: what a program wrote before its time was up is shown.
@@ -53,16 +48,15 @@ def _execute(source: str, echo: bool) -> None:
     sys.modules["__main__"] = main
     linecache.cache[_NAME] = (len(source), None, source.splitlines(keepends=True), _NAME)
     tree = ast.parse(source, _NAME)
-    last = tree.body[-1] if tree.body else None
-    if not (echo and isinstance(last, ast.Expr)):
-        exec(compile(tree, _NAME, "exec", dont_inherit=True), main.__dict__)
-        return
-    tree.body.pop()
+    last = tree.body[-1] if echo and tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     exec(compile(tree, _NAME, "exec", dont_inherit=True), main.__dict__)
-    expression = compile(ast.Expression(last.value), _NAME, "eval", dont_inherit=True)
-    value = eval(expression, main.__dict__)
-    if value is not None:
-        print(value)
+    if isinstance(last, ast.Expr):
+        expression = compile(ast.Expression(last.value), _NAME, "eval", dont_inherit=True)
+        value = eval(expression, main.__dict__)
+        if value is not None:
+            print(value)
 
 
 def _finished(part: Callable[[], object]) -> int:

@@ -6,7 +6,9 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 NAMESPACES, COMMAND, LANDLOCK, SECCOMP = "namespaces", "bubblewrap", "landlock", "seccomp"
@@ -62,37 +64,39 @@ class Site:
     """Bytes of address space that the interpreter has by itself."""
 
 
-def send(place: socket.socket, message: dict[str, Any]) -> None:
-    """Send a message: its length in 4 bytes, and JSON."""
+def framed(message: Mapping[str, Any]) -> bytes:
+    """A message: its length in 4 bytes, and JSON."""
     data = json.dumps(message).encode()
-    place.sendall(struct.pack("<I", len(data)) + data)
+    return struct.pack("<I", len(data)) + data
+
+
+def send(place: socket.socket, message: Mapping[str, Any]) -> None:
+    """Sends a message."""
+    place.sendall(framed(message))
 
 
 def receive(place: socket.socket) -> dict[str, Any] | None:
-    """Wait for a message; None at the end."""
-    head = _exactly(place, 4)
-    data = None if head is None else _exactly(place, struct.unpack("<I", head)[0])
-    return None if data is None else json.loads(data)
+    """Waits for a message; None at the end."""
+    return unframed(partial(_exactly, place))
 
 
-def _exactly(place: socket.socket, count: int) -> bytes | None:
-    parts: list[bytes] = []
-    while count:
-        chunk = place.recv(min(count, 65536))
-        if not chunk:
-            return None
-        parts.append(chunk)
-        count -= len(chunk)
-    return b"".join(parts)
+def unframed(read: Callable[[int], bytes]) -> dict[str, Any] | None:
+    """The message in what is read, in so many bytes at a time; None if the end comes before its own."""
+    head = read(4)
+    size = struct.unpack("<I", head)[0] if len(head) == 4 else 0
+    data = read(size)
+    return json.loads(data) if 0 < len(data) == size else None
+
+
+def _exactly(place: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count and (chunk := place.recv(min(count - len(data), 65536))):
+        data += chunk
+    return bytes(data)
 
 
 def content(folder: int, name: str) -> str:
-    """The beginning of a file in `/proc`.
-
-    Args:
-        folder: descriptor of `/proc`.
-        name: the file's path in it.
-    """
+    """The beginning of a file in `/proc`, of which `folder` is a descriptor."""
     place = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         return os.read(place, 65536).decode("ascii", "replace")

@@ -12,7 +12,7 @@ import errno
 import os
 import struct
 
-from .kernel import ANY_NAMESPACE, CLONE_THREAD, MACHINE, install_filter
+from .kernel import ANY_NAMESPACE, CLONE_THREAD, MACHINE
 
 _X86, _ARM = "x86_64", "aarch64"
 _ARCHITECTURE = {_X86: 0xC000003E, _ARM: 0xC00000B7}
@@ -98,22 +98,9 @@ _NUMBER, _ARCHITECTURE_FIELD, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
 
 
-def restrict(*, alone: bool, processes: bool) -> None:
-    """Put the filter on this process.
-
-    Args:
-        alone: it has no namespaces of its own.
-        processes: it may start some.
-    """
-    install_filter(build_filter(os.getpid(), alone=alone, processes=processes))
-
-
 def build_filter(pid: int, *, alone: bool, processes: bool, machine: str = MACHINE) -> bytes:
-    """The filter as an array of `struct sock_filter`.
-
-    Args:
-        pid: of the process; the only one that it may signal when it is alone.
-    """
+    """The filter as an array of `struct sock_filter`, for a process that may start `processes`, and that is
+    `alone` where it has no namespaces of its own: it may signal none but itself (`pid`) then."""
     if machine not in _ARCHITECTURE:
         raise OSError(f"no list of system calls for a {machine}")
     column = 0 if machine == _X86 else 1

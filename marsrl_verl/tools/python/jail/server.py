@@ -17,12 +17,13 @@ import sys
 from dataclasses import replace
 
 from . import keeper, kernel, wall
-from .rules import COMMAND, NAMESPACES, Rules, Site, receive, send
+from .rules import COMMAND, NAMESPACES, Rules, Site, content, receive, send
 from .supervisor import Supervisor
 
 BEGIN, END = b"+", b"x"
 """What a message asks for."""
-_MESSAGE = struct.Struct("<cI")
+MESSAGE = struct.Struct("<cI")
+"""A message of the client's: what it asks for, and a slot."""
 _USERS, _USERS_FEW = 1_879_048_192, 64_000
 """The first of the users that programs run as, where there are so many, and where there are not."""
 SLOTS = 256
@@ -72,19 +73,13 @@ def _ready(rules: Rules) -> tuple[Rules, Site]:
         rules = replace(rules, processes=0)
     if rules.kind != COMMAND:
         keeper.load(rules)
-        _check_threads(site.proc)
+        status = content(site.proc, "self/status").splitlines()
+        threads = next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
+        if threads > 1:
+            what = f"importing the modules of `preload` started {threads - 1} threads, which no fork has"
+            raise OSError(what)
         site.address_space = keeper.address_space_of(site.proc)
     return rules, site
-
-
-def _check_threads(proc: int) -> None:
-    folder = os.open("self/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
-    try:
-        threads = len(os.listdir(folder))
-    finally:
-        os.close(folder)
-    if threads > 1:
-        raise OSError(f"importing the modules of `preload` started {threads - 1} threads, which no fork has")
 
 
 def _first_user() -> int | None:
@@ -121,10 +116,10 @@ def _serve(control: socket.socket, rules: Rules, site: Site) -> None:
             _forget_ended(supervisors)
         if control not in readable:
             continue
-        message, descriptors, _, _ = socket.recv_fds(control, _MESSAGE.size, 1)
-        if len(message) < _MESSAGE.size:
+        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE.size, 1)
+        if len(message) < MESSAGE.size:
             break
-        what, slot = _MESSAGE.unpack(message)
+        what, slot = MESSAGE.unpack(message)
         if what == END:
             _kill(supervisors.get(slot))
             continue
@@ -165,8 +160,3 @@ def _kill(process: int | None) -> None:
     """End a supervisor, and with it, by the kernel, its sandbox. Not yet reaped, it has its number still."""
     if process is not None:
         os.kill(process, signal.SIGKILL)
-
-
-def message(what: bytes, slot: int) -> bytes:
-    """A message of the client's."""
-    return _MESSAGE.pack(what, slot)

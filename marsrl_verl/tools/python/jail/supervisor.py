@@ -20,18 +20,10 @@ from typing import Any
 
 from . import kernel, wall
 from .keeper import keep
-from .kernel import (
-    CLONE_NEWIPC,
-    CLONE_NEWNET,
-    CLONE_NEWNS,
-    CLONE_NEWPID,
-    CLONE_NEWUSER,
-    CLONE_NEWUTS,
-)
-from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, receive, send
+from .kernel import CLONE_NEWPID, CLONE_NEWUSER, SPACES
+from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, framed, receive, send
 from .usage import Usage, lower_priority
 
-_SPACES = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
 _LOOK_S = 0.02
 """How often it is looked at what a sandbox takes; less often where a look takes long, so that looking takes a
 fifth of a processor at most."""
@@ -44,12 +36,8 @@ _LONGEST_END_S = 0.2
 
 
 class Supervisor:
-    """Looks after one sandbox at a time; its process does nothing else.
-
-    Args:
-        place: the way to the client.
-        slot: number of the supervisor among those that there are at a time.
-    """
+    """Looks after one sandbox at a time; its process does nothing else. `place` is the way to the client, and
+    `slot` its number among the supervisors that there are at a time."""
 
     def __init__(self, place: socket.socket, rules: Rules, site: Site, slot: int) -> None:
         self._place, self._rules, self._site, self._slot = place, rules, site, slot
@@ -80,7 +68,9 @@ class Supervisor:
         first = os.read(status, 1)
         if first != b"r":
             self._end()
-            send(self._place, {"failed": self._drained(output) or "the sandbox ended as it began"})
+            self._drain(output)
+            said = self._head.decode(errors="replace").strip().replace("\n", "; ")
+            send(self._place, {"failed": said or "the sandbox ended as it began"})
             return False
         sockets = 0 if self._rules.alone else self._site.socket_bytes
         usage = Usage(self._site.proc, self._keeper, sockets)
@@ -89,7 +79,7 @@ class Supervisor:
         if request is None:
             self._end()
             return False
-        answer = self._supervise(json.dumps(request).encode(), code, output, status, usage)
+        answer = self._supervise(framed(request), code, output, status, usage)
         if answer is None:
             return False
         send(self._place, answer)
@@ -114,7 +104,7 @@ class Supervisor:
         first_user, spaces = self._site.first_user, 0
         run_as = None if first_user is None else first_user + self._slot
         if rules.kind == NAMESPACES:
-            spaces = _SPACES if self._site.as_root else _SPACES | CLONE_NEWUSER
+            spaces = SPACES | CLONE_NEWPID | (0 if self._site.as_root else CLONE_NEWUSER)
         self._keeper = kernel.fork(spaces)
         if self._keeper == 0:
             try:
@@ -141,7 +131,7 @@ class Supervisor:
         began = time.monotonic()
         deadline, why = began + self._rules.timeout_s, ""
         next_look = began + _LOOK_S
-        waiting = memoryview(struct.pack("<I", len(request)) + request)
+        waiting = memoryview(request)
         poll = select.poll()
         for descriptor in (output, status, self._place.fileno()):
             poll.register(descriptor, select.POLLIN)
@@ -178,7 +168,7 @@ class Supervisor:
         if why == "cancelled":
             return None
         self._drain(output)
-        answer = {"why": why, "seconds": seconds, "left_out": self._omitted_bytes, **self._output()}
+        answer = {"why": why, "seconds": seconds, **self._output()}
         if why == "ended":
             answer["status"] = struct.unpack("<i", ended)[0] if len(ended) == 4 else None
         return answer
@@ -226,19 +216,13 @@ class Supervisor:
         except BlockingIOError:
             return
 
-    def _drained(self, output: int) -> str:
-        self._drain(output)
-        return bytes(self._head).decode(errors="replace").strip().replace("\n", "; ")
-
-    @property
-    def _omitted_bytes(self) -> int:
-        return self._total - len(self._head) - len(self._tail)
-
-    def _output(self) -> dict[str, str]:
-        if not self._omitted_bytes:
-            return {"head": bytes(self._head + self._tail).decode(errors="replace"), "tail": ""}
-        head, tail = bytes(self._head), bytes(self._tail)
-        return {"head": head.decode(errors="replace"), "tail": tail.decode(errors="replace")}
+    def _output(self) -> dict[str, Any]:
+        """The part of the output that is kept; without a gap in one piece, which a character may go on
+        across."""
+        left_out = self._total - len(self._head) - len(self._tail)
+        head, tail = (self._head, self._tail) if left_out else (self._head + self._tail, bytearray())
+        texts = {"head": head.decode(errors="replace"), "tail": tail.decode(errors="replace")}
+        return {"left_out": left_out, **texts}
 
 
 def _written(descriptor: int, waiting: memoryview) -> memoryview:

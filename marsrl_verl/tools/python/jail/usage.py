@@ -25,11 +25,10 @@ class Process:
 
 
 class Usage:
-    """Of the sandbox below a keeper.
+    """The sandbox below a keeper, its first process, which inherits whoever has lost its parent.
 
     Args:
         proc: descriptor of the machine's `/proc`.
-        keeper: its first process, which inherits whoever has lost its parent.
         socket_bytes: most memory of a socket; 0: the sandbox has no network namespace, in which they could be
             counted.
     """
@@ -66,20 +65,19 @@ class Usage:
 
     def _share(self, process: Process, held: int) -> int:
         """KiB of a process, each page divided by the number of processes that have it."""
-        for thread in process.threads:
-            found = _kib(self._proc, f"{thread}/smaps_rollup", _SHARED_OUT)
-            if found is not None:
-                return found
-        return max(0, held - self._own)  # the kernel does not tell: it counts as a fork of the interpreter
+        found = self._first_of(process.threads, "smaps_rollup", _SHARED_OUT)
+        # Where the kernel does not tell, it counts as a fork of the interpreter.
+        return max(0, held - self._own) if found is None else found
 
     def _held(self, threads: Iterable[int]) -> int | None:
-        """KiB of memory of a process that lie in no file; None: it has ended. The first thread may have ended
-        before the others, and knows nothing then."""
-        for thread in threads:
-            found = _kib(self._proc, f"{thread}/status", _HELD)
-            if found is not None:
-                return found
-        return None
+        """KiB of memory of a process that lie in no file; None: it has ended."""
+        return self._first_of(threads, "status", _HELD)
+
+    def _first_of(self, threads: Iterable[int], name: str, fields: tuple[str, ...]) -> int | None:
+        """The answer of the first thread that knows: one may have ended before the others, and knows nothing
+        then."""
+        found = (_kib(self._proc, f"{thread}/{name}", fields) for thread in threads)
+        return next((kib for kib in found if kib is not None), None)
 
     def _sockets(self) -> float:
         """KiB that the sandbox's sockets may hold, those included that are on their way through another."""
@@ -142,11 +140,7 @@ def _kib(proc: int, name: str, fields: tuple[str, ...]) -> int | None:
 
 def lower_priority(proc: int, processes: Iterable[Process]) -> None:
     """Leave processes, and what they start, the time that nobody else wants. What does not go is let be: they
-    have ended, or root here lacks CAP_SYS_NICE; what they take is bounded all the same.
-
-    Args:
-        proc: descriptor of `/proc`.
-    """
+    have ended, or root here lacks CAP_SYS_NICE; what they take is bounded all the same."""
     for process in processes:
         for thread in process.threads:
             with suppress(ProcessLookupError, PermissionError):

@@ -6,20 +6,7 @@ import os
 import re
 
 from . import kernel
-from .kernel import (
-    CLONE_NEWIPC,
-    CLONE_NEWNET,
-    CLONE_NEWNS,
-    CLONE_NEWUSER,
-    CLONE_NEWUTS,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_RDONLY,
-    MS_REC,
-    MS_REMOUNT,
-)
+from .kernel import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT
 
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/libx32", "/bin", "/sbin")
 FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/localtime", "/etc/alternatives")
@@ -36,11 +23,8 @@ _KEPT = {os.ST_NOSUID: kernel.MS_NOSUID, os.ST_NODEV: kernel.MS_NODEV, os.ST_NOE
 def shown(prefixes: list[str]) -> list[str]:
     """The folders and files that programs may read, those that exist; of a link to a folder both.
 
-    Args:
-        prefixes: where the interpreter and its packages are installed.
-
     Raises:
-        OSError: an installation that holds the whole machine, or somebody's home.
+        OSError: a prefix of the interpreter or its packages holds the whole machine, or somebody's home.
     """
     homes = {"/", "/home", "/root", os.path.realpath(os.path.expanduser("~"))}
     for prefix in prefixes:
@@ -58,20 +42,14 @@ def shown(prefixes: list[str]) -> list[str]:
 def build(readable: list[str]) -> tuple[int, bool]:
     """Move this process behind the wall, into a mount, network, IPC and UTS namespace of its own.
 
-    Without root's capabilities in a user namespace too, in which this process has them.
-
-    Args:
-        readable: see `shown`.
-
-    Returns:
-        A descriptor of the machine's `/proc`, for this process and for supervisors alone; and whether this is
-        root without a user namespace.
+    Without root's capabilities in a user namespace too, in which this process has them. Returns a descriptor
+    of the machine's `/proc`, for this process and for supervisors alone; and whether this is root without a
+    user namespace.
     """
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     as_root = os.geteuid() == 0 and kernel.has_capabilities()
-    spaces = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     user, group = os.geteuid(), os.getegid()
-    kernel.unshare(spaces if as_root else spaces | CLONE_NEWUSER)
+    kernel.unshare(kernel.SPACES if as_root else kernel.SPACES | kernel.CLONE_NEWUSER)
     if not as_root:
         write_maps(proc, user, group)
     kernel.mount("none", "/", "", MS_REC | MS_PRIVATE)
@@ -105,22 +83,13 @@ def mount_scratch(disk_mb: int, readable: list[str]) -> None:
 
 
 def write_maps(proc: int, user: int, group: int) -> None:
-    """Give this process, in its new user namespace, the one user that it has there.
-
-    Args:
-        proc: descriptor of `/proc`.
-        user, group: its ids in the namespace outside.
-    """
-    for name, text in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{INNER_ID} {user} 1"),
-        ("gid_map", f"{INNER_ID} {group} 1"),
-    ):
+    """Gives this process, whose ids outside are `user` and `group`, the one user that it has in its new user
+    namespace."""
+    maps = {"setgroups": "deny", "uid_map": f"{INNER_ID} {user} 1", "gid_map": f"{INNER_ID} {group} 1"}
+    for name, text in maps.items():
         place = os.open(f"self/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
-        try:
-            os.write(place, text.encode())
-        finally:
-            os.close(place)
+        with open(place, "wb", buffering=0) as file:
+            file.write(text.encode())
 
 
 class _Entry:

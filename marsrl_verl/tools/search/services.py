@@ -1,26 +1,106 @@
-"""The back end `web`: web search services that answer JSON and want a key."""
+"""The back ends `http` and `web`, which ask a service over HTTP: a retriever of one's own, as Search-R1 does,
+
+    POST {"queries": ["…"], "topk": 5, "return_scores": true}
+    → {"result": [[{"document": {"id": …, "title": …, "contents": …}, "score": 12.3}, …]]}
+
+or a web search service that answers JSON and wants a key.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import html
+import itertools
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from marsrl_verl.endpoints.client import JsonClient, RequestError
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.search.backend import Backend, Hit, SearchResult
-from marsrl_verl.tools.search.config import Provider
-from marsrl_verl.tools.search.http import PROBE, as_search_error
+from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Hit, QueryRefusedError, SearchResult
+from marsrl_verl.tools.search.config import Provider, RetrieverConfig, WebConfig
+from marsrl_verl.tools.search.corpus import document_of
 
-if TYPE_CHECKING:
-    from marsrl_verl.tools.search.config import WebConfig
-
+_PROBE = "test"
+"""What a service is asked before the run begins."""
 _BING_SEARCH = "https://www.bing.com/search"
 _TAG = re.compile(r"</?(?:b|strong|em|i|span)\b[^<>]*>", re.IGNORECASE)
 """How services mark the query's words."""
+
+
+class _ServiceBackend(Backend):
+    """A back end behind HTTP."""
+
+    _client: JsonClient
+
+    async def search(self, query: str, k: int) -> SearchResult:
+        try:
+            return await self._answer(query, k)
+        except RequestError as error:
+            if error.about_request:
+                raise QueryRefusedError("The search engine does not accept this query.") from error
+            raise BackendFailedError(str(error), error.wait_s) from error
+
+    @abstractmethod
+    async def _answer(self, query: str, k: int) -> SearchResult:
+        """The service's answer; RequestError where there is none."""
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class RetrieverBackend(_ServiceBackend):
+    """One request per query, with the key as bearer token, to the URLs in turn; one that is repeated goes to
+    the next."""
+
+    def __init__(self, settings: RetrieverConfig, key: str | None) -> None:
+        self._settings = settings
+        self._client = JsonClient(key=key)
+        self._numbers = itertools.count()
+        # Replicas have the same documents: which one answers is no difference.
+        self.identity = f"http {' '.join(sorted(settings.urls))}"
+
+    async def start(self) -> None:
+        if not self._settings.urls:
+            raise ToolUnavailableError("http.urls is empty; name the retriever's URL")
+        self._client.open()
+        if not self._settings.check:
+            return
+        probes = [self._ask(url, _PROBE, 1) for url in self._settings.urls]
+        for answer in await asyncio.gather(*probes, return_exceptions=True):
+            if isinstance(answer, RequestError):
+                raise ToolUnavailableError(f"http: {answer}") from answer
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def _answer(self, query: str, k: int) -> SearchResult:
+        urls = self._settings.urls
+        return await self._ask(urls[next(self._numbers) % len(urls)], query, k)
+
+    async def _ask(self, url: str, query: str, k: int) -> SearchResult:
+        body = {"queries": [query], "topk": k, "return_scores": True}
+        return SearchResult(read_result(await self._client.ask("POST", url, body=body), url)[:k])
+
+
+def read_result(body: Any, url: str) -> tuple[Hit, ...]:
+    """The hits in a retriever's answer to one query, with scores or without; RequestError if it is none."""
+    try:
+        (rows,) = body["result"]
+        return tuple(_hit(row) for row in rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"{url} answered no result of one query: {str(body)[:200]}") from error
+
+
+def _hit(row: Any) -> Hit:
+    scored = isinstance(row, dict) and "document" in row
+    document = document_of(row["document"] if scored else row)
+    if document is None:
+        raise ValueError("no document")
+    score = row.get("score") if scored else None
+    return Hit(document.title, document.text, document.source, None if score is None else float(score))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +172,11 @@ APIS: Mapping[Provider, Api] = {
 }
 
 
-class WebBackend(Backend):
-    """Asks a service; its first hits, each with what it shows of the page.
+class WebBackend(_ServiceBackend):
+    """Asks a service, with its key; its first hits, each with what it shows of the page."""
 
-    Args:
-        settings: `web` of the search tool's settings.
-        key: the service's.
-        node: where the settings are, for messages.
-    """
-
-    def __init__(self, settings: WebConfig, key: str | None, node: str) -> None:
+    def __init__(self, settings: WebConfig, key: str | None) -> None:
         self._settings = settings
-        self._node = node
         self._api = APIS[settings.provider]
         self._url = settings.url or self._api.url
         self._key = key
@@ -112,51 +185,35 @@ class WebBackend(Backend):
         self.identity = " ".join(["web", settings.provider, self._url or "", *place])
 
     async def start(self) -> None:
-        """See `Backend`."""
         if not self._key:
             raise ToolUnavailableError(
-                f"{self._node}: {self._settings.provider} wants a key; name the environment variable that "
-                f"holds it in {self._node}.api_key_env"
+                f"web: {self._settings.provider} wants a key; name the environment variable that holds it in "
+                "web.api_key_env"
             )
         if self._url is None:
             raise ToolUnavailableError(
-                f"{self._node}.url is not set, and {self._settings.provider} has no public API any more; "
+                f"web.url is not set, and {self._settings.provider} has no public API any more; "
                 "name the address of one that answers as it did"
             )
         if self._settings.provider is Provider.BRIGHTDATA and not self._settings.zone:
-            raise ToolUnavailableError(f"{self._node}.zone is not set; name the zone at Bright Data")
+            raise ToolUnavailableError("web.zone is not set; name the zone at Bright Data")
         self._client.open()
         if self._settings.check:
             try:
-                await self._ask(PROBE, 1)
+                await self._answer(_PROBE, 1)
             except RequestError as error:
-                raise ToolUnavailableError(f"{self._node}: {error}") from error
+                raise ToolUnavailableError(f"web: {error}") from error
 
-    async def search(self, query: str, k: int) -> SearchResult:
-        """See `Backend`."""
-        try:
-            return await self._ask(query, k)
-        except RequestError as error:
-            raise as_search_error(error) from error
-
-    async def _ask(self, query: str, k: int) -> SearchResult:
+    async def _answer(self, query: str, k: int) -> SearchResult:
         api, url = self._api, str(self._url)
         given = {"query" if api.method == "GET" else "body": api.parameters(self._settings, query, k)}
         body = await self._client.ask(api.method, url, **given)
         return SearchResult(read_hits(api, body, url)[:k])
 
-    async def close(self) -> None:
-        """See `Backend`."""
-        await self._client.close()
-
 
 def read_hits(api: Api, body: Any, url: str) -> tuple[Hit, ...]:
     """The hits in a service's answer. A page that nothing was found on has no list of them; a hit without
-    text says nothing and is left out.
-
-    Raises:
-        RequestError: it is no JSON object, or its list is none.
-    """
+    text says nothing and is left out. RequestError where it is no JSON object, or its list is none."""
     if not isinstance(body, dict):
         raise RequestError(f"{url} answered no JSON object: {str(body)[:200]}")
     rows: Any = body
