@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import TokenIds, token_ids
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import Completion, Decoding
-from marsrl_verl.rollout.runner import RolloutRunner
 
 END = 3
 """The id that ends a turn; its text is `</s>`."""
@@ -128,16 +126,8 @@ class ScriptedClient:
     ) -> list[Completion]:
         tokenizer = self.tokenizer
         prompt = tokenizer.decode(prompt_ids.tolist())
-        self.requests.append(
-            {
-                "policy": policy,
-                "prompt": prompt,
-                "decoding": decoding,
-                "session": session,
-                "name": name,
-                "n": n,
-            }
-        )
+        asked = {"policy": policy, "prompt": prompt, "decoding": decoding}
+        self.requests.append({**asked, "session": session, "name": name, "n": n})
         await asyncio.sleep(0)
         ids = tokenizer.encode(self.policy(prompt))
         finish, stop = FinishReason.STOP, None
@@ -157,39 +147,13 @@ class ScriptedClient:
         return [found] * n
 
 
-def request(group_id: str = "p1/solver.0", n: int = 2, **more: Any) -> RolloutRequest:
-    messages = ({"role": "user", "content": "1+1"},)
-    return RolloutRequest(group_id, Problem("p1", "1+1", "2"), "solver", "solver", messages, n, **more)
-
-
-async def no_score(request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
-    return [RewardResult(float(len(one.text))) for one in trajectories]
-
-
-def runner(client: Any, **more: Any) -> RolloutRunner:
-    tokenizer = getattr(client, "tokenizer", None) or CharacterTokenizer()
-    chat = more.pop("chat", None) or ChatTokenizer(tokenizer, more.pop("template", {}))
-    return RolloutRunner(client, chat, no_score, template_builder=lambda: CharacterBuilder(tokenizer), **more)
-
-
-def run_once(
-    client: Any, item: RolloutRequest, sampling: Sampling | Mapping[str, Sampling], **more: Any
-) -> RolloutOutput:
-    by_role = {item.role: sampling} if isinstance(sampling, Sampling) else sampling
-    return asyncio.run(runner(client, **more).run(item, by_role))
-
-
-def run_rounds(
-    client: ScriptedClient, item: RolloutRequest, sampling: Mapping[str, Sampling], **more: Any
-) -> tuple[list[Trajectory], int]:
-    """The trajectories by number when all have ended, and how many rounds it took."""
-    made, rounds = runner(client, **more), 0
-    found: dict[str, Trajectory] = {}
-    state = None
-    while rounds == 0 or any(one.paused for one in found.values()):
-        output = asyncio.run(made.run(item, sampling))
-        found |= {one.trajectory_id: one for one in output.trajectories}
-        state, rounds = output.state, rounds + 1
-        item = item.resumed(RolloutOutput(item.group_id, list(found.values()), state))
-        assert rounds < 500, "no progress"
-    return sorted(found.values(), key=lambda one: one.number), rounds
+def asked_messages(
+    name: str, asked: Mapping[str, RolloutRequest], n: int
+) -> list[tuple[RolloutRequest, str, int]]:
+    """(request, role, k) of each message that an engine's request of this name asks for: one of each of `n`
+    trajectories, or the next one of a trajectory that goes on."""
+    if name in asked:
+        return [(asked[name], asked[name].role, k) for k in range(n)]
+    group, _, rest = name.rpartition("#")
+    k, _, role = rest.partition("~")[0].partition("/")
+    return [(asked[group], role or asked[group].role, int(k))]

@@ -9,6 +9,7 @@ import pytest
 from agent_scripts import LIMITS, AgentClient, BraceParser, ChatClient, FakeTools, Tokenizer, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_client import request, runner
 
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.trajectory import FinishReason
@@ -16,7 +17,6 @@ from marsrl_verl.rollout.agent_loop import Agent, AgentLimits, AtLimit, Step
 from marsrl_verl.rollout.runner import RequestContext
 from marsrl_verl.rollout.tool_protocol.chat import ChatProtocol
 from marsrl_verl.rollout.tool_protocol.tags import TagProtocol
-from marsrl_verl.testing.client import request, runner
 from marsrl_verl.tools.base import ToolOutcome, ToolResult
 from marsrl_verl.tools.toolbox import EMPTY
 

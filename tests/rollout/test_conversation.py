@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted_client import request, runner
 
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Sampling
@@ -16,7 +17,7 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.generation import Completion, TopLogProbs
 from marsrl_verl.rollout.runner import RequestContext
-from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient, request, runner
+from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient
 
 LIMITS = Sampling(max_new_tokens=400, max_prompt_tokens=200)
 PROMPT = "<user>1+1<assistant>"

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_client import request, run_rounds, runner
 from scripted_programs import Dialogue, Forking, ToolLoop
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import TURN, Sequence, equal_sequences
 from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient, request, run_rounds, runner
+from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient
 
 LIMITS = Sampling(max_new_tokens=400, max_prompt_tokens=200)
 PROMPT = "<user>1+1<assistant>"

@@ -7,13 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from scripted_client import request, runner
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.runner import load_program
-from marsrl_verl.testing.client import ScriptedClient, request, runner
+from marsrl_verl.testing.client import ScriptedClient
 
 LIMITS = {"solver": Sampling(10, 10)}
 
