@@ -23,20 +23,16 @@ class Tools(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """What can be called; empty in a run without tools."""
-        ...
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
         """The OpenAI schemas, for chat templates."""
-        ...
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Do one call. Whatever goes wrong is its result."""
-        ...
 
     def fork(self, parent: str, child: str, calls: int) -> None:
         """Trajectory `child` goes on from where `parent` had made so many calls."""
-        ...
 
 
 class RolloutContext(Protocol):
@@ -48,15 +44,12 @@ class RolloutContext(Protocol):
     def vocab_size(self) -> int:
         """Tokens that can be sampled: with it, entropies of the likeliest tokens are bounded
         (`rollout.entropy`)."""
-        ...
 
     def policy(self, role: str) -> Policy:
         """The policy of a role."""
-        ...
 
     def sampling(self, role: str) -> Sampling:
         """How the role's tokens are drawn in this request."""
-        ...
 
     def conversation(
         self,
@@ -78,7 +71,6 @@ class RolloutContext(Protocol):
             prefix: what it has written already, its prompt included; the messages are not rendered again.
             state: of a conversation that was paused (`Conversation.state`), with its sequence as `prefix`.
         """
-        ...
 
     def turn_parser(self, name: str) -> TurnParser:
         """What reads the tool calls of a model whose format has this name.
@@ -86,7 +78,6 @@ class RolloutContext(Protocol):
         Raises:
             ValueError: nothing here does.
         """
-        ...
 
     async def chat(
         self, k: int, role: str, messages: Sequence[Message], stop: Sequence[str] = ()
@@ -99,12 +90,10 @@ class RolloutContext(Protocol):
             messages: the whole chat.
             stop: strings behind which nothing is used; the answer may go on behind them.
         """
-        ...
 
     @property
     def tools(self) -> Tools:
         """The tools of this worker. A program whose class says `calls_tools` may have some."""
-        ...
 
     async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:
         """The rewards of ended trajectories of this request.
@@ -113,11 +102,9 @@ class RolloutContext(Protocol):
             trajectories: what is scored.
             role: whose reward scores them; None: the request's.
         """
-        ...
 
     def rng(self, *names: str | int) -> np.random.Generator:
         """A generator derived from (seed, group id, names), without state."""
-        ...
 
 
 class Rollout(Protocol):
@@ -138,4 +125,3 @@ class Rollout(Protocol):
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
         """Begin the request, or go on with `request.resume`, until all trajectories ended or the round's
         tokens are used."""
-        ...

@@ -22,12 +22,10 @@ class RolloutEngine(Protocol):
             requests: any.
             sampling: settings by role, where a request has none of its own.
         """
-        ...
 
     def outputs(self) -> list[RolloutOutput]:
         """Wait until at least one request is answered; returns what was answered since the last call, in any
         order, with what ended scored. Empty where nothing was left to answer."""
-        ...
 
 
 class LocalEngine:

@@ -90,4 +90,3 @@ class GenerationClient(Protocol):
         Raises:
             EngineUnavailableError: the engine is gone. Whatever else it raises concerns this request alone.
         """
-        ...

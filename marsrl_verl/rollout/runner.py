@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from marsrl_verl.rollout.context import Rollout
 from marsrl_verl.rollout.conversation import Conversation, Failure
 from marsrl_verl.rollout.frozen.source import AnswerSource, answered
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError, GenerationClient
-from marsrl_verl.rollout.sampler import RoundTokens, Sampler
+from marsrl_verl.rollout.sampler import Sampler
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.rollout.tool_protocol.chat import TurnParser
 from marsrl_verl.settings.blame import blamed
@@ -64,12 +64,7 @@ def find_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUIL
 def load_program(
     name: str, programs: Mapping[str, Callable[[], Rollout]] = BUILT_IN, settings: Any = None
 ) -> Rollout:
-    """The program of that name, built.
-
-    Args:
-        name: as requests name it.
-        programs: the built-in ones.
-        settings: the `marsrl` node; a class with `from_settings` is given it, as a method's is.
+    """The program of that name, built; a class with `from_settings` is given the `marsrl` node.
 
     Raises:
         ValueError: there is none.
@@ -207,7 +202,7 @@ class RequestContext:
     ) -> None:
         self.request = request
         self._runner, self._sampling = runner, sampling
-        self._tokens: dict[int, RoundTokens] = defaultdict(RoundTokens)
+        self._sampled: Counter[int] = Counter()
         self._conversations: Counter[tuple[int, str]] = Counter()
         self._asked, self._closed, self._quiet = 0, False, asyncio.Event()
         self.score_error: Exception | None = None
@@ -215,7 +210,6 @@ class RequestContext:
 
     @property
     def vocab_size(self) -> int:
-        """See `RolloutContext`."""
         return self._runner.chat.vocab_size
 
     async def close(self) -> None:
@@ -240,17 +234,14 @@ class RequestContext:
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
-        """See `GenerationClient`."""
         with self._asking():
             client = self._runner.client
             return await client.generate(policy, prompt_ids, decoding, session=session, name=name, n=n)
 
     def policy(self, role: str) -> Policy:
-        """See `RolloutContext`."""
         return self._runner.policies.of(role)
 
     def sampling(self, role: str) -> Sampling:
-        """See `RolloutContext`."""
         return self.request.sampling_of(role, self._sampling)
 
     def conversation(
@@ -285,15 +276,13 @@ class RequestContext:
         try:
             prompt_ids = self._runner.chat.prompt_ids(messages, tools)
         except Exception as error:  # a chat that the template refuses is data, like a refused request
-            prompt_ids = []
-            failure = Failure.of_template(error)
+            prompt_ids, failure = [], Failure.of_template(error)
         if len(prompt_ids) > limit:
             note = f"prompt has {len(prompt_ids)} tokens, {role} takes {limit}"
             failure = Failure(FinishReason.PROMPT_TOO_LONG, note)
         return TokenSequence(role, prompt_ids, [], [], policy=policy), failure  # type: ignore[arg-type]
 
     def turn_parser(self, name: str) -> TurnParser:
-        """See `RolloutContext`."""
         return self._runner.parser(name)
 
     def _sampler(self, role: str, k: int) -> Sampler:
@@ -318,18 +307,16 @@ class RequestContext:
             session=session,
             group_id=request.group_id,
             name_suffix=suffix,
-            tokens=self._tokens.__getitem__,
+            sampled=self._sampled,
         )
 
     @property
     def tools(self) -> _RequestTools:
-        """See `RolloutContext`."""
         return _RequestTools(self._runner.tools, self._asking, self.request.problem)
 
     async def chat(
         self, k: int, role: str, messages: Sequence[Message], stop: Sequence[str] = ()
     ) -> Trajectory:
-        """See `RolloutContext`."""
         name = self.policy(role).name
         if name not in self._runner.sources:
             raise ValueError(f"role {role!r} has the policy {name!r}, which answers no chats here")
@@ -338,7 +325,6 @@ class RequestContext:
         return answered(f"{self.request.group_id}#{k}", answer, self._runner.chat)
 
     async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:
-        """See `RolloutContext`."""
         if not trajectories:
             return []
         request = self.request if role is None else replace(self.request, role=role)
@@ -350,7 +336,6 @@ class RequestContext:
                 raise
 
     def rng(self, *names: str | int) -> np.random.Generator:
-        """See `RolloutContext`."""
         return derive_generator(self._runner.seed, "rollout", self.request.group_id, *names)
 
 

@@ -49,23 +49,18 @@ class Speaker(Protocol):
             stop: strings that end it.
             structured: see `Decoding`.
         """
-        ...
 
     def hear(self, messages: Sequence[Message]) -> None:
         """Takes messages of others before its next one."""
-        ...
 
     def fits(self, tokens: int) -> bool:
         """Whether the list has room for a message of so many tokens, or one has begun already."""
-        ...
 
     def sequence(self) -> TokenSequence | None:
         """What is trained of it; None where only text is known."""
-        ...
 
     def state(self) -> Plain:
         """What a later round needs beside the sequence to go on."""
-        ...
 
 
 class TrainedSpeaker:
@@ -91,19 +86,15 @@ class TrainedSpeaker:
                 return Spoken(found.finish, text, chat.turn_ids(), chat.detail, chat.failed_by)
 
     def hear(self, messages: Sequence[Message]) -> None:
-        """See `Speaker`."""
         self._chat.append(messages)
 
     def fits(self, tokens: int) -> bool:
-        """See `Speaker`."""
         return self._chat.turn_ids().size > 0 or self._chat.tokens_left >= tokens
 
     def sequence(self) -> TokenSequence:
-        """See `Speaker`."""
         return self._chat.sequence()
 
     def state(self) -> Plain:
-        """See `Speaker`."""
         return self._chat.state()
 
 
@@ -143,17 +134,13 @@ class FrozenSpeaker:
         return Spoken(finish, text, None, one.detail, one.failed_by)
 
     def hear(self, messages: Sequence[Message]) -> None:
-        """See `Speaker`."""
         self._messages += [dict(message) for message in messages]
 
     def fits(self, tokens: int) -> bool:
-        """See `Speaker`."""
         return True
 
     def sequence(self) -> None:
-        """See `Speaker`."""
         return None
 
     def state(self) -> Plain:
-        """See `Speaker`."""
         return {"messages": [dict(message) for message in self._messages]}

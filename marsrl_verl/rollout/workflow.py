@@ -30,7 +30,7 @@ import numpy as np
 
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
-from marsrl_verl.core.sequence import LABEL, Plain
+from marsrl_verl.core.sequence import LABEL, Plain, plain_fields
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.loading import load_class
@@ -145,13 +145,7 @@ class Episode:
         if key not in self._grades:
             one = Trajectory(self.trajectory_id, [], FinishReason.STOP, text=text, final_text=text)
             (result,) = await self.context.score([one], role)
-            self._grades[key] = {
-                "value": result.value,
-                "info": dict(result.info),
-                "error": result.error,
-                "graded": result.graded,
-                "raised": result.raised,
-            }
+            self._grades[key] = {**plain_fields(result), "info": dict(result.info)}
         return Grade.of(RewardResult(**self._grades[key]))
 
     # --- what a program says -----------------------------------------------------------------------
@@ -399,7 +393,6 @@ class Workflow(ABC):
         are graded together."""
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
-        """See `Rollout`."""
         paused = [] if request.resume is None else [one for one in request.resume.trajectories if one.paused]
         if request.resume is None:
             episodes = [Episode(self, k, context, None) for k in range(request.n)]

@@ -29,5 +29,4 @@ class EndpointSource(ChatEndpoint):
     async def answer(
         self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
     ) -> ChatAnswer:
-        """See `AnswerSource`."""
         return await self.ask(f"{request.group_id}#{k}", messages, stop if self._send_stop else ())

@@ -28,7 +28,6 @@ class AnswerSource(Protocol):
         Args:
             stop: strings behind which nothing is used. The answer has the first one; it may go on.
         """
-        ...
 
 
 def answered(trajectory_id: str, answer: ChatAnswer, chat: ChatTokenizer) -> Trajectory:

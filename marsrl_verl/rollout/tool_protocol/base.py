@@ -80,11 +80,9 @@ class ToolProtocol(Protocol):
             stop: the string that ended it.
             tokenizer: of these ids.
         """
-        ...
 
     def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
         """Let the model read the results of a turn's calls, in their order."""
-        ...
 
 
 def inert_result(text: str, tags: Iterable[str], tokenizer: ChatTokenizer) -> str:

@@ -54,16 +54,13 @@ class TurnParser(Protocol):
     @property
     def stop(self) -> tuple[str, ...]:
         """Tokens after which a model that writes a call does not end its turn itself."""
-        ...
 
     @property
     def opening(self) -> tuple[str, ...]:
         """What each call begins with, spelt in one of several ways or in all of them."""
-        ...
 
     async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
         """The calls in what a model has sampled, in their order; none where it made none that can be read."""
-        ...
 
 
 class ChatProtocol:
