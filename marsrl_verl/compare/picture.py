@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marsrl_verl.compare.curves import mean_curve
-from marsrl_verl.compare.results import (
-    Finished,
-    headline_of,
-    metrics_of,
-    over_seeds,
-    start_over_seeds,
-)
+from marsrl_verl.compare.results import Finished, headline_of, metrics_of, over_seeds, start_over_seeds
 from marsrl_verl.compare.suite import Suite
 from marsrl_verl.evaluation.estimators import Estimate, metric_label
 from marsrl_verl.evaluation.suite import AFTER, BEFORE

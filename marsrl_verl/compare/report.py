@@ -12,13 +12,7 @@ from marsrl_verl.compare.results import Finished, metrics_of, over_seeds, start_
 from marsrl_verl.compare.runner import Failed, duration
 from marsrl_verl.compare.statistics import t_interval
 from marsrl_verl.compare.suite import Suite
-from marsrl_verl.compare.tables import (
-    counted_seeds,
-    grid_table,
-    outcomes_of,
-    percent,
-    verdict_table,
-)
+from marsrl_verl.compare.tables import counted_seeds, grid_table, outcomes_of, percent, verdict_table
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, MetricInfo, metric_label
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 

@@ -15,12 +15,7 @@ from statistics import fmean
 from marsrl_verl.compare.placement import Here, Placement
 from marsrl_verl.compare.plan import TRAIN, Run
 from marsrl_verl.compare.results import Finished, ResultError, read_finished
-from marsrl_verl.compare.run_records import (
-    recorded_result,
-    source_fingerprint,
-    take_equal_runs,
-    write_record,
-)
+from marsrl_verl.compare.run_records import recorded_result, source_fingerprint, take_equal_runs, write_record
 from marsrl_verl.compare.suite import TOOL_CALLS, Suite
 from marsrl_verl.evaluation.estimators import metric_label
 from marsrl_verl.evaluation.suite import AFTER, BEFORE

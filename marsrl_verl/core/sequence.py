@@ -147,11 +147,7 @@ class Sequence:
         )
 
     def extend(
-        self,
-        ids: ArrayLike,
-        log_probs: ArrayLike,
-        version: int,
-        mask: ArrayLike | None = None,
+        self, ids: ArrayLike, log_probs: ArrayLike, version: int, mask: ArrayLike | None = None
     ) -> Sequence:
         """With further tokens of one version, as a part of its own. Annotations of tokens that were there
         stay; the new ones have 0, in columns of floats NaN."""

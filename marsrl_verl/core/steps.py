@@ -64,10 +64,7 @@ class TokenTexts:
 
 
 def split_steps(
-    response_ids: Sequence[int],
-    texts: TokenTexts,
-    *,
-    separators: Sequence[str] = SEPARATORS,
+    response_ids: Sequence[int], texts: TokenTexts, *, separators: Sequence[str] = SEPARATORS
 ) -> Steps:
     """Cut a response after each separator; the first kind that cuts it somewhere is used.
 

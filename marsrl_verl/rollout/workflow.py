@@ -212,10 +212,7 @@ class Episode:
             agent.speaker = FrozenSpeaker(self.context, self.k, agent.role, messages)
 
     async def next_message(
-        self,
-        agent: Agent,
-        heard: str | Sequence[Message] | None,
-        message: MessageRequest,
+        self, agent: Agent, heard: str | Sequence[Message] | None, message: MessageRequest
     ) -> Said:
         number, agent.messages = agent.messages, agent.messages + 1
         record = self._said.setdefault(agent.role, [])
@@ -239,11 +236,7 @@ class Episode:
         return Said.of(record, self._events[record["event"]] if record["event"] >= 0 else {})
 
     async def _speak(
-        self,
-        agent: Agent,
-        number: int,
-        heard: str | Sequence[Message] | None,
-        message: MessageRequest,
+        self, agent: Agent, number: int, heard: str | Sequence[Message] | None, message: MessageRequest
     ) -> None:
         """One message, or what is left of one that an earlier round began."""
         if self._end is not None:  # another agent's message ended the round or the episode meanwhile

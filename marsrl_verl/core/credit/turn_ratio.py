@@ -45,11 +45,7 @@ def turn_loss(config: TurnLossConfig, key: str, labels: Sequence[str] = ()) -> L
     """
     columns = [] if config.ratio is TurnRatio.TOKEN else [TURN]
     columns += [LABEL] if labels else []
-    settings = {
-        "ratio": str(config.ratio),
-        "log_ratio_clip": config.log_ratio_clip,
-        "labels": list(labels),
-    }
+    settings = {"ratio": str(config.ratio), "log_ratio_clip": config.log_ratio_clip, "labels": list(labels)}
     widest = WIDEST_GEOMETRIC if config.ratio is TurnRatio.GEOMETRIC else None
     # An arithmetic ratio is a mean, in which a single large one counts with its whole size.
     acts_alone = config.log_ratio_clip is not None and config.ratio is not TurnRatio.ARITHMETIC

@@ -255,11 +255,7 @@ class Scheduler:
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what the coming steps hold, at any point of a step, as plain data
         (dictionaries, lists, strings, numbers, arrays), half-answered groups included."""
-        return {
-            "mode": self.mode.value,
-            "stages": self._stage_list(),
-            "state": self._state.to_plain(),
-        }
+        return {"mode": self.mode.value, "stages": self._stage_list(), "state": self._state.to_plain()}
 
     def load_state_dict(self, data: dict[str, Any]) -> None:
         """Replace the pools by saved ones. The budget may differ from the saved run's.
