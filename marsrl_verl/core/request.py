@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marsrl_verl.core.seeding import derive_seed
@@ -130,7 +130,8 @@ class RolloutRequest:
     def to_plain(self) -> dict[str, Plain]:
         """As plain data; the problem is named by its id, and `resume` is left out: trajectories are written
         once, where they belong."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "resume"}
+        plain = plain_fields(self)
+        del plain["resume"]
         plain["problem"] = self.problem.problem_id
         plain["messages"] = [dict(message) for message in self.messages]
         plain["inputs"] = dict(self.inputs)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equal_sequences import equal_sequences
 from scripted_client import request, runner
 
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.sequence import Sequence, equal_sequences, token_ids
+from marsrl_verl.core.sequence import Sequence, token_ids
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.generation import Completion, TopLogProbs

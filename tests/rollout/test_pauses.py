@@ -6,13 +6,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_client import request, run_rounds, runner
 from scripted_programs import Dialogue, Forking, ToolLoop
 
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.sequence import TURN, Sequence, equal_sequences
+from marsrl_verl.core.sequence import TURN, Sequence
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient
 

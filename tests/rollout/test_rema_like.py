@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_methods import Trained as Found
@@ -21,7 +22,7 @@ from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.schedule import Schedule, Trained
-from marsrl_verl.core.sequence import TURN, equal_sequences
+from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.training_metrics import training_metrics

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equal_sequences import equal_sequences
 from scripted_client import request, run_once, run_rounds
 
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.sequence import Sequence, equal_sequences, token_ids
+from marsrl_verl.core.sequence import Sequence, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError

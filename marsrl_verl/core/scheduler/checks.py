@@ -60,17 +60,11 @@ def check_requests(
     requests: Sequence[RolloutRequest],
     allowed: Collection[str],
 ) -> None:
-    """Check the requests that a method makes for a problem.
-
-    Args:
-        state: what is on its way.
-        stages: the method's, by name.
-        requests: at least one.
-        allowed: the stages that may follow.
+    """Check the requests, at least one, that a method makes for a problem.
 
     Raises:
-        ValueError: of a stage that may not follow, of several stages, with a group id that is in use, or of a
-            rollout program other than its stage's; the message has the group id.
+        ValueError: of a stage that may not follow (`allowed`), of several stages, with a group id that is in
+            use, or of a rollout program other than its stage's; the message has the group id.
     """
     stage, seen = requests[0].stage, set[str]()
     if stage not in allowed:
@@ -117,12 +111,7 @@ def check_output(state: SchedulerState, stages: Mapping[str, Stage], output: Rol
 
 
 def check_members(request: RolloutRequest, before: Mapping[int, Trajectory], output: RolloutOutput) -> None:
-    """Check that a round brings the trajectories that a request asked for.
-
-    Args:
-        request: what was asked.
-        before: the group's trajectories before the round, by number.
-        output: of the round.
+    """Check that a round brings the trajectories that a request asked for, given those before it by number.
 
     Raises:
         ValueError: a trajectory is unknown, came twice, had ended before, or does not go on where its last

@@ -8,9 +8,12 @@ from typing import Any
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.owned import Copies
 from marsrl_verl.core.request import Problem, RolloutRequest, problem_from_plain, problem_to_plain
-from marsrl_verl.core.sequence import Plain
+from marsrl_verl.core.sequence import Plain, plain_fields
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
+
+_NUMBERS = ("step", "open", "round_taken", "next_order", "stale")
+"""Fields of `SchedulerState` that a checkpoint holds as they are."""
 
 
 @dataclass(slots=True)
@@ -131,11 +134,7 @@ class SchedulerState:
         problems = {item.problem.problem_id: item.problem for item in requests.values()}
         problems.update({name: one.problem for name, one in self.problems.items()})
         return {
-            "step": self.step,
-            "open": self.open,
-            "round_taken": self.round_taken,
-            "next_order": self.next_order,
-            "stale": self.stale,
+            **{name: getattr(self, name) for name in _NUMBERS},
             "problems": [problem_to_plain(problem) for problem in problems.values()],
             "requests": [item.to_plain() for item in requests.values()],
             "groups": {group_id: group.to_plain() for group_id, group in groups.items()},
@@ -157,23 +156,18 @@ class SchedulerState:
         groups = {name: Group.from_plain(plain, requests[name]) for name, plain in data["groups"].items()}
         states = {
             plain["problem"]: ProblemState(
-                problem=problems[plain["problem"]],
-                order=plain["order"],
-                stage=plain["stage"],
-                requests={name: requests[name] for name in plain["requests"]},
-                done={name: groups[name] for name in plain["done"]},
-                dropped=plain["dropped"],
-                passed=[groups[name] for name in plain["passed"]],
-                begins=plain["begins"],
+                **{
+                    **plain,
+                    "problem": problems[plain["problem"]],
+                    "requests": {name: requests[name] for name in plain["requests"]},
+                    "done": {name: groups[name] for name in plain["done"]},
+                    "passed": [groups[name] for name in plain["passed"]],
+                }
             )
             for plain in data["states"]
         }
         return cls(
-            step=data["step"],
-            open=data["open"],
-            round_taken=data["round_taken"],
-            next_order=data["next_order"],
-            stale=data["stale"],
+            **{name: data[name] for name in _NUMBERS},
             problems=states,
             ready_step=dict(data["ready_step"]),
             pending={name: _pending_from_plain(plain) for name, plain in data["pending"].items()},
@@ -186,28 +180,19 @@ class SchedulerState:
 
 def _problem_state_to_plain(one: ProblemState) -> dict[str, Any]:
     return {
+        **plain_fields(one),
         "problem": one.problem.problem_id,
-        "order": one.order,
-        "stage": one.stage,
         "requests": list(one.requests),
         "done": list(one.done),
-        "dropped": one.dropped,
         "passed": [group.group_id for group in one.passed],
-        "begins": one.begins,
     }
 
 
 def _pending_to_plain(one: PendingGroup) -> dict[str, Any]:
-    return {
-        "members": [one.members[k].to_plain() for k in sorted(one.members)],
-        "state": one.state,
-        "in_flight": one.in_flight,
-        "trained": sorted(one.trained),
-    }
+    members = [one.members[k].to_plain() for k in sorted(one.members)]
+    return {**plain_fields(one), "members": members, "trained": sorted(one.trained)}
 
 
 def _pending_from_plain(data: dict[str, Any]) -> PendingGroup:
-    members = [Trajectory.from_plain(plain) for plain in data["members"]]
-    return PendingGroup(
-        {one.number: one for one in members}, data["state"], data["in_flight"], set(data["trained"])
-    )
+    members = {one.number: one for one in map(Trajectory.from_plain, data["members"])}
+    return PendingGroup(**{**data, "members": members, "trained": set(data["trained"])})
