@@ -29,11 +29,7 @@ class RolloutEngine(Protocol):
 
 
 class LocalEngine:
-    """Implements `RolloutEngine` in this process, for clients without servers: what waits is asked together.
-
-    Args:
-        runner: runs the requests' programs.
-    """
+    """Implements `RolloutEngine` in this process, for clients without servers: what waits is asked at once."""
 
     def __init__(self, runner: RolloutRunner) -> None:
         self.runner = runner

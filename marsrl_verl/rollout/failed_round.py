@@ -19,11 +19,7 @@ class ProgramFailedError(RuntimeError):
 
 class RequestWatch:
     """Looks at what the engine, each frozen policy and each rollout program brought in every round, each by
-    itself.
-
-    Args:
-        max_failed_frac: `marsrl.policies.<name>.endpoint.max_failed_frac` of a frozen policy.
-    """
+    itself. `max_failed_frac` tells a frozen policy's `marsrl.policies.<name>.endpoint.max_failed_frac`."""
 
     def __init__(self, max_failed_frac: Callable[[str], float] = lambda policy: 1.0) -> None:
         self._failed_in_a_row: dict[str, int] = {}
@@ -37,14 +33,9 @@ class RequestWatch:
         *,
         round_ended: bool = True,
     ) -> None:
-        """Look at one round, or at a part of one. A prompt that was never sent and messages that the chat
-        template refuses say nothing about who would have answered, and an engine's failure nothing about a
-        program.
-
-        Args:
-            trajectories: of the round.
-            programs: the rollout program of each of its groups, by group id.
-            policies: the name of each group's policy, by group id.
+        """Look at one round, or at a part of one; programs and policies are its groups', by group id. A prompt
+        that was never sent and messages that the chat template refuses say nothing about who would have
+        answered, and an engine's failure nothing about a program.
 
         Raises:
             EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of the engine or of a
@@ -57,9 +48,8 @@ class RequestWatch:
         for one in finished:
             if _was_sent(one):
                 name = policies.get(one.group_id, "?")
-                source = (
-                    f"the frozen policy {name} (marsrl.policies.{name})" if one.external else "the engine"
-                )
+                frozen = f"the frozen policy {name} (marsrl.policies.{name})"
+                source = frozen if one.external else "the engine"
                 by_source.setdefault(source, []).append(one)
         for source, sent in by_source.items():
             if broken := self._broken(source, sent, [one for one in sent if one.finish.failed]):

@@ -134,21 +134,16 @@ class RolloutRunner:
     async def _failed(self, request: RolloutRequest, error: Exception) -> RolloutOutput:
         """What is left of a request whose program raised: ended trajectories, with the tokens of earlier
         rounds."""
-        earlier = _members(request)
+        earlier, members = _members(request), []
         detail = f"rollout program {request.rollout}: {blamed(error)}"
-        members = []
         for k in range(request.n):
-            before = earlier.get(k) or Trajectory(
-                f"{request.group_id}#{k}", self._begun(request), FinishReason.PAUSED
-            )
+            fresh = Trajectory(f"{request.group_id}#{k}", self._begun(request), FinishReason.PAUSED)
+            before = earlier.get(k, fresh)
             if before.paused:
                 sequences = [one.extend((), (), one.version) for one in before.sequences]
-                members.append(
-                    replace(
-                        before, sequences=sequences, finish=FinishReason.ERROR, state=None, detail=detail,
-                        failed_by=request.rollout,
-                    )
-                )  # fmt: skip
+                why = {"detail": detail, "failed_by": request.rollout}
+                ended = replace(before, sequences=sequences, finish=FinishReason.ERROR, state=None, **why)
+                members.append(ended)
         for one, reward in zip(members, await self.score(request, members), strict=True):
             one.reward = reward
         return RolloutOutput(request.group_id, members)
@@ -168,11 +163,8 @@ class RolloutRunner:
                 sequence.text = self.chat.text(sequence.response_ids)
 
     def builder(self) -> TemplateBuilder:
-        """What the chat template writes when a chat grows.
-
-        Raises:
-            ValueError: this runner knows none, or the template lets no chat grow.
-        """
+        """What the chat template writes when a chat grows. ValueError: this runner knows none, or the
+        template lets no chat grow."""
         if self._builder is None:
             if self.template_builder is None:
                 raise ValueError("chats can't grow here: the rollouts were given no template builder")
@@ -180,7 +172,7 @@ class RolloutRunner:
         return self._builder
 
     def parser(self, name: str) -> TurnParser:
-        """See `RolloutContext.turn_parser`."""
+        """See `RolloutContext.turn_parser`; each is made once."""
         if name not in self._parsers:
             if self.turn_parser is None:
                 raise ValueError(f"tool calls in the format {name!r} can't be read here: there is no parser")
@@ -257,11 +249,10 @@ class RequestContext:
         """See `RolloutContext`. A chat that the template refuses and a prompt over the role's limit are
         conversations that have ended already."""
         sampler, failure = self._sampler(role, k), None
-        if prefix is None and state is not None:
-            raise ValueError(
-                f"{self.request.group_id}: a conversation with a state needs its sequence (prefix)"
-            )
         if prefix is None:
+            if state is not None:
+                whose = self.request.group_id
+                raise ValueError(f"{whose}: a conversation with a state needs its sequence (prefix)")
             prefix, failure = self._begun(role, messages, tools)
         if state is None:
             return Conversation(sampler, k, prefix, messages, tools, failure=failure)

@@ -10,11 +10,12 @@ Several lines may be about one problem; their answers are joined in the order of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -58,16 +59,12 @@ class AnswerFile:
         Raises:
             AnswerFileError: it can't be read, a line is not as it should be, or there is none.
         """
-        found = cls(path, key)
-        offset = 0
-        try:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if line.strip():
-                        found._add(number, offset, line)
-                    offset += len(line)
-        except OSError as error:
-            raise AnswerFileError(f"it can't be read ({error.strerror or error})") from error
+        found, offset = cls(path, key), 0
+        with found._opened() as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    found._add(number, offset, line)
+                offset += len(line)
         if not found.counts:
             raise AnswerFileError("it has no line with answers")
         return found
@@ -85,20 +82,24 @@ class AnswerFile:
             AnswerFileError: the file is not the one that was scanned any more.
         """
         answers: list[str] = []
-        places = self._places.get(name, [])
-        if not places:
+        if name not in self._places:
             return answers
+        with self._opened() as file:
+            for offset, length in self._places[name]:
+                file.seek(offset)
+                found, some = _parse(file.read(length), self.key, f"byte {offset}")
+                if found != name:
+                    raise AnswerFileError(f"byte {offset}: the file was changed after it was read")
+                answers += some
+        return answers
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
         try:
             with self.path.open("rb") as file:
-                for offset, length in places:
-                    file.seek(offset)
-                    found, some = _parse(file.read(length), self.key, f"byte {offset}")
-                    if found != name:
-                        raise AnswerFileError(f"byte {offset}: the file was changed after it was read")
-                    answers += some
+                yield file
         except OSError as error:
             raise AnswerFileError(f"it can't be read ({error.strerror or error})") from error
-        return answers
 
 
 def _parse(line: bytes, key: LineKey, place: str) -> tuple[str, list[str]]:
@@ -159,17 +160,13 @@ class FileSource:
     the same solutions.
 
     Args:
-        file: the scanned file.
-        seed: the run's seed.
         ids: the ids of every question, where lines are named by id.
     """
 
     def __init__(self, file: AnswerFile, seed: int, ids: Mapping[str, tuple[str, ...]] | None = None) -> None:
         if (ids is not None) != (file.key is LineKey.ID):
             raise ValueError(f"the lines of {file.path} are named by {file.key.value}, ids were given: {ids}")
-        self.file = file
-        self.seed = seed
-        self.ids = ids
+        self.file, self.seed, self.ids = file, seed, ids
 
     def names(self, question: str) -> tuple[str, ...]:
         """How lines about a problem are named."""
@@ -184,10 +181,9 @@ class FileSource:
         self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
     ) -> ChatAnswer:
         """See `AnswerSource`. The problem is found by its question, whatever the messages."""
+        names = self.names(request.problem.question)
         try:
-            found = [
-                text for name in self.names(request.problem.question) for text in self.file.answers(name)
-            ]
+            found = [text for name in names for text in self.file.answers(name)]
         except AnswerFileError as error:
             return failed(f"{self.file.path}: {error}")
         if not found:

@@ -11,13 +11,7 @@ from marsrl_verl.rollout.frozen.config import PolicyEndpoint
 
 
 class EndpointSource(ChatEndpoint):
-    """Asks one request per answer. Implements `AnswerSource`.
-
-    Args:
-        settings: `marsrl.policies.<name>.endpoint`.
-        policy: its name, for messages.
-        api_key, concurrency, seed: see `ChatEndpoint`.
-    """
+    """Asks one request per answer. Implements `AnswerSource`; arguments as those of `ChatEndpoint`."""
 
     def __init__(
         self, settings: PolicyEndpoint, policy: str, *, api_key: str | None, concurrency: int, seed: int

@@ -48,12 +48,7 @@ def ids_by_question(questions: Iterable[Question]) -> dict[str, tuple[str, ...]]
 
 
 def open_source(settings: AnswerFileConfig, seed: int, questions: Iterable[Question]) -> FileSource:
-    """Read the file of answers.
-
-    Args:
-        settings: `marsrl.policies.<name>.jsonl`.
-        seed: the run's.
-        questions: of the data, where lines have ids; else not looked at.
+    """Read the file of answers. Questions are those of the data, where lines have ids; else not looked at.
 
     Raises:
         AnswerFileError: a file can't be used; the message says which line or row.
@@ -86,13 +81,7 @@ def _absolute(name: Any) -> str:
 
 
 def all_questions(config: Any, column: str | None) -> Iterator[Question]:
-    """What the data files of both splits ask.
-
-    Args:
-        column: the one that names problems; None: none does.
-
-    Raises:
-        AnswerFileError: as `questions_of`, when a file's first one is asked for.
-    """
+    """What the data files of both splits ask; `column` names problems. AnswerFileError: as `questions_of`,
+    when a file's first one is asked for."""
     for name in data_names(config):
         yield from questions_of(Path(name).expanduser(), str(config.data.prompt_key), column)

@@ -64,12 +64,7 @@ class TurnParser(Protocol):
 
 
 class ChatProtocol:
-    """Implements `ToolProtocol`.
-
-    Args:
-        parser: of the model's format.
-        schemas: of the tools.
-    """
+    """Implements `ToolProtocol` with the parser of the model's format and the tools' schemas."""
 
     tags = frozenset({"think", "answer", "result", "tools", "tool_call", "tool_calls", "tool_response"}) | {
         f"{space}{name}" for space, names in _TAGS_OF_FORMATS.items() for name in names

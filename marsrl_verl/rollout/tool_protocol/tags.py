@@ -33,10 +33,7 @@ def wrapped(text: str) -> str:
 
 
 class TagProtocol:
-    """Implements `ToolProtocol`.
-
-    Args:
-        schemas: of the tools.
+    """Implements `ToolProtocol` for the tools of these schemas.
 
     Raises:
         ValueError: a tool has a name that can be no tag.
