@@ -33,7 +33,7 @@ class RequestWatch:
         *,
         round_ended: bool = True,
     ) -> None:
-        """Look at one round, or at a part of one; programs and policies are its groups', by group id. A prompt
+        """Look at one round, or a part of one; programs and policies are its groups', by group id. A prompt
         that was never sent and messages that the chat template refuses say nothing about who would have
         answered, and an engine's failure nothing about a program.
 
