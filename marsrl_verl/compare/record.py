@@ -14,7 +14,7 @@ from typing import Any
 
 from marsrl_verl.compare.curves import RunCurve
 from marsrl_verl.compare.plan import Run
-from marsrl_verl.compare.results import Finished, Row, metrics_of
+from marsrl_verl.compare.results import Finished, Row, headline_of, metrics_of
 from marsrl_verl.compare.suite import QUANTITIES, Suite
 from marsrl_verl.evaluation.estimators import MetricInfo
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
@@ -59,7 +59,7 @@ def shared_json(finished: Sequence[Finished]) -> dict[str, Any]:
     return {
         "curve": first.curve.metric if first else "",
         "versions": first.versions if first else {},
-        "headline": list(dict.fromkeys(name for one in finished for name in one.headline)),
+        "headline": list(headline_of(finished)),
         "metrics": metrics,
     }
 

@@ -38,9 +38,8 @@ def _facts(path: Path) -> dict[str, Any] | None:
     """None: there is no record, or it was cut off or is another program's."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-        if all(isinstance(one, str) for one in plain["overrides"]) and isinstance(
-            plain["seconds"], int | float
-        ):
+        named = all(isinstance(one, str) for one in plain["overrides"])
+        if named and isinstance(plain["seconds"], int | float):
             return dict(plain)
     except (OSError, ValueError, KeyError, TypeError):
         return None

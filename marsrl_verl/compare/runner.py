@@ -66,13 +66,8 @@ class Runner:
         placement: Placement | None = None,
         known: Sequence[Path] = (),
     ) -> None:
-        self.suite = suite
-        self.runs = list(runs)
-        self.command = tuple(command)
-        self.say = say
-        self.jobs = jobs
-        self.placement = placement or Here()
-        self.known = tuple(known)
+        self.suite, self.runs, self.command = suite, list(runs), tuple(command)
+        self.say, self.jobs, self.placement, self.known = say, jobs, placement or Here(), tuple(known)
         self._measured: list[float] = []
         self._live: dict[str, tuple[Run, subprocess.Popen[bytes]]] = {}
         self._stopped = False
@@ -144,11 +139,8 @@ class Runner:
             return self._failed(run, str(error))
         budget, took = self.suite.budget, done.took(self.suite.budget.quantity)
         if took < budget.amount:
-            return self._failed(
-                run,
-                f"it took {took:,} of {budget} in {done.steps} steps; raise the suite's max_steps = "
-                f"{self.suite.max_steps}, or lower its budget with --budget",
-            )
+            fix = f"raise the suite's max_steps = {self.suite.max_steps}, or lower its budget with --budget"
+            return self._failed(run, f"it took {took:,} of {budget} in {done.steps} steps; {fix}")
         write_record(done)
         return done
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
-from marsrl_verl.compare.differences import differences_table as table_of
-from marsrl_verl.compare.differences import fewest_cases
 from marsrl_verl.compare.results import Row
+from marsrl_verl.compare.tables import differences_table as table_of
+from marsrl_verl.compare.tables import fewest_cases
 from marsrl_verl.evaluation.estimators import FEW
 
 

@@ -11,12 +11,11 @@ from fake_training import write_run
 
 from benchmarks.published_comparison import described, published
 from marsrl_verl.compare.curves import RunCurve
-from marsrl_verl.compare.differences import differences_table
 from marsrl_verl.compare.plan import Run, plan_runs
 from marsrl_verl.compare.record import record_json, runs_of, text_of
 from marsrl_verl.compare.results import Finished, Row, metrics_of, read_finished
 from marsrl_verl.compare.suite import TOKENS, Budget, Suite, load_suite
-from marsrl_verl.compare.tables import grid_table, outcomes_of, verdict_table
+from marsrl_verl.compare.tables import differences_table, grid_table, outcomes_of, verdict_table
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 
 DOCS = Path(__file__).parents[2] / "docs"
