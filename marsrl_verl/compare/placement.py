@@ -68,8 +68,8 @@ class Here:
 
 @dataclass(slots=True)
 class RayJobs:
-    """As `Here`; each run is a job of a Ray cluster, whole on one of its nodes, where it starts a Ray of its own. Ray
-    begins a job once a node has what it reserves.
+    """As `Here`, with a job of a Ray cluster for each run, whole on one of its nodes, where it starts a Ray
+    of its own. Ray begins a job once a node has what it reserves.
 
     All nodes need the same environment at the same path, and the folder in which the comparison was started
     on a disk that they share.

@@ -1,5 +1,5 @@
-"""Tables of a comparison: verdicts on outcomes that a suite named before it ran, the best value of a grid, and
-all differences between methods."""
+"""Tables of a comparison: verdicts on outcomes that a suite named before it ran, the best value of a grid,
+and all differences between methods."""
 
 from __future__ import annotations
 

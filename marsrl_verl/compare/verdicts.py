@@ -185,9 +185,7 @@ def bootstrap_interval(
     return mean - float(high) * error, mean - float(low) * error
 
 
-def detectable_difference(
-    spread: float, seeds: int, confidence: float = CONFIDENCE, power: float = POWER
-) -> float:
+def detectable_difference(spread: float, seeds: int, confidence: float = CONFIDENCE) -> float:
     """The mean difference that a paired t test of so many seeds finds with `POWER`.
 
     Args:
