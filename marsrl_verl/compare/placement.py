@@ -43,7 +43,7 @@ class Here:
     """A run is a process of this machine."""
 
     is_timed: ClassVar[bool] = True
-    """Whether the process begins when the run does."""
+    """True where the process begins when the run does."""
 
     def words(self, run: Run, program: Sequence[str]) -> list[str]:
         """The training program, given without overrides, with those of a run."""

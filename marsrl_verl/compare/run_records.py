@@ -98,11 +98,8 @@ def known_runs(runs: Iterable[Run], known: Sequence[Path]) -> dict[str, tuple[Pa
 
 def take_equal_runs(runs: Iterable[Run], suite: Suite, known: Sequence[Path] = ()) -> None:
     """Take over what was done elsewhere, so that it is done once: runs with the same overrides, of the
-    records that are named, and, made by the same source too, of the comparisons in the same folder.
-
-    Raises:
-        RecordError: a file of `known` is no record, or none of its runs is one of these.
-    """
+    records that are named (`known_runs`), and, made by the same source too, of comparisons in the same
+    folder."""
     runs = list(runs)
     named = known_runs(runs, known)
     missing = [run for run in runs if recorded_result(run, suite) is None]

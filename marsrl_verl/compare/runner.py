@@ -74,12 +74,8 @@ class Runner:
         self._lock = threading.Lock()
 
     def run(self, on_finished: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
-        """Carry out the runs, in their order.
-
-        Args:
-            on_finished: called with the outcome so far after every run that was carried out, so that an
-                interrupted comparison leaves its results too.
-        """
+        """Carry out the runs, in their order. `on_finished` is called with the outcome so far after every run
+        that was carried out, so that an interrupted comparison leaves its results too."""
         outcome = Outcome()
         take_equal_runs(self.runs, self.suite, self.known)
         results = ((run.name, recorded_result(run, self.suite)) for run in self.runs)

@@ -17,12 +17,10 @@ Message = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One visit of one dataset row.
-
-    `problem_id` is unique for the whole run, so the same row visited in two epochs is two problems.
-    """
+    """One visit of one dataset row."""
 
     problem_id: str
+    """Unique for the whole run, so the same row visited in two epochs is two problems."""
     question: str
     """The problem's text."""
     ground_truth: str
@@ -66,12 +64,8 @@ class Sampling:
         return self.max_new_tokens if together is None else min(self.max_new_tokens, together - prompt_tokens)
 
     def request_seed(self, name: str, begins_at: int) -> int | None:
-        """The seed of one engine request, if there is one to derive it from.
-
-        Args:
-            name: of the group, or of the trajectory that is continued.
-            begins_at: tokens of the response that are there already.
-        """
+        """The seed of one engine request, if there is one to derive it from: of the name of the group, or of
+        the trajectory that is continued, and of how many tokens of the response are there already."""
         return None if self.seed is None else derive_seed(self.seed, "tokens", name, begins_at)
 
 

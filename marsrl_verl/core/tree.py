@@ -102,7 +102,10 @@ def build_tree(paths: Sequence[Path]) -> Tree:
         after.append(ending)
         leaf.append(node)
     return Tree(
-        *map(np.array, (parent, start, end, owner)),
+        np.array(parent),
+        np.array(start),
+        np.array(end),
+        np.array(owner),
         np.array(leaf, dtype=np.int64),
         np.array([path.reward for path in paths], dtype=np.float64),
         tuple(number),

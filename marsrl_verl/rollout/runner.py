@@ -141,8 +141,8 @@ class RolloutRunner:
             before = earlier.get(k, fresh)
             if before.paused:
                 sequences = [one.extend((), (), one.version) for one in before.sequences]
-                why = {"detail": detail, "failed_by": request.rollout}
-                ended = replace(before, sequences=sequences, finish=FinishReason.ERROR, state=None, **why)
+                ended = replace(before, sequences=sequences, finish=FinishReason.ERROR, state=None)
+                ended.detail, ended.failed_by = detail, request.rollout
                 members.append(ended)
         for one, reward in zip(members, await self.score(request, members), strict=True):
             one.reward = reward

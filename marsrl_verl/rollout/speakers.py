@@ -66,15 +66,15 @@ class TrainedSpeaker:
         self._chat.append(messages)
 
     def fits(self, tokens: int) -> bool:
-        """Whether the list has room for a message of so many tokens, or one has begun already."""
+        """True where the list has room for a message of so many tokens, or one has begun already."""
         return self._chat.turn_ids().size > 0 or self._chat.tokens_left >= tokens
 
     def sequence(self) -> TokenSequence:
-        """What is trained of it."""
+        """Its trained sequence."""
         return self._chat.sequence()
 
     def state(self) -> Plain:
-        """What a later round needs beside the sequence to go on."""
+        """All that a later round needs beside the sequence to go on."""
         return self._chat.state()
 
 

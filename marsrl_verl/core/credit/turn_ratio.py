@@ -54,12 +54,8 @@ def turn_loss(config: TurnLossConfig, key: str, labels: Sequence[str] = ()) -> L
 
 
 def turn_loss_checks(run: RunView, config: TurnLossConfig, key: str) -> list[ConfigIssue]:
-    """A ratio of whole turns is averaged over turns, each of which has one advantage.
-
-    Args:
-        config: a node of the method's settings.
-        key: its key.
-    """
+    """A ratio of whole turns is averaged over turns, each of which has one advantage. `config` is the node
+    `key` of the method's settings."""
     if config.ratio is TurnRatio.TOKEN:
         return []
     issues = []

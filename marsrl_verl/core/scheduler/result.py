@@ -51,11 +51,8 @@ class StepResult:
         waiting: list[RolloutRequest],
         rewarded_later: Callable[[Group], bool],
     ) -> StepResult:
-        """What the open step of `state` brought, before it is closed.
-
-        Args:
-            rewarded_later: whether the end of its problem gives a group its rewards.
-        """
+        """The result of the open step of `state`, before it is closed. `rewarded_later` says whether the end
+        of its problem gives a group its rewards."""
         step = state.step or 0
         ages: dict[str, list[int]] = {}
         for group in completed:
