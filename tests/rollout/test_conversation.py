@@ -15,9 +15,9 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import Sequence, token_ids
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.generation import Completion, TopLogProbs
-from marsrl_verl.rollout.runner import RequestContext
 from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient
 
 LIMITS = Sampling(max_new_tokens=400, max_prompt_tokens=200)
@@ -30,8 +30,8 @@ def conversation_with(client: Any, sampling: Sampling = LIMITS, **more: Any) -> 
     return context.conversation(0, "solver", item.messages)
 
 
-def _context(client: Any, item, sampling, **more: Any) -> RequestContext:
-    return RequestContext(runner(client, **more), item, sampling)
+def _context(client: Any, item, sampling, **more: Any) -> RolloutContext:
+    return RolloutContext(runner(client, **more), item, sampling)
 
 
 def sample(conversation: Conversation, **arguments: Any) -> Completion:
@@ -187,7 +187,7 @@ def test_a_template_that_refuses_a_message_ends_the_conversation():
     item = request(n=1)
     made = runner(ScriptedClient(writes("ab</s>")))
     made.template_builder = Refusing
-    one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+    one = RolloutContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
     sample(one)
     one.append([{"role": "user", "content": "?"}])
     assert sample(one).finish is FinishReason.ERROR
@@ -203,7 +203,7 @@ def test_a_template_with_which_no_chat_can_grow_ends_the_run():
     item = request(n=1)
     made = runner(ScriptedClient(writes("ab</s>")))
     made.template_builder = refuse
-    one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+    one = RolloutContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
     sample(one)
     with pytest.raises(ValueError, match="several turns"):
         one.append([{"role": "user", "content": "?"}])
@@ -229,7 +229,7 @@ def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
         made = runner(client)
         made.template_builder = lambda begins=begins: Merging(begins)
         item = request(n=1)
-        one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+        one = RolloutContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
         sample(one)
         one.append([{"role": "user", "content": "q"}])
         sequence = one.sequence()
@@ -253,7 +253,7 @@ def test_a_template_that_drops_what_an_earlier_round_wrote_ends_the_conversation
 
     made, item = runner(ScriptedClient(writes("abU"), Bare())), request(n=1)
     made.template_builder = Dropping
-    context = RequestContext(made, item, {"solver": LIMITS})
+    context = RolloutContext(made, item, {"solver": LIMITS})
     first = context.conversation(0, "solver", item.messages)
     sample(first)
     again = context.conversation(0, "solver", item.messages, prefix=first.sequence(), state=first.state())
