@@ -113,20 +113,14 @@ def take_equal_runs(runs: Iterable[Run], suite: Suite, known: Sequence[Path] = (
         if done is None and run.work in beside:
             path = beside[run.work]
             facts = _facts(path) or {}
-            done = _result(run, suite, facts) or _of_folder(_run_at(path, run), suite, facts)
-            done = done and replace(done, copied_from=str(path.with_name(path.name.removesuffix(_ENDING))))
+            name = path.name.removesuffix(_ENDING)
+            method, _, seed = name.rpartition("-seed")
+            there = Run(method, int(seed), run.overrides, path.parent)
+            done = _result(run, suite, facts) or _of_folder(there, suite, facts)
+            done = done and replace(done, copied_from=str(path.with_name(name)))
         if done is not None:
-            write_record(replace(done, run=run, rows=_renamed(done, run)))
-
-
-def _run_at(path: Path, run: Run) -> Run:
-    """The run whose record this is."""
-    method, _, seed = path.name.removesuffix(_ENDING).rpartition("-seed")
-    return Run(method, int(seed), run.overrides, path.parent)
-
-
-def _renamed(done: Finished, run: Run) -> tuple[Any, ...]:
-    return tuple(replace(row, method=run.method, seed=run.seed) for row in done.rows)
+            rows = tuple(replace(row, method=run.method, seed=run.seed) for row in done.rows)
+            write_record(replace(done, run=run, rows=rows))
 
 
 def _beside(root: Path) -> Iterator[tuple[str, Path]]:

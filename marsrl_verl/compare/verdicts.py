@@ -160,9 +160,7 @@ def holm(values: Sequence[float]) -> list[float]:
     return found
 
 
-def bootstrap_interval(
-    values: Sequence[float], confidence: float = CONFIDENCE, resamples: int = RESAMPLES
-) -> tuple[float, float] | None:
+def bootstrap_interval(values: Sequence[float], resamples: int = RESAMPLES) -> tuple[float, float] | None:
     """The studentised bootstrap's interval of the mean (Efron & Tibshirani 1993, ch. 12.5), its seed fixed.
     None: all values are equal, or there are fewer than 3.
 
@@ -179,7 +177,7 @@ def bootstrap_interval(
     spreads = drawn.std(axis=1, ddof=1)
     usable = spreads > spread * 1e-9
     ratios = (drawn.mean(axis=1)[usable] - found.mean()) / (spreads[usable] / math.sqrt(seeds))
-    low, high = np.quantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     error = spread / math.sqrt(seeds)
     mean = float(found.mean())
     return mean - float(high) * error, mean - float(low) * error

@@ -81,10 +81,6 @@ class Sequence:
             self.response_mask = np.ones(length, dtype=np.uint8)
         self.response_mask = np.asarray(self.response_mask, dtype=np.uint8)
         self.versions = tuple((int(end), int(version)) for end, version in self.versions) or ((length, 0),)
-        self._check()
-
-    def _check(self) -> None:
-        length = len(self.response_ids)
         found = {
             "rollout_log_probs": len(self.rollout_log_probs),
             "response_mask": len(self.response_mask),

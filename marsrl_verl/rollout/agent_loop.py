@@ -21,7 +21,7 @@ from marsrl_verl.rollout.generation import Completion
 from marsrl_verl.rollout.tool_protocol.base import RequestedCall, ToolProtocol, inert_result, truncate_text
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult
-from marsrl_verl.tools.toolbox import event
+from marsrl_verl.tools.toolbox import Toolbox, event
 
 CALL_LIMIT = "call_limit"
 """`Trajectory.detail` of one that asked for a call too many."""
@@ -69,7 +69,7 @@ class Agent:
 
     chat: Conversation
     protocol: ToolProtocol
-    tools: Tools
+    tools: Tools | Toolbox
     limits: AgentLimits
     turn: int = 0
     """Results that it has read, or turns with a call: several calls of one turn are answered together."""
@@ -185,7 +185,7 @@ class Agent:
         cls,
         chat: Conversation,
         protocol: ToolProtocol,
-        tools: Tools,
+        tools: Tools | Toolbox,
         limits: AgentLimits,
         state: Mapping[str, Any],
         events: list[dict[str, Plain]],

@@ -46,7 +46,7 @@ class RequestWatch:
         finished, programs, policies = list(trajectories), programs or {}, policies or {}
         by_source: dict[str, list[Trajectory]] = {}
         for one in finished:
-            if _was_sent(one):
+            if one.finish is not FinishReason.PROMPT_TOO_LONG and one.failed_by is None:
                 name = policies.get(one.group_id, "?")
                 frozen = f"the frozen policy {name} (marsrl.policies.{name})"
                 source = frozen if one.external else "the engine"
@@ -56,17 +56,7 @@ class RequestWatch:
                 raise EngineUnavailableError(broken)
             if sent[0].external:
                 self._shares.add(policies.get(sent[0].group_id, "?"), _failures(sent))
-        if round_ended:
-            self._look_for_shares()
-        for name in sorted(set(programs.values())):
-            some = [one for one in finished if programs.get(one.group_id) == name]
-            failed = [one for one in some if one.failed_by == name]
-            ran = [one for one in some if one.failed_by == name or not one.finish.failed]
-            if broken := self._broken(f"the rollout program {name}", ran, failed):
-                raise ProgramFailedError(broken)
-
-    def _look_for_shares(self) -> None:
-        for policy, over in self._shares.end_round():
+        for policy, over in self._shares.end_round() if round_ended else ():
             key = f"marsrl.policies.{policy}.endpoint.max_failed_frac"
             raise EngineUnavailableError(
                 f"{over.failed} of {over.asked} requests of the frozen policy {policy} failed in its last "
@@ -74,6 +64,12 @@ class RequestWatch:
                 f"its requests: check the endpoint, or raise that limit. The first error: "
                 f"{over.first_error}"
             )
+        for name in sorted(set(programs.values())):
+            some = [one for one in finished if programs.get(one.group_id) == name]
+            failed = [one for one in some if one.failed_by == name]
+            ran = [one for one in some if one.failed_by == name or not one.finish.failed]
+            if broken := self._broken(f"the rollout program {name}", ran, failed):
+                raise ProgramFailedError(broken)
 
     def _broken(self, source: str, sent: list[Trajectory], failed: list[Trajectory]) -> str | None:
         """What is wrong with who was asked, if anything is."""
@@ -88,11 +84,6 @@ class RequestWatch:
                     f"{printable(failed[0].detail)}"
                 )
         return None
-
-
-def _was_sent(one: Trajectory) -> bool:
-    """Whether what became of it is the answer to a request."""
-    return one.finish is not FinishReason.PROMPT_TOO_LONG and one.failed_by is None
 
 
 def _failures(sent: Iterable[Trajectory]) -> Failures:

@@ -31,19 +31,13 @@ class AddedToken:
 
 
 class AddedTokens:
-    """A tokenizer's tables of tokens with a meaning.
-
-    Args:
-        special: tokens that are flagged as special.
-        others: added tokens that are not.
-    """
+    """A tokenizer's tables of tokens with a meaning: `special` ones."""
 
     chat_template: str | None = None
     all_special_tokens: tuple[str, ...] = ()
 
-    def __init__(self, special: tuple[str, ...] = (), others: tuple[str, ...] = ()) -> None:
-        table = [AddedToken(token) for token in special] + [AddedToken(token, False) for token in others]
-        self.added_tokens_decoder = dict(enumerate(table))
+    def __init__(self, special: tuple[str, ...] = ()) -> None:
+        self.added_tokens_decoder = dict(enumerate(map(AddedToken, special)))
 
 
 class CharacterTokenizer(AddedTokens):
