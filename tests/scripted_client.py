@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.testing.client import CharacterBuilder, CharacterTokenizer, ScriptedClient
+
+
+class PieceTokenizer(CharacterTokenizer):
+    """Tokens of up to `size` characters; of one character, ids are code points."""
+
+    pieces: ClassVar[list[str]] = []
+    """Texts of the tokens of several characters, whose ids follow on all code points."""
+
+    def __init__(self, size: int = 1) -> None:
+        super().__init__()
+        self.size = size
+
+    def __len__(self) -> int:
+        return sys.maxunicode + 1 + len(self.pieces)
+
+    def _plain(self, text: str) -> list[int]:
+        return [self._id(text[at : at + self.size]) for at in range(0, len(text), self.size)]
+
+    def _id(self, piece: str) -> int:
+        if len(piece) == 1:
+            return ord(piece)
+        if piece not in self.pieces:
+            self.pieces.append(piece)
+        return sys.maxunicode + 1 + self.pieces.index(piece)
+
+    def _text(self, i: int) -> str:
+        return chr(i) if i <= sys.maxunicode else self.pieces[i - sys.maxunicode - 1]
 
 
 def request(group_id: str = "p1/solver.0", n: int = 2, **more: Any) -> RolloutRequest:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -41,18 +41,15 @@ class AddedTokens:
 
 
 class CharacterTokenizer(AddedTokens):
-    """Tokens of up to `size` characters; of one character, ids are code points. Token 3 ends a turn."""
+    """Tokens whose ids are code points. Token 3 ends a turn."""
 
     eos_token_id = END
-    pieces: ClassVar[list[str]] = []
-    """Texts of the tokens of several characters, whose ids follow on all code points."""
 
-    def __init__(self, size: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__(("<|turn|>", "<think>"))
-        self.size = size
 
     def __len__(self) -> int:
-        return sys.maxunicode + 1 + len(self.pieces)
+        return sys.maxunicode + 1
 
     def apply_chat_template(
         self, messages, *, add_generation_prompt, tokenize, return_dict=False, tools=(), **kwargs
@@ -70,20 +67,13 @@ class CharacterTokenizer(AddedTokens):
         return ids
 
     def _plain(self, text: str) -> list[int]:
-        return [self._id(text[at : at + self.size]) for at in range(0, len(text), self.size)]
-
-    def _id(self, piece: str) -> int:
-        if len(piece) == 1:
-            return ord(piece)
-        if piece not in self.pieces:
-            self.pieces.append(piece)
-        return sys.maxunicode + 1 + self.pieces.index(piece)
+        return list(map(ord, text))
 
     def decode(self, ids, **_kwargs):
         return "".join("</s>" if i == END else self._text(i) for i in ids)
 
     def _text(self, i: int) -> str:
-        return chr(i) if i <= sys.maxunicode else self.pieces[i - sys.maxunicode - 1]
+        return chr(i)
 
 
 @dataclass

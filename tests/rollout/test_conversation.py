@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from equal_sequences import equal_sequences
-from scripted_client import request, runner
+from scripted_client import PieceTokenizer, request, runner
 
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Sampling
@@ -18,7 +18,7 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.generation import Completion, TopLogProbs
-from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient
+from marsrl_verl.testing.client import ScriptedClient
 
 LIMITS = Sampling(max_new_tokens=400, max_prompt_tokens=200)
 PROMPT = "<user>1+1<assistant>"
@@ -49,7 +49,7 @@ def writes(text: str):
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("first", range(1, 24))
 def test_a_stop_string_holds_across_requests(first, size):
-    client = ScriptedClient(writes("so it is <|stop|> and more</s>"), CharacterTokenizer(size))
+    client = ScriptedClient(writes("so it is <|stop|> and more</s>"), PieceTokenizer(size))
     whole = conversation_with(client)
     once = sample(whole, stop=("<|stop|>",))
     parts = conversation_with(client)
@@ -148,7 +148,7 @@ def test_a_conversation_that_failed_is_not_asked_again():
 
 
 def shown(conversation: Conversation) -> str:
-    return CharacterTokenizer().decode(conversation.input_ids().tolist())
+    return PieceTokenizer().decode(conversation.input_ids().tolist())
 
 
 @pytest.mark.parametrize("stop", [(), ("two",)])
@@ -219,7 +219,7 @@ def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
         def merge(self, previous, updated, tail, tools):
             return [*tail[:-1], ord(self.begins), ord("q"), ord(">")]
 
-    class Bare(CharacterTokenizer):
+    class Bare(PieceTokenizer):
         def apply_chat_template(self, messages, **kwargs):
             shown = super().apply_chat_template(messages, **kwargs)
             return shown if kwargs["tokenize"] else messages[-1]["content"]
@@ -246,7 +246,7 @@ def test_a_template_that_drops_what_an_earlier_round_wrote_ends_the_conversation
         def merge(self, previous, updated, tail, tools):
             return [*tail[:-1], ord("?")]
 
-    class Bare(CharacterTokenizer):
+    class Bare(PieceTokenizer):
         def apply_chat_template(self, messages, **kwargs):
             shown = super().apply_chat_template(messages, **kwargs)
             return shown if kwargs["tokenize"] else messages[-1]["content"]
@@ -339,7 +339,7 @@ def test_requests_of_a_second_role_have_seeds_of_their_own():
 
 
 def test_conversations_of_one_trajectory_and_role_have_seeds_of_their_own():
-    client, item = ScriptedClient(writes("a"), CharacterTokenizer()), request(n=2)
+    client, item = ScriptedClient(writes("a"), PieceTokenizer()), request(n=2)
     seeded = replace(LIMITS, seed=5)
     context = _context(client, item, {"solver": seeded})
     one, other = (context.conversation(0, "solver", item.messages) for _ in range(2))
