@@ -19,6 +19,9 @@ from marsrl_verl.compare.suite import QUANTITIES, Suite
 from marsrl_verl.evaluation.estimators import MetricInfo
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 
+_FACTS = ("source", "steps", "updates", "trained_rows", "generated_tokens", "executed_tool_calls")
+"""Fields of `Finished` that a record holds as they are."""
+
 
 class RecordError(ValueError):
     """A file that is no comparison's record; the message names it and what is wrong."""
@@ -26,18 +29,10 @@ class RecordError(ValueError):
 
 def run_json(one: Finished) -> dict[str, Any]:
     """A run, without what all runs of a comparison share."""
-    last = one.rows[-1]  # rows after training come last
     figures: dict[str, Any] = {
-        "method": one.run.method,
-        "seed": one.run.seed,
-        "work": one.run.work,
-        "source": one.source,
-        "steps": one.steps,
-        "updates": one.updates,
-        "trained_rows": one.trained_rows,
-        "generated_tokens": one.generated_tokens,
-        "executed_tool_calls": one.executed_tool_calls,
-        "seconds": round(last.seconds, 2),
+        **{name: getattr(one.run, name) for name in ("method", "seed", "work")},
+        **{name: getattr(one, name) for name in _FACTS},
+        "seconds": round(one.step_seconds, 2),
         "wall_seconds": round(one.seconds, 2),
         "problems": one.problems,
     }
@@ -70,10 +65,8 @@ def finished_of(run: Run, plain: Mapping[str, Any], shared: Mapping[str, Any]) -
     Raises:
         KeyError, TypeError, ValueError: they are something else.
     """
-    calls = int(plain["executed_tool_calls"])
-    costs = {BEFORE: (0, 0, 0.0), AFTER: (int(plain["generated_tokens"]), calls, float(plain["seconds"]))}
     rows = tuple(
-        Row(run.method, run.seed, f"{tag}/{name}", value, *costs[tag], cases=cases)
+        Row(run.method, run.seed, f"{tag}/{name}", value, cases)
         for tag in (BEFORE, AFTER)
         for name, (value, cases) in plain[tag].items()
     )
@@ -84,12 +77,13 @@ def finished_of(run: Run, plain: Mapping[str, Any], shared: Mapping[str, Any]) -
         run,
         rows,
         steps=int(plain["steps"]),
-        generated_tokens=costs[AFTER][0],
-        executed_tool_calls=calls,
+        generated_tokens=int(plain["generated_tokens"]),
+        executed_tool_calls=int(plain["executed_tool_calls"]),
         seconds=float(plain.get("wall_seconds", plain["seconds"])),
         problems=plain.get("problems"),
         versions=dict(shared["versions"]),
         curve=RunCurve(shared["curve"], tuple(taken), tuple(curve["values"]), curve.get("excluded", 0)),
+        step_seconds=float(plain["seconds"]),
         updates=plain.get("updates"),
         trained_rows=plain.get("trained_rows"),
         figures=dict(plain.get("figures", {})),

@@ -202,8 +202,8 @@ def _cost(finished: Sequence[Finished], seeds: int) -> str:
         "trained samples": lambda one: one.trained_rows,
         "in an update": lambda one: _ratio(one.trained_rows, one.updates),
         "generated tokens": lambda one: one.generated_tokens,
-        "tool calls": lambda one: one.rows[-1].executed_tool_calls,  # rows after training come last
-        "seconds of training steps": lambda one: one.rows[-1].seconds,
+        "tool calls": lambda one: one.executed_tool_calls,
+        "seconds of training steps": lambda one: one.step_seconds,
         "seconds in all": lambda one: one.seconds,
     }
     rows = [

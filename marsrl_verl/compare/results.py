@@ -25,7 +25,7 @@ class ResultError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement of one run, with what the training had cost until then."""
+    """One measurement of one run."""
 
     method: str
     seed: int
@@ -33,11 +33,6 @@ class Row:
     """`before/…` or `after/…` and a metric of the evaluation; greedy ones end in `_greedy`."""
     value: float | None
     """None where there was nothing to observe, e.g. the recall when no solution was wrong."""
-    generated_tokens: int
-    """Generated for training until the measurement; evaluations are not in it."""
-    executed_tool_calls: int
-    seconds: float
-    """Of the training steps until the measurement; start-up and evaluations are not in it."""
     cases: int | None = None
     """Observations behind the value; None where an earlier version did not store it."""
 
@@ -51,6 +46,7 @@ class Finished:
     steps: int
     """Of training."""
     generated_tokens: int
+    """For training; evaluations are not in it."""
     executed_tool_calls: int
     seconds: float
     """Wall clock of the whole run, start-up and evaluations included."""
@@ -59,6 +55,8 @@ class Finished:
     versions: dict[str, str]
     curve: RunCurve
     """The suite's."""
+    step_seconds: float = 0.0
+    """Of the training steps; start-up and evaluations are not in it."""
     updates: float | None = None
     """In all steps; None where none logs it. So `trained_rows`."""
     trained_rows: float | None = None
@@ -108,11 +106,8 @@ def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> 
             "and marsrl.evaluation.after on"
         )
     evaluated = facts.get("evaluations", ())
-    calls = int(_total(steps, TOOL_CALLS.metric) or 0)
-    step_seconds = sum(step.timings.get("step") or 0.0 for step in steps)
-    costs = {BEFORE: (0, 0, 0.0), AFTER: (tokens, calls, step_seconds)}
     rows = tuple(
-        Row(run.method, run.seed, f"{tag}/{name}", estimate["mean"], *costs[tag], cases=estimate["n"])
+        Row(run.method, run.seed, f"{tag}/{name}", estimate["mean"], estimate["n"])
         for tag, values in measured.items()
         for name, estimate in values.items()
     )
@@ -121,11 +116,12 @@ def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> 
         rows,
         steps=len(steps),
         generated_tokens=tokens,
-        executed_tool_calls=calls,
+        executed_tool_calls=int(_total(steps, TOOL_CALLS.metric) or 0),
         seconds=seconds,
         problems=next((one["problems"] for one in evaluated if one["tag"] == AFTER), None),
         versions=dict(facts.get("versions", {})),
         curve=training_curve(suite.curve, steps, evaluations, suite.budget.quantity),
+        step_seconds=sum(step.timings.get("step") or 0.0 for step in steps),
         updates=_total(steps, UPDATES_METRIC),
         trained_rows=_total(steps, TRAINED_METRIC),
         figures={name: _mean(steps, name) for name in suite.figures},

@@ -23,7 +23,7 @@ from marsrl_verl.compare.picture import COLOURS, style
 from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.record import read_record, runs_of
 from marsrl_verl.compare.report import report_markdown
-from marsrl_verl.compare.results import ResultError, over_seeds, read_finished, start_over_seeds
+from marsrl_verl.compare.results import Finished, ResultError, over_seeds, read_finished, start_over_seeds
 from marsrl_verl.compare.runner import duration
 from marsrl_verl.compare.suite import TOKENS, Budget, Suite, load_suite, suite_names
 from marsrl_verl.compare.tables import percent
@@ -48,8 +48,12 @@ def calls(tmp_path: Path) -> list[str]:
     return (tmp_path / "out" / "runs" / "calls.txt").read_text().split()
 
 
+def ended(tmp_path: Path) -> list[Finished]:
+    return runs_of(tmp_path / "out" / "results.json")
+
+
 def rows(tmp_path: Path) -> list[dict[str, object]]:
-    return [asdict(row) for one in runs_of(tmp_path / "out" / "results.json") for row in one.rows]
+    return [asdict(row) for one in ended(tmp_path) for row in one.rows]
 
 
 def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
@@ -62,9 +66,6 @@ def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
         "seed": 1,
         "metric": "before/solver_accuracy",
         "value": 0.4,
-        "generated_tokens": 0,
-        "executed_tool_calls": 0,
-        "seconds": 0.0,
         "cases": 40,
     }
     after = [row for row in found if row["method"] == "two" and row["metric"] == "after/system_accuracy"]
@@ -72,7 +73,7 @@ def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
         (1, pytest.approx(0.65)),
         (2, pytest.approx(0.75)),
     ]
-    assert {(row["generated_tokens"], row["seconds"]) for row in after} == {(1000, 3.0)}
+    assert {(one.generated_tokens, one.step_seconds) for one in ended(tmp_path)} == {(1000, 3.0)}
     assert {row["value"] for row in found if row["metric"] == "after/verifier_recall"} == {None}
 
 
@@ -125,7 +126,7 @@ def test_other_overrides_repeat_the_runs(compare, tmp_path):
     compare("--budget", "2000", seeds=1)
     compare("--budget", "2000", "data.shuffle=false", seeds=1)
     assert calls(tmp_path) == ["one-seed1", "two-seed1"] * 3
-    assert {row["generated_tokens"] for row in rows(tmp_path)} == {0, 2000}
+    assert {one.generated_tokens for one in ended(tmp_path)} == {2000}
 
 
 def test_a_run_that_did_not_end_is_repeated(compare, tmp_path):

@@ -17,7 +17,7 @@ def differences_table(some: list[Row]) -> str:
 
 def rows(values: dict[str, list[float | None]], metric: str = "solver_accuracy", cases=FEW) -> list[Row]:
     return [
-        Row(method, seed, f"after/{metric}", value, 1000, 0, 1.0, cases)
+        Row(method, seed, f"after/{metric}", value, cases)
         for method, found in values.items()
         for seed, value in enumerate(found, 1)
     ]
@@ -71,7 +71,7 @@ def test_figures_of_few_or_unknown_cases_are_not_marked(metric, cases, bold):
 def test_seeds_without_a_partner_do_not_count():
     many, few = (
         rows({"a": [0.1, 0.2], "b": [0.5, 0.6]}),
-        Row("b", 3, "after/solver_accuracy", 0.9, 0, 0, 0.0, 1),
+        Row("b", 3, "after/solver_accuracy", 0.9, 1),
     )
     assert differences_table([*many, few]) == differences_table(many)
 

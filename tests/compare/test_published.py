@@ -54,7 +54,7 @@ def test_a_description_is_the_mean_difference_of_equal_seeds(tmp_path):
     finished = [
         Finished(
             Run(method, seed, (), tmp_path),
-            (Row(method, seed, "after/system_accuracy", value, 0, 0, 0.0, 40),),
+            (Row(method, seed, "after/system_accuracy", value, 40),),
             1, 0, 0, 0.0, 40, {}, RunCurve(""),
         )
         for method, values in after.items()
