@@ -54,8 +54,9 @@ class Here:
         return self.words(run, program)
 
     def environment(self, jobs: int) -> dict[str, str] | None:
-        """Of that process, one of so many at a time; None: this one's. Runs that go on at the same time share
-        the cores, where more threads than cores would wait for each other; OMP_NUM_THREADS says otherwise."""
+        """Variables of that process, one of so many at a time; None: this one's. Runs that go on at the same
+        time share the cores, where more threads than cores would wait for each other; OMP_NUM_THREADS says
+        otherwise."""
         if jobs == 1:
             return None
         threads = max(1, len(os.sched_getaffinity(0)) // jobs)
@@ -68,7 +69,7 @@ class Here:
 
 @dataclass(slots=True)
 class RayJobs:
-    """As `Here`, with a job of a Ray cluster for each run, whole on one of its nodes, where it starts a Ray
+    """Like `Here`, with a job of a Ray cluster for each run, whole on one of its nodes, where it starts a Ray
     of its own. Ray begins a job once a node has what it reserves.
 
     All nodes need the same environment at the same path, and the folder in which the comparison was started

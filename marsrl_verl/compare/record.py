@@ -60,11 +60,7 @@ def shared_json(finished: Sequence[Finished]) -> dict[str, Any]:
 
 
 def finished_of(run: Run, plain: Mapping[str, Any], shared: Mapping[str, Any]) -> Finished:
-    """The inverse of both.
-
-    Raises:
-        KeyError, TypeError, ValueError: they are something else.
-    """
+    """The inverse of both. Raises KeyError, TypeError, ValueError: they are something else."""
     rows = tuple(
         Row(run.method, run.seed, f"{tag}/{name}", value, cases)
         for tag in (BEFORE, AFTER)
@@ -121,11 +117,7 @@ class Known:
 
 
 def read_record(path: Path) -> list[Known]:
-    """The runs of a record.
-
-    Raises:
-        RecordError: the file is missing or something else.
-    """
+    """The runs of a record. Raises RecordError: the file is missing or something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         found = [Known(run.get("work"), run, content) for run in content["runs"]]

@@ -56,7 +56,7 @@ class Finished:
     curve: RunCurve
     """The suite's."""
     step_seconds: float = 0.0
-    """Of the training steps; start-up and evaluations are not in it."""
+    """Sum over the training steps; start-up and evaluations are not in it."""
     updates: float | None = None
     """In all steps; None where none logs it. So `trained_rows`."""
     trained_rows: float | None = None
@@ -82,10 +82,7 @@ class Finished:
 
 def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> Finished:
     """Read a finished run's folder. Its seconds are what the runner measured, else what it says of itself.
-
-    Raises:
-        ResultError: a file is missing or not readable, or the run was not evaluated before and after.
-    """
+    Raises ResultError: a file is missing or not readable, or the run was not evaluated before and after."""
     path = run.folder / "summary.json"  # a run writes it last
     try:
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -78,11 +78,8 @@ def _of_folder(run: Run, suite: Suite, facts: dict[str, Any]) -> Finished | None
 
 
 def known_runs(runs: Iterable[Run], known: Sequence[Path]) -> dict[str, tuple[Path, Known]]:
-    """The runs of records, by what they did, with the record's file.
-
-    Raises:
-        RecordError: a file is no record, or none of its runs did what one of `runs` does.
-    """
+    """The runs of records, by what they did, with the record's file. Raises RecordError: a file is no record,
+    or none of its runs did what one of `runs` does."""
     planned = {run.work for run in runs}
     named: dict[str, tuple[Path, Known]] = {}
     for path in known:

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from marsrl_verl.evaluation.estimators import Estimate, student_quantile
 
 CONFIDENCE = 0.95
-"""Of intervals; 1 less it is the level of tests."""
+"""Level of intervals; 1 less it is that of tests."""
 
 
 def t_interval(values: Iterable[float | None], confidence: float = CONFIDENCE) -> Estimate:

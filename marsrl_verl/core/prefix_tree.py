@@ -67,11 +67,8 @@ class PrefixTree:
 
 
 def prefix_order(rows: Sequence[Tokens]) -> list[int]:
-    """Indices of the sequences in the order of their tokens, so that common beginnings are neighbours.
-
-    Raises:
-        ValueError: a number is no token id.
-    """
+    """Indices of the sequences in the order of their tokens, so that common beginnings are neighbours. Raises
+    ValueError: a number is no token id."""
     for row in rows:
         if len(row) and not 0 <= int(row.min()) <= int(row.max()) < 2**32:
             raise ValueError(
@@ -105,11 +102,8 @@ def distinct_tokens(sequences: Sequence[Sequence[int] | Tokens]) -> int:
 
 def build_prefix_tree(rows: Sequence[Tokens], joins: Joins = always_joins) -> PrefixTree:
     """The prefix tree of sequences of at least one token each. Time and memory are linear in their tokens.
-    Beginnings that two trees have in common (`joins`) are in both.
-
-    Raises:
-        ValueError: there is no sequence, or an empty one.
-    """
+    Beginnings that two trees have in common (`joins`) are in both. Raises ValueError: there is no sequence,
+    or an empty one."""
     if not rows or any(len(row) == 0 for row in rows):
         raise ValueError("a prefix tree needs at least one sequence, each of at least one token")
     order = prefix_order(rows)

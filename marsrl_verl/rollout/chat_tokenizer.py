@@ -125,11 +125,8 @@ class ChatTokenizer:
         }
 
     def turn_end(self) -> list[int]:
-        """What the template writes after the content of an assistant's turn.
-
-        Raises:
-            ValueError: the template does not show the content as it is.
-        """
+        """Ids that the template writes after the content of an assistant's turn. Raises ValueError: the
+        template does not show the content as it is."""
         turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _CONTENT}]
         shown = self.tokenizer.apply_chat_template(
             turns, add_generation_prompt=False, tokenize=False, **self.template_kwargs

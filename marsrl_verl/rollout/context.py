@@ -32,7 +32,7 @@ Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardRe
 
 @dataclass(slots=True)
 class RolloutWorker:
-    """What the programs of a worker are run with."""
+    """Everything that the programs of a worker are run with."""
 
     client: GenerationClient
     chat: ChatTokenizer
@@ -51,8 +51,8 @@ class RolloutWorker:
     _parsers: dict[str, TurnParser] = field(default_factory=dict, init=False)
 
     def builder(self) -> TemplateBuilder:
-        """What the chat template writes when a chat grows. ValueError: this runner knows none, or the
-        template lets no chat grow."""
+        """The writer of what the chat template adds when a chat grows. Raises ValueError: this runner knows
+        none, or the template lets no chat grow."""
         if self._builder is None:
             if self.template_builder is None:
                 raise ValueError("chats can't grow here: the rollouts were given no template builder")

@@ -194,7 +194,7 @@ class Conversation:
     async def _completions(
         self, n: int, name: str, limit: int, stop: Sequence[str], top: int, structured: Any
     ) -> tuple[list[Completion], Failure]:
-        """What the engine answered, and why there is no more of it."""
+        """The engine's answer, and why there is no more of it."""
         decoding = self._sampler.decoding(limit, stop, top, structured)
         try:
             found = (await self._sampler.ask(self.input_ids(), name, len(self), n, decoding))[:n]

@@ -22,11 +22,8 @@ BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}
 
 
 def find_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUILT_IN) -> Any:
-    """The class of the program of that name: a built-in one, or a method's as `package.module:Class`.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The class of the program of that name: a built-in one, or a method's as `package.module:Class`. Raises
+    ValueError: there is none."""
     if name in programs:
         return programs[name]
     module, colon, attribute = name.partition(":")

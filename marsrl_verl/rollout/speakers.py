@@ -79,8 +79,8 @@ class TrainedSpeaker:
 
 
 class FrozenSpeaker:
-    """As `TrainedSpeaker` with a frozen policy, which is asked with the whole list each time. Its limits are
-    its own."""
+    """Like `TrainedSpeaker`, with a frozen policy, which is asked with the whole list each time. Its limits
+    are its own."""
 
     def __init__(self, context: RolloutContext, k: int, role: str, messages: Sequence[Message]) -> None:
         self._context, self._k, self._role = context, k, role

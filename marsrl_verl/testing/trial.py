@@ -42,7 +42,7 @@ GROUP_SIZE = 2
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
-    """What a trial is run with."""
+    """Everything that a trial is run with."""
 
     cls: type[Method]
     config: Any
@@ -57,7 +57,7 @@ class TrialSettings:
     """The `marsrl` node."""
     problem: Problem
     problems: int
-    """Of a step, as configured."""
+    """Number in a step, as configured."""
 
     @property
     def frozen(self) -> dict[str, str]:

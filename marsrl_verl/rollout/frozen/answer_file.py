@@ -54,11 +54,8 @@ class AnswerFile:
 
     @classmethod
     def scan(cls, path: Path, key: LineKey) -> AnswerFile:
-        """Read the whole file once and note where everything is.
-
-        Raises:
-            AnswerFileError: it can't be read, a line is not as it should be, or there is none.
-        """
+        """Read the whole file once and note where everything is. Raises AnswerFileError: it can't be read, a
+        line is not as it should be, or there is none."""
         found, offset = cls(path, key), 0
         with found._opened() as file:
             for number, line in enumerate(file, 1):
@@ -76,11 +73,8 @@ class AnswerFile:
         self.longest = max(self.longest, *(final_text(answer) for answer in answers), key=len)
 
     def answers(self, name: str) -> list[str]:
-        """The answers to one problem, by its question or id; none for one that the file does not have.
-
-        Raises:
-            AnswerFileError: the file is not the one that was scanned any more.
-        """
+        """The answers to one problem, by its question or id; none for one that the file does not have. Raises
+        AnswerFileError: the file is not the one that was scanned any more."""
         answers: list[str] = []
         if name not in self._places:
             return answers

@@ -13,11 +13,7 @@ from marsrl_verl.rollout.frozen.config import AnswerFileConfig
 
 
 def questions_of(path: Path, prompt_key: str, id_column: str | None) -> list[Question]:
-    """What a data file asks.
-
-    Raises:
-        AnswerFileError: the file can't be read, or has no such column.
-    """
+    """Questions of a data file. Raises AnswerFileError: the file can't be read, or has no such column."""
     try:
         return list(read_questions(path, prompt_key, id_column))
     except DataError as error:
@@ -25,11 +21,7 @@ def questions_of(path: Path, prompt_key: str, id_column: str | None) -> list[Que
 
 
 def ids_by_question(questions: Iterable[Question]) -> dict[str, tuple[str, ...]]:
-    """The ids of every question.
-
-    Raises:
-        AnswerFileError: a row has no id, or one id names two questions.
-    """
+    """The ids of every question. Raises AnswerFileError: a row has no id, or one id names two questions."""
     ids: dict[str, tuple[str, ...]] = {}
     first: dict[str, Question] = {}
     for one in questions:
@@ -49,10 +41,7 @@ def ids_by_question(questions: Iterable[Question]) -> dict[str, tuple[str, ...]]
 
 def open_source(settings: AnswerFileConfig, seed: int, questions: Iterable[Question]) -> FileSource:
     """Read the file of answers. Questions are those of the data, where lines have ids; else not looked at.
-
-    Raises:
-        AnswerFileError: a file can't be used; the message says which line or row.
-    """
+    Raises AnswerFileError: a file can't be used; the message says which line or row."""
     if settings.path is None:
         raise AnswerFileError("its path is null")
     key = LineKey.QUESTION if settings.id_column is None else LineKey.ID
@@ -81,7 +70,7 @@ def _absolute(name: Any) -> str:
 
 
 def all_questions(config: Any, column: str | None) -> Iterator[Question]:
-    """What the data files of both splits ask; `column` names problems. AnswerFileError: as `questions_of`,
-    when a file's first one is asked for."""
+    """Questions of the data files of both splits; `column` names problems. Raises AnswerFileError: as
+    `questions_of`, when a file's first one is asked for."""
     for name in data_names(config):
         yield from questions_of(Path(name).expanduser(), str(config.data.prompt_key), column)
