@@ -16,11 +16,12 @@ from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import Plain, TokenIds
 from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.thinking import CLOSE, OPEN, final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.conversation import Conversation, Failure
-from marsrl_verl.rollout.frozen.source import AnswerSource, answered
-from marsrl_verl.rollout.generation import Completion, Decoding, GenerationClient
+from marsrl_verl.rollout.generation import AnswerSource, Completion, Decoding, GenerationClient
 from marsrl_verl.rollout.sampler import Sampler
 from marsrl_verl.rollout.tool_protocol.chat import TurnParser
 from marsrl_verl.tools.base import ToolCall, ToolResult
@@ -281,6 +282,21 @@ class RolloutContext:
     def rng(self, *names: str | int) -> np.random.Generator:
         """A generator derived from (seed, group id, names), without state."""
         return derive_generator(self._worker.seed, "rollout", self.request.group_id, *names)
+
+
+def answered(trajectory_id: str, answer: ChatAnswer, chat: ChatTokenizer) -> Trajectory:
+    """An answer as an unscored trajectory without sequences. The trained model's control tokens are taken out
+    of it, since its text becomes part of that model's prompts."""
+    content = chat.without_control_tokens(answer.content)
+    reasoning = chat.without_control_tokens(answer.reasoning).strip()
+    return Trajectory(
+        trajectory_id,
+        sequences=[],
+        finish=answer.finish,
+        text=f"{OPEN}\n{reasoning}\n{CLOSE}\n\n{content}" if reasoning else content,
+        final_text=final_text(content),
+        detail=answer.detail,
+    )
 
 
 class Rollout(Protocol):

@@ -18,8 +18,7 @@ from marsrl_verl.core.method import Method, is_trained
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.schedule import Unit
 from marsrl_verl.core.scheduler.checks import check_output, check_requests, check_settings
-from marsrl_verl.core.scheduler.result import StepResult
-from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
+from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState, StepResult
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.settings.choices import Choice

@@ -1,4 +1,4 @@
-"""Answers of a frozen policy behind an endpoint. (Apart from `source`: its client is slow to import.)"""
+"""Answers of a frozen policy behind an endpoint. (A file of its own: its client is slow to import.)"""
 
 from __future__ import annotations
 
