@@ -14,7 +14,7 @@ from typing import Any
 
 from marsrl_verl.compare.curves import RunCurve
 from marsrl_verl.compare.plan import Run
-from marsrl_verl.compare.results import Finished, Row, headline_of, metrics_of
+from marsrl_verl.compare.results import Finished, Measured, headline_of, metrics_of
 from marsrl_verl.compare.suite import QUANTITIES, Suite
 from marsrl_verl.evaluation.estimators import MetricInfo
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
@@ -38,8 +38,8 @@ def run_json(one: Finished) -> dict[str, Any]:
     }
     for tag in (BEFORE, AFTER):
         prefix = f"{tag}/"
-        found = [row for row in one.rows if row.metric.startswith(prefix)]
-        figures[tag] = {row.metric.removeprefix(prefix): [row.value, row.cases] for row in found}
+        found = {name: list(each) for name, each in one.measured.items() if name.startswith(prefix)}
+        figures[tag] = {name.removeprefix(prefix): each for name, each in found.items()}
     figures["figures"] = dict(one.figures)
     figures["curve"] = {"taken": list(one.curve.taken), "values": list(one.curve.values)}
     if one.curve.excluded:
@@ -61,17 +61,17 @@ def shared_json(finished: Sequence[Finished]) -> dict[str, Any]:
 
 def finished_of(run: Run, plain: Mapping[str, Any], shared: Mapping[str, Any]) -> Finished:
     """The inverse of both. Raises KeyError, TypeError, ValueError: they are something else."""
-    rows = tuple(
-        Row(run.method, run.seed, f"{tag}/{name}", value, cases)
+    measured = {
+        f"{tag}/{name}": Measured(value, cases)
         for tag in (BEFORE, AFTER)
         for name, (value, cases) in plain[tag].items()
-    )
+    }
     curve = plain["curve"]
     # Earlier records name what was counted.
     taken = next(curve[name] for name in ("taken", *QUANTITIES) if name in curve)
     return Finished(
         run,
-        rows,
+        measured,
         steps=int(plain["steps"]),
         generated_tokens=int(plain["generated_tokens"]),
         executed_tool_calls=int(plain["executed_tool_calls"]),

@@ -81,8 +81,7 @@ def _about(suite: Suite, seeds: int, finished: Sequence[Finished]) -> str:
 
 
 def _quality(finished: Sequence[Finished], seeds: int) -> str:
-    methods = list(by_method(finished))
-    rows = [row for one in finished for row in one.rows]
+    methods = by_method(finished)
     lines: list[list[str]] = []
     for suffix, title in (("", "sampled"), (GREEDY_SUFFIX, "greedy")):
         named = {base + suffix: info for base, info in metrics_of(finished).items()}
@@ -94,7 +93,7 @@ def _quality(finished: Sequence[Finished], seeds: int) -> str:
             starts = over_seeds(finished, f"{BEFORE}/{name}")
             cells = ["by method" if start is None else percent(start, seeds)]
             for method, value in over_seeds(finished, f"{AFTER}/{name}").items():
-                fewest = fewest_cases(rows, f"{AFTER}/{name}", method)
+                fewest = fewest_cases(methods[method], f"{AFTER}/{name}")
                 few = f", {fewest} cases" if fewest is not None and fewest < FEW else ""
                 since = f", from {percent(starts[method], seeds)}" if start is None else ""
                 cells.append(percent(value, seeds) + few + since)
@@ -103,7 +102,6 @@ def _quality(finished: Sequence[Finished], seeds: int) -> str:
 
 
 def _differences(finished: Sequence[Finished]) -> str:
-    rows = [row for one in finished for row in one.rows]
     methods = list(by_method(finished))
     if len(methods) < 2:
         return "There is one method."
@@ -111,7 +109,7 @@ def _differences(finished: Sequence[Finished]) -> str:
     unlike = ", ".join(info.label for info in metrics.values() if info.follows_errors)
     never = f" {unlike} are never bold: they follow how many and which errors each method's own runs leave."
     return (
-        f"{differences_table(rows, metrics)}\n\n"
+        f"{differences_table(finished, metrics)}\n\n"
         f"Percentage points after training, less {methods[0]} of "
         f"the same seed: mean and {100 * CONFIDENCE:g} % t interval of these differences, and p of the exact "
         "sign-flip test (two-sided) where the seeds are enough for it to fall below "

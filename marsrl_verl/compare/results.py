@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from marsrl_verl.compare.curves import RunCurve, training_curve
 from marsrl_verl.compare.plan import Run
@@ -23,14 +23,9 @@ class ResultError(ValueError):
     """A run's folder that does not hold what a finished run leaves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measurement of one run."""
+class Measured(NamedTuple):
+    """One measurement of a run."""
 
-    method: str
-    seed: int
-    metric: str
-    """`before/…` or `after/…` and a metric of the evaluation; greedy ones end in `_greedy`."""
     value: float | None
     """None where there was nothing to observe, e.g. the recall when no solution was wrong."""
     cases: int | None = None
@@ -42,7 +37,8 @@ class Finished:
     """A finished run."""
 
     run: Run
-    rows: tuple[Row, ...]
+    measured: Mapping[str, Measured]
+    """By `before/…` or `after/…` and a metric of the evaluation; greedy ones end in `_greedy`."""
     steps: int
     """Of training."""
     generated_tokens: int
@@ -77,7 +73,7 @@ class Finished:
 
     def value(self, metric: str) -> float | None:
         """The value of one metric, None where it is absent or was not observed."""
-        return next((row.value for row in self.rows if row.metric == metric), None)
+        return self.measured[metric].value if metric in self.measured else None
 
 
 def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> Finished:
@@ -103,14 +99,13 @@ def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> 
             "and marsrl.evaluation.after on"
         )
     evaluated = facts.get("evaluations", ())
-    rows = tuple(
-        Row(run.method, run.seed, f"{tag}/{name}", estimate["mean"], estimate["n"])
-        for tag, values in measured.items()
-        for name, estimate in values.items()
-    )
     return Finished(
         run,
-        rows,
+        {
+            f"{tag}/{name}": Measured(estimate["mean"], estimate["n"])
+            for tag, values in measured.items()
+            for name, estimate in values.items()
+        },
         steps=len(steps),
         generated_tokens=tokens,
         executed_tool_calls=int(_total(steps, TOOL_CALLS.metric) or 0),

@@ -116,8 +116,7 @@ def take_equal_runs(runs: Iterable[Run], suite: Suite, known: Sequence[Path] = (
             done = _result(run, suite, facts) or _of_folder(there, suite, facts)
             done = done and replace(done, copied_from=str(path.with_name(name)))
         if done is not None:
-            rows = tuple(replace(row, method=run.method, seed=run.seed) for row in done.rows)
-            write_record(replace(done, run=run, rows=rows))
+            write_record(replace(done, run=run))
 
 
 def _beside(root: Path) -> Iterator[tuple[str, Path]]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from marsrl_verl.compare.curves import area
-from marsrl_verl.compare.results import Finished, Row
+from marsrl_verl.compare.results import Finished, Measured, by_method
 from marsrl_verl.compare.statistics import (
     CONFIDENCE,
     MOST_FLIPPED,
@@ -84,7 +84,7 @@ def grid_table(
     return markdown_table(["", *grid.values, "best"], rows)
 
 
-def differences_table(rows: Sequence[Row], metrics: Mapping[str, MetricInfo]) -> str:
+def differences_table(finished: Sequence[Finished], metrics: Mapping[str, MetricInfo]) -> str:
     """Every other method less the first one after training: the mean of the differences of equal seeds in
     percentage points with its t interval and, where there are enough seeds for it to fall below
     1 - `CONFIDENCE`, p of the exact sign-flip test; a line each of `metrics`, of the greedy one where no run
@@ -92,24 +92,23 @@ def differences_table(rows: Sequence[Row], metrics: Mapping[str, MetricInfo]) ->
 
     Bold: the interval leaves out 0, and figures of so many cases are judged (`MetricInfo.judged`).
     """
-    reference, *others = dict.fromkeys(row.method for row in rows)
+    reference, *others = by_method(finished)
+    measured = {name for one in finished for name in one.measured}
     lines = []
     for name, info in metrics.items():
-        sampled = [row for row in rows if row.metric == f"{AFTER}/{name}"]
-        measured = sampled or [row for row in rows if row.metric == f"{AFTER}/{name}{GREEDY_SUFFIX}"]
-        first = _by_seed(measured, reference)
-        cells = [_difference(info, first, _by_seed(measured, method)) for method in others]
-        shown = metric_label(metrics, name if sampled or not measured else name + GREEDY_SUFFIX)
-        lines.append([shown, *cells])
+        greedy = f"{AFTER}/{name}" not in measured and f"{AFTER}/{name}{GREEDY_SUFFIX}" in measured
+        shown = name + GREEDY_SUFFIX if greedy else name
+        first, *rest = (_by_seed(some, f"{AFTER}/{shown}") for some in by_method(finished).values())
+        lines.append([metric_label(metrics, shown), *(_difference(info, first, other) for other in rest)])
     return markdown_table([f"less {reference}", *others], lines)
 
 
-def _by_seed(rows: Iterable[Row], method: str) -> dict[int, Row]:
-    return {row.seed: row for row in rows if row.method == method and row.value is not None}
+def _by_seed(runs: Iterable[Finished], metric: str) -> dict[int, Measured]:
+    return {one.run.seed: one.measured[metric] for one in runs if one.value(metric) is not None}
 
 
-def _difference(info: MetricInfo, first: dict[int, Row], second: dict[int, Row]) -> str:
-    values = [{seed: row.value for seed, row in side.items()} for side in (first, second)]
+def _difference(info: MetricInfo, first: dict[int, Measured], second: dict[int, Measured]) -> str:
+    values = [{seed: one.value for seed, one in side.items()} for side in (first, second)]
     differences = seed_differences(*values)
     delta = t_interval(differences)
     if delta.mean is None:
@@ -123,11 +122,11 @@ def _difference(info: MetricInfo, first: dict[int, Row], second: dict[int, Row])
     return text
 
 
-def fewest_cases(rows: Iterable[Row], metric: str, method: str) -> int | None:
-    """The fewest observations behind a figure of one of the method's runs; None where that is not known, or
+def fewest_cases(runs: Iterable[Finished], metric: str) -> int | None:
+    """The fewest observations behind a figure of one of a method's runs; None where that is not known, or
     where there is no figure."""
-    counts = [row.cases for row in rows if (row.metric, row.method) == (metric, method) and row.cases]
-    return min(counts, default=None)
+    counts = [one.measured[metric].cases for one in runs if metric in one.measured]
+    return min(filter(None, counts), default=None)
 
 
 def markdown_table(

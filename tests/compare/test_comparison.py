@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,7 +53,11 @@ def ended(tmp_path: Path) -> list[Finished]:
 
 
 def rows(tmp_path: Path) -> list[dict[str, object]]:
-    return [asdict(row) for one in ended(tmp_path) for row in one.rows]
+    return [
+        {"method": one.run.method, "seed": one.run.seed, "metric": name, **found._asdict()}
+        for one in ended(tmp_path)
+        for name, found in one.measured.items()
+    ]
 
 
 def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
@@ -207,9 +211,7 @@ def test_an_equal_run_of_a_comparison_beside_it_is_copied(compare, tmp_path, cap
     ran = (tmp_path / "beside" / "runs" / "calls.txt").read_text().split()
     assert ran == ["three-seed1", "first-seed2", "three-seed2"]
     found = runs_of(tmp_path / "beside" / "results.json")
-    assert {(one.run.method, row.method) for one in found for row in one.rows} == {
-        ("first", "first"), ("three", "three"),
-    }  # fmt: skip
+    assert {one.run.method for one in found} == {"first", "three"}
     assert "4 runs, 1 of them taken from `out`" in (tmp_path / "beside" / "report.md").read_text()
 
 
@@ -375,7 +377,10 @@ def test_methods_that_start_apart_have_starts_of_their_own(tmp_path):
 
 def test_a_pass_that_no_run_has_takes_no_lines(tmp_path):
     both = [finished(tmp_path, method, 1, 0.6) for method in ("one", "two")]
-    alone = [replace(one, rows=tuple(row for row in one.rows if "greedy" in row.metric)) for one in both]
+    alone = [
+        replace(one, measured={name: found for name, found in one.measured.items() if "greedy" in name})
+        for one in both
+    ]
     suite = load_suite("marsrl")
     assert "| **sampled** |" in report_markdown(suite, 1, both, [], None)
     text = report_markdown(suite, 1, alone, [], None)
