@@ -82,10 +82,8 @@ def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> None:
             if start is None and own is not None:
                 axes.hlines(own, x - width / 2, x + width / 2, colors="#777777", linestyles="--")
         if start is not None and start.mean is not None:
-            label = "" if place else "start"
-            axes.hlines(
-                start.mean, place - 0.45, place + 0.45, colors="#777777", linestyles="--", label=label
-            )
+            ends, label = (place - 0.45, place + 0.45), "" if place else "start"
+            axes.hlines(start.mean, *ends, colors="#777777", linestyles="--", label=label)
     labels = [metric_label(metrics, name) for name in headline]
     axes.set_xticks(range(len(headline)), labels)
     axes.set_xlim(-0.6, len(headline) - 0.4)

@@ -45,15 +45,9 @@ class Outcome:
 
 
 class Runner:
-    """Runs what is not finished yet.
-
-    Args:
-        command: the training program, without overrides.
-        say: where progress goes, one line per call; called from several threads.
-        jobs: most runs at a time.
-        placement: where they are carried out; None: here.
-        known: records of comparisons whose equal runs are taken over.
-    """
+    """Runs what is not finished yet, at most `jobs` at a time. `command` is the training program without
+    overrides, `known` are records of comparisons whose equal runs are taken over; progress is said a line per
+    call, from several threads."""
 
     def __init__(
         self,

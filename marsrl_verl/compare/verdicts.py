@@ -64,12 +64,8 @@ class Difference:
 
 
 def judge(values: dict[tuple[str, str], Sequence[float]], margin: float) -> list[Difference]:
-    """Differences with their verdicts, for all primary outcomes together, tested at one level.
-
-    Args:
-        values: by (name, metric), the differences of each seed.
-        margin: differences smaller than that are equivalence.
-    """
+    """Differences with their verdicts, for all primary outcomes together, tested at one level: `values` are
+    the differences of each seed by (name, metric), those smaller than `margin` are equivalence."""
     found = [_measured(name, metric, one) for (name, metric), one in values.items()]
     known = [one.p for one in found if one.p is not None]
     adjusted = iter(holm(known))
@@ -78,16 +74,9 @@ def judge(values: dict[tuple[str, str], Sequence[float]], margin: float) -> list
     judged = []
     for one in found:
         p = None if one.p is None else next(adjusted)
-        enough = len(one.values) >= needed
-        judged.append(
-            replace(
-                one,
-                adjusted_p=p,
-                verdict=_verdict(one, p, margin, level),
-                detectable=_detectable(one.values, level / len(known)) if enough else None,
-                seeds_needed=needed,
-            )
-        )
+        verdict = _verdict(one, p, margin, level)
+        shown = _detectable(one.values, level / len(known)) if len(one.values) >= needed else None
+        judged.append(replace(one, adjusted_p=p, verdict=verdict, detectable=shown, seeds_needed=needed))
     return judged
 
 
@@ -184,12 +173,8 @@ def bootstrap_interval(values: Sequence[float], resamples: int = RESAMPLES) -> t
 
 
 def detectable_difference(spread: float, seeds: int, confidence: float = CONFIDENCE) -> float:
-    """The mean difference that a paired t test of so many seeds finds with `POWER`.
-
-    Args:
-        spread: standard deviation of the differences.
-        seeds: at least 2.
-    """
+    """The mean difference that a paired t test of so many seeds, at least 2, finds with `POWER`, given the
+    standard deviation of the differences."""
     freedom = seeds - 1
     # One-sided quantile of the power: the two-sided one of 2 power - 1.
     quantiles = student_quantile(confidence, freedom) + student_quantile(2 * POWER - 1, freedom)
