@@ -52,15 +52,6 @@ def report_markdown(
     return "\n\n".join(sections) + "\n"
 
 
-def _number(value: Estimate, seeds: int) -> str:
-    if value.mean is None:
-        return "–"
-    text = f"{value.mean:,.0f}"
-    if value.low is not None and value.high is not None:
-        text += f" ± {value.high - value.mean:,.0f}"
-    return text + counted_seeds(value, seeds)
-
-
 def _about(suite: Suite, seeds: int, finished: Sequence[Finished]) -> str:
     problems = sorted({one.problems for one in finished if one.problems is not None})
     count = " or ".join(str(number) for number in problems) or "the"
@@ -186,11 +177,12 @@ def _level(pairs: Sequence[tuple[Curve, float | None]], budget: int, seeds: int)
     return f"{share}, {sum(one.reached for one in known)} of {len(known)} came there"
 
 
-def _figure(value: Estimate, seeds: int) -> str:
+def _figure(value: Estimate, seeds: int, mean: str = ".3g", half: str = ".2g") -> str:
+    """A mean and half of its interval, in these formats."""
     if value.mean is None:
         return "–"
-    half = "" if value.high is None else f" ± {value.high - value.mean:.2g}"
-    return f"{value.mean:.3g}{half}{counted_seeds(value, seeds)}"
+    interval = "" if value.high is None else f" ± {value.high - value.mean:{half}}"
+    return f"{value.mean:{mean}}{interval}{counted_seeds(value, seeds)}"
 
 
 def _cost(finished: Sequence[Finished], seeds: int) -> str:
@@ -205,7 +197,7 @@ def _cost(finished: Sequence[Finished], seeds: int) -> str:
         "seconds in all": lambda one: one.seconds,
     }
     rows = [
-        [method, *(_number(t_interval(map(figure, some)), seeds) for figure in figures.values())]
+        [method, *(_figure(t_interval(map(one, some)), seeds, ",.0f", ",.0f") for one in figures.values())]
         for method, some in by_method(finished).items()
     ]
     taken = [Path(one.copied_from) for one in finished if one.copied_from is not None]
