@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -36,13 +37,11 @@ def write_record(done: Finished) -> None:
 
 def _facts(path: Path) -> dict[str, Any] | None:
     """None: there is no record, or it was cut off or is another program's."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         plain = json.loads(path.read_text(encoding="utf-8"))
         named = all(isinstance(one, str) for one in plain["overrides"])
         if named and isinstance(plain["seconds"], int | float):
             return dict(plain)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
     return None
 
 
