@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from scripted_client import PieceTokenizer
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import TopLogProbs
 from marsrl_verl.rollout.tool_protocol.chat import ParsedCall
-from marsrl_verl.testing.client import AddedTokens, CharacterTokenizer, ScriptedClient
+from marsrl_verl.testing.client import AddedTokens, ScriptedClient
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult, function_schema
 
 LIMITS = Sampling(max_new_tokens=600, max_prompt_tokens=80)
@@ -29,7 +30,7 @@ def schema(name: str, argument: str = "code") -> Mapping[str, Any]:
     return function_schema(name, name, {argument: {"type": "string"}}, (argument,))
 
 
-class Tokenizer(CharacterTokenizer):
+class Tokenizer(PieceTokenizer):
     """Whose vocabulary does not grow, and whose end of turn is a control token."""
 
     def __init__(self, size: int = 1) -> None:
@@ -120,7 +121,7 @@ class BraceParser:
     stop: tuple[str, ...] = ()
     opening: tuple[str, ...] = ("{python:", "{nothing:")
 
-    def __init__(self, tokenizer: CharacterTokenizer) -> None:
+    def __init__(self, tokenizer: PieceTokenizer) -> None:
         self.tokenizer = tokenizer
 
     async def calls(self, turn, schemas):

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scripted_engine as scripted
+from scripted_engine import Reply, Scorer, Script
 
 from marsrl_verl.algos.marsrl.prompts import SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict, parse_verdict
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory, is_correct
-from marsrl_verl.testing import engine as scripted
-from marsrl_verl.testing.engine import Reply, Scorer, Script
 
 
 @dataclass(frozen=True, slots=True)

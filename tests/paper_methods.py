@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from scripted_client import runner
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, trained_rows
@@ -15,7 +16,6 @@ from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.testing.client import runner
 
 PROBLEMS = [Problem(f"p{number}", f"{number}+1", str(number + 1)) for number in range(3)]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scripted_client import PieceTokenizer
 
 from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM, Dialogue
@@ -19,7 +20,7 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutpu
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.generation import Completion
 from marsrl_verl.rollout.runner import RolloutRunner
-from marsrl_verl.testing.client import CharacterBuilder, CharacterTokenizer, ScriptedClient
+from marsrl_verl.testing.client import CharacterBuilder, ScriptedClient
 
 END = "</s>"
 Says = Callable[[str, int, int], str]
@@ -45,7 +46,7 @@ class Talking(ScriptedClient):
     """Implements `GenerationClient`; `sampled` has what it answered, by trajectory and role, in its order."""
 
     def __init__(self, says: Says, size: int = 1, delays: Callable[[str], int] = lambda name: 0) -> None:
-        super().__init__(lambda prompt: "", CharacterTokenizer(size))
+        super().__init__(lambda prompt: "", PieceTokenizer(size))
         self.says, self.delays = says, delays
         self.sampled: dict[tuple[int, str], list[int]] = defaultdict(list)
         self.failing: Mapping[tuple[str, int], Exception | FinishReason] = {}
@@ -129,7 +130,7 @@ class Stage:
 
 def shown(one: Trajectory) -> list[str]:
     """The lists of messages as the template writes them."""
-    return [CharacterTokenizer().decode(sequence.input_ids().tolist()) for sequence in one.sequences]
+    return [PieceTokenizer().decode(sequence.input_ids().tolist()) for sequence in one.sequences]
 
 
 def chosen(one: Trajectory, number: int) -> list[int]:
@@ -143,7 +144,7 @@ def turns_of(one: Trajectory, number: int) -> dict[int, str]:
     sequence = one.sequences[number]
     turns, ids = sequence.annotations["turn"], sequence.response_ids
     return {
-        int(turn): CharacterTokenizer().decode(ids[turns == turn].tolist())
+        int(turn): PieceTokenizer().decode(ids[turns == turn].tolist())
         for turn in np.unique(turns)
         if turn >= 0
     }

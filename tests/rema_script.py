@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scripted_engine import Reply
+
 from marsrl_verl.algos.rema.prompts import META_THINKING
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.testing.engine import Reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ import argparse
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -82,12 +83,10 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     if arguments.address is not None and (what := no_dashboard_at(arguments.address)):
         parser.error(f"--address: {what}. Start Ray there (`ray start --head`), or name its dashboard")
 
-    def runner(say: Callable[[str], None]) -> Runner:
-        return Runner(
-            suite, runs, command, say, jobs=arguments.jobs, placement=placement, known=arguments.known
-        )
-
-    return _compare(suite, arguments.seeds, output, runner)
+    runner = Runner(
+        suite, runs, command, _say, jobs=arguments.jobs, placement=placement, known=arguments.known
+    )
+    return _compare(runner, arguments.seeds, output)
 
 
 def end_on_sigterm() -> None:
@@ -133,30 +132,26 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _compare(
-    suite: Suite, seeds: int, output: Path, make_runner: Callable[[Callable[[str], None]], Runner]
-) -> int:
-    def write(outcome: Outcome) -> None:
-        write_results(suite, seeds, output, outcome)
+def _say(line: str) -> None:
+    print(f"{line}\n", end="", flush=True)  # in one piece: several threads say something
 
-    def say(line: str) -> None:
-        print(f"{line}\n", end="", flush=True)  # in one piece: several threads say something
 
-    runner = make_runner(say)
-    outcomes = suite.questions
+def _compare(runner: Runner, seeds: int, output: Path) -> int:
+    write = partial(write_results, runner.suite, seeds, output)
+    outcomes = runner.suite.questions
     if outcomes and seeds < (needed := seeds_to_decide(outcomes)):
         shows = "equivalence, but no difference" if seeds > 1 else "neither equivalence nor a difference"
-        say(
+        _say(
             f"warning: --seeds {seeds} can show {shows} in any of the primary outcomes (here {outcomes}); "
             f"--seeds {needed} could"
         )
     try:
         outcome = runner.run(write)
     except KeyboardInterrupt:
-        say("\nInterrupted; the same command continues with the runs that are not finished.")
+        _say("\nInterrupted; the same command continues with the runs that are not finished.")
         return 130
     write(outcome)
-    say(f"\nReport: {output / 'report.md'}")
+    _say(f"\nReport: {output / 'report.md'}")
     if not outcome.failed:
         return 0
     names = ", ".join(one.run.name for one in outcome.failed)
@@ -170,9 +165,8 @@ def _compare(
 
 def write_results(suite: Suite, seeds: int, output: Path, outcome: Outcome) -> None:
     """Write `results.json`, the picture and `report.md` from what is finished so far."""
-    finished = sorted(
-        outcome.finished, key=lambda one: (list(suite.methods).index(one.run.method), one.run.seed)
-    )
+    order = list(suite.methods)
+    finished = sorted(outcome.finished, key=lambda one: (order.index(one.run.method), one.run.seed))
     write_atomic(output / "results.json", text_of(record_json(suite, finished)))
     picture = draw_comparison(output / PICTURE, suite, finished).name if finished else None
     text = report_markdown(suite, seeds, finished, outcome.failed, picture)

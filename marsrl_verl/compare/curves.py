@@ -58,7 +58,8 @@ def training_curve(
         value = evaluated.get(step.step) if is_evaluated else step.metrics.get(metric)
         if value is not None:
             points.append((total, round(float(value), 6)))
-    excluded = _measuring(evaluations, name) - len(evaluated) if is_evaluated else 0
+    found = [(record.estimates | record.effort).get(name) for record in evaluations if is_evaluated]
+    excluded = sum(one is not None and one.mean is not None for one in found) - len(evaluated)
     return RunCurve(metric, tuple(x for x, _ in points), tuple(y for _, y in points), excluded)
 
 
@@ -76,12 +77,6 @@ def _evaluated(evaluations: Sequence[EvaluationRecord], name: str) -> dict[int, 
             found = record.estimates | record.effort
             values[record.step] = found[name].mean if name in found else None
     return {step: value for step, value in values.items() if value is not None}
-
-
-def _measuring(evaluations: Sequence[EvaluationRecord], name: str) -> int:
-    """Evaluations that have a metric."""
-    found = [(record.estimates | record.effort).get(name) for record in evaluations]
-    return sum(value is not None and value.mean is not None for value in found)
 
 
 def _problem_ids(record: EvaluationRecord) -> frozenset[str]:
@@ -136,11 +131,10 @@ def reached(curve: Curve, level: float, budget: float) -> Reached | None:
     if not len(above):
         return Reached(1.0, False)
     place = int(above[0])
-    if place == 0:
-        return Reached(min(1.0, float(counted[0] / budget)), True)
-    low, high = values[place - 1], values[place]
-    part = (level - low) / (high - low)
-    at = counted[place - 1] + part * (counted[place] - counted[place - 1])
+    at = counted[place]
+    if place:
+        low, high = values[place - 1], values[place]
+        at = counted[place - 1] + (level - low) / (high - low) * (at - counted[place - 1])
     return Reached(min(1.0, float(at / budget)), True)
 
 

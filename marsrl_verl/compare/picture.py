@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from marsrl_verl.compare.curves import mean_curve
 from marsrl_verl.compare.results import (
     Finished,
+    by_method,
     headline_of,
     metrics_of,
     over_seeds,
     start_over_seeds,
 )
+from marsrl_verl.compare.statistics import CONFIDENCE
 from marsrl_verl.compare.suite import Suite
 from marsrl_verl.evaluation.estimators import Estimate, metric_label
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
@@ -32,7 +34,7 @@ WIDTH, HEIGHT, DPI = 1400, 650, 100
 """Size of the picture in pixels, and pixels per inch."""
 
 
-def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], confidence: float = 0.95) -> Path:
+def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished]) -> Path:
     """Write a PNG.
 
     Left: the suite's headline metrics after training by method, with intervals over seeds; a line marks the
@@ -46,7 +48,7 @@ def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], conf
     canvas = FigureCanvasAgg(figure)
     figure.suptitle(suite.title, fontsize=16, fontweight="bold")
     final, training = figure.subplots(1, 2)
-    _draw_final(final, suite, finished, confidence)
+    _draw_final(final, suite, finished)
     _draw_training(training, suite, finished)
     # One legend below both, where it hides no point: a method has one colour.
     named = {
@@ -64,15 +66,15 @@ def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], conf
     return path
 
 
-def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished], confidence: float) -> None:
+def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> None:
     _dress(axes, "After training", "share")
-    methods, metrics = _methods(finished), metrics_of(finished)
+    methods, metrics = list(by_method(finished)), metrics_of(finished)
     headline = suite.headline or headline_of(finished)
     width = 0.8 / max(1, len(methods))
     for place, metric in enumerate(headline):
-        values = over_seeds(finished, f"{AFTER}/{metric}", confidence)
-        starts = over_seeds(finished, f"{BEFORE}/{metric}", confidence)
-        start = start_over_seeds(finished, metric, confidence)
+        values = over_seeds(finished, f"{AFTER}/{metric}")
+        starts = over_seeds(finished, f"{BEFORE}/{metric}")
+        start = start_over_seeds(finished, metric)
         for index, method in enumerate(methods):
             x = place + (index - (len(methods) - 1) / 2) * width
             _draw_estimate(axes, x, values[method], index, method if not place else "")
@@ -80,14 +82,12 @@ def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished], confiden
             if start is None and own is not None:
                 axes.hlines(own, x - width / 2, x + width / 2, colors="#777777", linestyles="--")
         if start is not None and start.mean is not None:
-            label = "" if place else "start"
-            axes.hlines(
-                start.mean, place - 0.45, place + 0.45, colors="#777777", linestyles="--", label=label
-            )
+            ends, label = (place - 0.45, place + 0.45), "" if place else "start"
+            axes.hlines(start.mean, *ends, colors="#777777", linestyles="--", label=label)
     labels = [metric_label(metrics, name) for name in headline]
     axes.set_xticks(range(len(headline)), labels)
     axes.set_xlim(-0.6, len(headline) - 0.4)
-    note = f"bars: {100 * confidence:g} % t intervals over seeds"
+    note = f"bars: {100 * CONFIDENCE:g} % t intervals over seeds"
     axes.text(0.99, 0.01, note, transform=axes.transAxes, ha="right", fontsize=10, color="#555555")
     _finish(axes, "no finished run")
 
@@ -101,11 +101,9 @@ def style(index: int) -> tuple[str, str, str]:
 def _draw_estimate(axes: Axes, x: float, value: Estimate, index: int, label: str) -> None:
     if value.mean is None:
         return
-    error = (
-        None
-        if value.low is None or value.high is None
-        else [[value.mean - value.low], [value.high - value.mean]]
-    )
+    error = None
+    if value.low is not None and value.high is not None:
+        error = [[value.mean - value.low], [value.high - value.mean]]
     colour, marker, _ = style(index)
     axes.errorbar(
         [x], [value.mean], yerr=error, color=colour, marker=marker, ls="", capsize=4, label=label or None
@@ -117,18 +115,14 @@ def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> No
     counted = suite.budget.quantity
     axes.set_xlabel(counted.label, fontsize=13)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.4g}k")
-    for index, method in enumerate(_methods(finished)):
+    for index, (method, some) in enumerate(by_method(finished).items()):
         colour, _, line = style(index)
-        curves = [one.curve.points for one in finished if one.run.method == method and one.curve.taken]
+        curves = [one.curve.points for one in some if one.curve.taken]
         for tokens, values in curves:
             axes.plot(tokens, values, line, color=colour, linewidth=0.8, alpha=0.3)
         if curves:
             axes.plot(*mean_curve(curves), line, color=colour, linewidth=2.5, label=method)
     _finish(axes, "not in metrics.jsonl")
-
-
-def _methods(finished: Sequence[Finished]) -> list[str]:
-    return list(dict.fromkeys(one.run.method for one in finished))
 
 
 def _dress(axes: Axes, title: str, ylabel: str) -> None:

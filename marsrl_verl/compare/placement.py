@@ -11,7 +11,7 @@ import urllib.request
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 from marsrl_verl.compare.plan import Run
 
@@ -39,58 +39,38 @@ def no_dashboard_at(address: str) -> str | None:
     return None
 
 
-class Placement(Protocol):
-    """Turns a run into a process of this machine that lasts as long as the run."""
-
-    is_timed: ClassVar[bool]
-    """Whether the process begins when the run does."""
-
-    def words(self, run: Run, program: Sequence[str]) -> list[str]:
-        """The training program with its overrides.
-
-        Args:
-            program: without overrides.
-        """
-
-    def command(self, run: Run, program: Sequence[str]) -> list[str]:
-        """What is started here for a run; arguments as above."""
-
-    def environment(self, jobs: int) -> dict[str, str] | None:
-        """Of that process, one of so many at a time; None: this one's."""
-
-    def stop(self, run: Run) -> str | None:
-        """End what the end of that process leaves behind; what is left all the same."""
-
-
 class Here:
-    """The run is that process."""
+    """A run is a process of this machine."""
 
     is_timed: ClassVar[bool] = True
+    """True where the process begins when the run does."""
 
     def words(self, run: Run, program: Sequence[str]) -> list[str]:
-        """See `Placement`."""
+        """The training program, given without overrides, with those of a run."""
         return [*program, *run.overrides]
 
     def command(self, run: Run, program: Sequence[str]) -> list[str]:
-        """See `Placement`."""
+        """The process that is started here and lasts as long as the run; arguments as `words`."""
         return self.words(run, program)
 
     def environment(self, jobs: int) -> dict[str, str] | None:
-        """See `Placement`. Runs that go on at the same time share the cores, where more threads than cores
-        would wait for each other; OMP_NUM_THREADS says it otherwise."""
+        """Variables of that process, one of so many at a time; None: this one's. Runs that go on at the same
+        time share the cores, where more threads than cores would wait for each other; OMP_NUM_THREADS says
+        otherwise."""
         if jobs == 1:
             return None
         threads = max(1, len(os.sched_getaffinity(0)) // jobs)
         return {"OMP_NUM_THREADS": str(threads), **os.environ}
 
-    def stop(self, run: Run) -> None:
-        """See `Placement`: nothing is left."""
+    def stop(self, run: Run) -> str | None:
+        """Ends what the end of that process leaves behind; what is left all the same."""
+        return None
 
 
 @dataclass(slots=True)
 class RayJobs:
-    """Each run is a job of a Ray cluster, whole on one of its nodes, where it starts a Ray of its own. Ray
-    begins a job once a node has what it reserves.
+    """Like `Here`, with a job of a Ray cluster for each run, whole on one of its nodes, where it starts a Ray
+    of its own. Ray begins a job once a node has what it reserves.
 
     All nodes need the same environment at the same path, and the folder in which the comparison was started
     on a disk that they share.
@@ -108,38 +88,28 @@ class RayJobs:
     _jobs: dict[str, str] = field(default_factory=dict)
 
     def words(self, run: Run, program: Sequence[str]) -> list[str]:
-        """See `Placement`."""
         return [*program, *run.overrides, f"{RAY_ADDRESS}=local"]
 
     def command(self, run: Run, program: Sequence[str]) -> list[str]:
-        """See `Placement`. Writes the job's script beside the run's log: Ray joins an entry point's words in
-        a way that the shell, which it is given to, doesn't take apart again."""
+        """Writes the job's script beside the run's log: Ray joins an entry point's words in a way that the
+        shell, which it is given to, doesn't take apart again."""
         words = self.words(run, program)
         script = run.script_path.resolve()
         # A job begins in a folder of its own.
-        script.write_text(
-            f"cd {shlex.quote(os.getcwd())} || exit\nexec {shlex.join(words)}\n", encoding="utf-8"
-        )
+        text = f"cd {shlex.quote(os.getcwd())} || exit\nexec {shlex.join(words)}\n"
+        script.write_text(text, encoding="utf-8")
         # Ray takes no name twice, not even that of a job which has ended.
         self._jobs[run.name] = job = f"{run.name}-{uuid.uuid4().hex[:8]}"
-        return [
-            *self.client,
-            "submit",
-            f"--address={self.address}",
-            f"--submission-id={job}",
-            f"--entrypoint-num-cpus={self.cpus}",
-            *([f"--entrypoint-num-gpus={self.gpus}"] if self.gpus else []),
-            "--log-color=false",
-            "--",
-            "sh",
-            str(script),
-        ]
+        gpus = [f"--entrypoint-num-gpus={self.gpus}"] if self.gpus else []
+        resources = [f"--entrypoint-num-cpus={self.cpus}", *gpus]
+        named = [f"--address={self.address}", f"--submission-id={job}"]
+        return [*self.client, "submit", *named, *resources, "--log-color=false", "--", "sh", str(script)]
 
-    def environment(self, jobs: int) -> None:
-        """See `Placement`: a job has its node's."""
+    def environment(self, jobs: int) -> dict[str, str] | None:
+        """A job has its node's."""
+        return None
 
     def stop(self, run: Run) -> str | None:
-        """See `Placement`."""
         job = self._jobs[run.name]
         try:
             done = subprocess.run(
@@ -158,3 +128,6 @@ class RayJobs:
                 return None
             reason = (done.stdout.strip().splitlines() or ["no reason given"])[-1]
         return f"job {job} may go on: it could not be stopped ({reason}); ray job stop {job}"
+
+
+Placement: TypeAlias = Here | RayJobs

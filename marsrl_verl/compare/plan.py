@@ -77,13 +77,8 @@ class Run:
 
 
 def plan_runs(suite: Suite, seeds: int, output: Path, extra: tuple[str, ...] = ()) -> list[Run]:
-    """All runs, seed by seed, so that an interrupted comparison still has every method.
-
-    Args:
-        seeds: so many from the suite's first one on.
-        output: the comparison's folder.
-        extra: Hydra overrides of every run, after the suite's.
-    """
+    """All runs, seed by seed, so that an interrupted comparison still has every method: so many seeds from
+    the suite's first one on, `extra` Hydra overrides after the suite's."""
     root = output / "runs"
     return [
         Run(method, seed, _overrides(suite, method, seed, root, extra), root)

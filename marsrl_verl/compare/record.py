@@ -14,10 +14,13 @@ from typing import Any
 
 from marsrl_verl.compare.curves import RunCurve
 from marsrl_verl.compare.plan import Run
-from marsrl_verl.compare.results import Finished, Row, metrics_of
+from marsrl_verl.compare.results import Finished, Measured, headline_of, metrics_of
 from marsrl_verl.compare.suite import QUANTITIES, Suite
 from marsrl_verl.evaluation.estimators import MetricInfo
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
+
+_FACTS = ("source", "steps", "updates", "trained_rows", "generated_tokens", "executed_tool_calls")
+"""Fields of `Finished` that a record holds as they are."""
 
 
 class RecordError(ValueError):
@@ -26,25 +29,17 @@ class RecordError(ValueError):
 
 def run_json(one: Finished) -> dict[str, Any]:
     """A run, without what all runs of a comparison share."""
-    last = one.rows[-1]  # rows after training come last
     figures: dict[str, Any] = {
-        "method": one.run.method,
-        "seed": one.run.seed,
-        "work": one.run.work,
-        "source": one.source,
-        "steps": one.steps,
-        "updates": one.updates,
-        "trained_rows": one.trained_rows,
-        "generated_tokens": one.generated_tokens,
-        "executed_tool_calls": one.executed_tool_calls,
-        "seconds": round(last.seconds, 2),
+        **{name: getattr(one.run, name) for name in ("method", "seed", "work")},
+        **{name: getattr(one, name) for name in _FACTS},
+        "seconds": round(one.step_seconds, 2),
         "wall_seconds": round(one.seconds, 2),
         "problems": one.problems,
     }
     for tag in (BEFORE, AFTER):
         prefix = f"{tag}/"
-        found = [row for row in one.rows if row.metric.startswith(prefix)]
-        figures[tag] = {row.metric.removeprefix(prefix): [row.value, row.cases] for row in found}
+        found = {name: list(each) for name, each in one.measured.items() if name.startswith(prefix)}
+        figures[tag] = {name.removeprefix(prefix): each for name, each in found.items()}
     figures["figures"] = dict(one.figures)
     figures["curve"] = {"taken": list(one.curve.taken), "values": list(one.curve.values)}
     if one.curve.excluded:
@@ -59,37 +54,32 @@ def shared_json(finished: Sequence[Finished]) -> dict[str, Any]:
     return {
         "curve": first.curve.metric if first else "",
         "versions": first.versions if first else {},
-        "headline": list(dict.fromkeys(name for one in finished for name in one.headline)),
+        "headline": list(headline_of(finished)),
         "metrics": metrics,
     }
 
 
 def finished_of(run: Run, plain: Mapping[str, Any], shared: Mapping[str, Any]) -> Finished:
-    """The inverse of both.
-
-    Raises:
-        KeyError, TypeError, ValueError: they are something else.
-    """
-    calls = int(plain["executed_tool_calls"])
-    costs = {BEFORE: (0, 0, 0.0), AFTER: (int(plain["generated_tokens"]), calls, float(plain["seconds"]))}
-    rows = tuple(
-        Row(run.method, run.seed, f"{tag}/{name}", value, *costs[tag], cases=cases)
+    """The inverse of both. Raises KeyError, TypeError, ValueError: they are something else."""
+    measured = {
+        f"{tag}/{name}": Measured(value, cases)
         for tag in (BEFORE, AFTER)
         for name, (value, cases) in plain[tag].items()
-    )
+    }
     curve = plain["curve"]
     # Earlier records name what was counted.
     taken = next(curve[name] for name in ("taken", *QUANTITIES) if name in curve)
     return Finished(
         run,
-        rows,
+        measured,
         steps=int(plain["steps"]),
-        generated_tokens=costs[AFTER][0],
-        executed_tool_calls=calls,
+        generated_tokens=int(plain["generated_tokens"]),
+        executed_tool_calls=int(plain["executed_tool_calls"]),
         seconds=float(plain.get("wall_seconds", plain["seconds"])),
         problems=plain.get("problems"),
         versions=dict(shared["versions"]),
         curve=RunCurve(shared["curve"], tuple(taken), tuple(curve["values"]), curve.get("excluded", 0)),
+        step_seconds=float(plain["seconds"]),
         updates=plain.get("updates"),
         trained_rows=plain.get("trained_rows"),
         figures=dict(plain.get("figures", {})),
@@ -127,11 +117,7 @@ class Known:
 
 
 def read_record(path: Path) -> list[Known]:
-    """The runs of a record.
-
-    Raises:
-        RecordError: the file is missing or something else.
-    """
+    """The runs of a record. Raises RecordError: the file is missing or something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         found = [Known(run.get("work"), run, content) for run in content["runs"]]

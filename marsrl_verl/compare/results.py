@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from marsrl_verl.compare.curves import RunCurve, training_curve
 from marsrl_verl.compare.plan import Run
@@ -24,21 +23,11 @@ class ResultError(ValueError):
     """A run's folder that does not hold what a finished run leaves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measurement of one run, with what the training had cost until then."""
+class Measured(NamedTuple):
+    """One measurement of a run."""
 
-    method: str
-    seed: int
-    metric: str
-    """`before/…` or `after/…` and a metric of the evaluation; greedy ones end in `_greedy`."""
     value: float | None
     """None where there was nothing to observe, e.g. the recall when no solution was wrong."""
-    generated_tokens: int
-    """Generated for training until the measurement; evaluations are not in it."""
-    executed_tool_calls: int
-    seconds: float
-    """Of the training steps until the measurement; start-up and evaluations are not in it."""
     cases: int | None = None
     """Observations behind the value; None where an earlier version did not store it."""
 
@@ -48,10 +37,12 @@ class Finished:
     """A finished run."""
 
     run: Run
-    rows: tuple[Row, ...]
+    measured: Mapping[str, Measured]
+    """By `before/…` or `after/…` and a metric of the evaluation; greedy ones end in `_greedy`."""
     steps: int
     """Of training."""
     generated_tokens: int
+    """For training; evaluations are not in it."""
     executed_tool_calls: int
     seconds: float
     """Wall clock of the whole run, start-up and evaluations included."""
@@ -60,6 +51,8 @@ class Finished:
     versions: dict[str, str]
     curve: RunCurve
     """The suite's."""
+    step_seconds: float = 0.0
+    """Sum over the training steps; start-up and evaluations are not in it."""
     updates: float | None = None
     """In all steps; None where none logs it. So `trained_rows`."""
     trained_rows: float | None = None
@@ -80,25 +73,13 @@ class Finished:
 
     def value(self, metric: str) -> float | None:
         """The value of one metric, None where it is absent or was not observed."""
-        return next((row.value for row in self.rows if row.metric == metric), None)
-
-
-def summary_path(run: Run) -> Path:
-    """A run writes it last."""
-    return run.folder / "summary.json"
+        return self.measured[metric].value if metric in self.measured else None
 
 
 def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> Finished:
-    """Read a finished run's folder.
-
-    Args:
-        suite: whose curve and figures are kept.
-        wall_seconds: what the runner measured; None: what the run says of itself.
-
-    Raises:
-        ResultError: a file is missing or not readable, or the run was not evaluated before and after.
-    """
-    path = summary_path(run)
+    """Read a finished run's folder. Its seconds are what the runner measured, else what it says of itself.
+    Raises ResultError: a file is missing or not readable, or the run was not evaluated before and after."""
+    path = run.folder / "summary.json"  # a run writes it last
     try:
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         steps, evaluations = read_metrics(run.folder), tuple(read_evaluations(run.folder))
@@ -117,35 +98,28 @@ def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> 
             f"{run.folder} was not evaluated {' and '.join(absent)} training; leave marsrl.evaluation.before "
             "and marsrl.evaluation.after on"
         )
-    calls = int(_total(steps, TOOL_CALLS.metric) or 0)
-    costs = {BEFORE: (0, 0, 0.0), AFTER: (tokens, calls, _training_seconds(steps))}
-    rows = tuple(
-        Row(run.method, run.seed, f"{tag}/{name}", estimate["mean"], *costs[tag], cases=estimate["n"])
-        for tag, values in measured.items()
-        for name, estimate in values.items()
-    )
+    evaluated = facts.get("evaluations", ())
     return Finished(
         run,
-        rows,
+        {
+            f"{tag}/{name}": Measured(estimate["mean"], estimate["n"])
+            for tag, values in measured.items()
+            for name, estimate in values.items()
+        },
         steps=len(steps),
         generated_tokens=tokens,
-        executed_tool_calls=calls,
+        executed_tool_calls=int(_total(steps, TOOL_CALLS.metric) or 0),
         seconds=seconds,
-        problems=next(
-            (item["problems"] for item in facts.get("evaluations", ()) if item["tag"] == AFTER), None
-        ),
+        problems=next((one["problems"] for one in evaluated if one["tag"] == AFTER), None),
         versions=dict(facts.get("versions", {})),
         curve=training_curve(suite.curve, steps, evaluations, suite.budget.quantity),
+        step_seconds=sum(step.timings.get("step") or 0.0 for step in steps),
         updates=_total(steps, UPDATES_METRIC),
         trained_rows=_total(steps, TRAINED_METRIC),
         figures={name: _mean(steps, name) for name in suite.figures},
         metrics=metrics,
         headline=tuple(summary["headline"]),
     )
-
-
-def _training_seconds(steps: list[StepMetrics]) -> float:
-    return sum(step.timings.get("step") or 0.0 for step in steps)
 
 
 def _logged(steps: list[StepMetrics], metric: str) -> list[float]:
@@ -172,25 +146,26 @@ def headline_of(runs: Iterable[Finished]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for one in runs for name in one.headline))
 
 
-def over_seeds(runs: Iterable[Finished], metric: str, confidence: float = 0.95) -> dict[str, Estimate]:
-    """Mean and t interval of a metric over each method's seeds, by method in order of appearance."""
-    values: dict[str, list[float | None]] = {}
+def by_method(runs: Iterable[Finished]) -> dict[str, list[Finished]]:
+    """Methods and their runs in order of appearance."""
+    found: dict[str, list[Finished]] = {}
     for one in runs:
-        values.setdefault(one.run.method, []).append(one.value(metric))
-    return {method: t_interval(found, confidence) for method, found in values.items()}
+        found.setdefault(one.run.method, []).append(one)
+    return found
 
 
-def start_over_seeds(runs: Sequence[Finished], metric: str, confidence: float = 0.95) -> Estimate | None:
+def over_seeds(runs: Iterable[Finished], metric: str) -> dict[str, Estimate]:
+    """Mean and t interval of a metric over each method's seeds."""
+    return {name: t_interval(one.value(metric) for one in some) for name, some in by_method(runs).items()}
+
+
+def start_over_seeds(runs: Sequence[Finished], metric: str) -> Estimate | None:
     """The value before training, which runs of one seed measure several times: they give one value, their
     mean. None where methods start apart, as one agent and two of the same weights do: where the intervals of
     two methods have no value in common."""
-    starts = [
-        one for one in over_seeds(runs, f"{BEFORE}/{metric}", confidence).values() if one.mean is not None
-    ]
-    lows, highs = (
-        [one.low for one in starts if one.low is not None],
-        [one.high for one in starts if one.high is not None],
-    )
+    starts = over_seeds(runs, f"{BEFORE}/{metric}").values()
+    lows = [one.low for one in starts if one.low is not None]
+    highs = [one.high for one in starts if one.high is not None]
     if lows and max(lows) > min(highs):
         return None
     by_seed: dict[int, list[float]] = {}
@@ -198,4 +173,4 @@ def start_over_seeds(runs: Sequence[Finished], metric: str, confidence: float = 
         value = one.value(f"{BEFORE}/{metric}")
         if value is not None:
             by_seed.setdefault(one.run.seed, []).append(value)
-    return t_interval([sum(values) / len(values) for values in by_seed.values()], confidence)
+    return t_interval(sum(values) / len(values) for values in by_seed.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -36,14 +37,11 @@ def write_record(done: Finished) -> None:
 
 def _facts(path: Path) -> dict[str, Any] | None:
     """None: there is no record, or it was cut off or is another program's."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         plain = json.loads(path.read_text(encoding="utf-8"))
-        if all(isinstance(one, str) for one in plain["overrides"]) and isinstance(
-            plain["seconds"], int | float
-        ):
+        named = all(isinstance(one, str) for one in plain["overrides"])
+        if named and isinstance(plain["seconds"], int | float):
             return dict(plain)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
     return None
 
 
@@ -79,11 +77,8 @@ def _of_folder(run: Run, suite: Suite, facts: dict[str, Any]) -> Finished | None
 
 
 def known_runs(runs: Iterable[Run], known: Sequence[Path]) -> dict[str, tuple[Path, Known]]:
-    """The runs of records, by what they did, with the record's file.
-
-    Raises:
-        RecordError: a file is no record, or none of its runs did what one of `runs` does.
-    """
+    """The runs of records, by what they did, with the record's file. Raises RecordError: a file is no record,
+    or none of its runs did what one of `runs` does."""
     planned = {run.work for run in runs}
     named: dict[str, tuple[Path, Known]] = {}
     for path in known:
@@ -99,11 +94,8 @@ def known_runs(runs: Iterable[Run], known: Sequence[Path]) -> dict[str, tuple[Pa
 
 def take_equal_runs(runs: Iterable[Run], suite: Suite, known: Sequence[Path] = ()) -> None:
     """Take over what was done elsewhere, so that it is done once: runs with the same overrides, of the
-    records that are named, and, made by the same source too, of the comparisons in the same folder.
-
-    Raises:
-        RecordError: a file of `known` is no record, or none of its runs is one of these.
-    """
+    records that are named (`known_runs`), and, made by the same source too, of comparisons in the same
+    folder."""
     runs = list(runs)
     named = known_runs(runs, known)
     missing = [run for run in runs if recorded_result(run, suite) is None]
@@ -117,20 +109,13 @@ def take_equal_runs(runs: Iterable[Run], suite: Suite, known: Sequence[Path] = (
         if done is None and run.work in beside:
             path = beside[run.work]
             facts = _facts(path) or {}
-            done = _result(run, suite, facts) or _of_folder(_run_at(path, run), suite, facts)
-            done = done and replace(done, copied_from=str(path.with_name(path.name.removesuffix(_ENDING))))
+            name = path.name.removesuffix(_ENDING)
+            method, _, seed = name.rpartition("-seed")
+            there = Run(method, int(seed), run.overrides, path.parent)
+            done = _result(run, suite, facts) or _of_folder(there, suite, facts)
+            done = done and replace(done, copied_from=str(path.with_name(name)))
         if done is not None:
-            write_record(replace(done, run=run, rows=_renamed(done, run)))
-
-
-def _run_at(path: Path, run: Run) -> Run:
-    """The run whose record this is."""
-    method, _, seed = path.name.removesuffix(_ENDING).rpartition("-seed")
-    return Run(method, int(seed), run.overrides, path.parent)
-
-
-def _renamed(done: Finished, run: Run) -> tuple[Any, ...]:
-    return tuple(replace(row, method=run.method, seed=run.seed) for row in done.rows)
+            write_record(replace(done, run=run))
 
 
 def _beside(root: Path) -> Iterator[tuple[str, Path]]:

@@ -15,12 +15,7 @@ from statistics import fmean
 from marsrl_verl.compare.placement import Here, Placement
 from marsrl_verl.compare.plan import TRAIN, Run
 from marsrl_verl.compare.results import Finished, ResultError, read_finished
-from marsrl_verl.compare.run_records import (
-    recorded_result,
-    source_fingerprint,
-    take_equal_runs,
-    write_record,
-)
+from marsrl_verl.compare.run_records import recorded_result, source_fingerprint, take_equal_runs, write_record
 from marsrl_verl.compare.suite import TOOL_CALLS, Suite
 from marsrl_verl.evaluation.estimators import metric_label
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
@@ -50,15 +45,9 @@ class Outcome:
 
 
 class Runner:
-    """Runs what is not finished yet.
-
-    Args:
-        command: the training program, without overrides.
-        say: where progress goes, one line per call; called from several threads.
-        jobs: most runs at a time.
-        placement: where they are carried out; None: here.
-        known: records of comparisons whose equal runs are taken over.
-    """
+    """Runs what is not finished yet, at most `jobs` at a time. `command` is the training program without
+    overrides, `known` are records of comparisons whose equal runs are taken over; progress is said a line per
+    call, from several threads."""
 
     def __init__(
         self,
@@ -71,25 +60,16 @@ class Runner:
         placement: Placement | None = None,
         known: Sequence[Path] = (),
     ) -> None:
-        self.suite = suite
-        self.runs = list(runs)
-        self.command = tuple(command)
-        self.say = say
-        self.jobs = jobs
-        self.placement = placement or Here()
-        self.known = tuple(known)
+        self.suite, self.runs, self.command = suite, list(runs), tuple(command)
+        self.say, self.jobs, self.placement, self.known = say, jobs, placement or Here(), tuple(known)
         self._measured: list[float] = []
         self._live: dict[str, tuple[Run, subprocess.Popen[bytes]]] = {}
         self._stopped = False
         self._lock = threading.Lock()
 
     def run(self, on_finished: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
-        """Carry out the runs, in their order.
-
-        Args:
-            on_finished: called with the outcome so far after every run that was carried out, so that an
-                interrupted comparison leaves its results too.
-        """
+        """Carry out the runs, in their order. `on_finished` is called with the outcome so far after every run
+        that was carried out, so that an interrupted comparison leaves its results too."""
         outcome = Outcome()
         take_equal_runs(self.runs, self.suite, self.known)
         results = ((run.name, recorded_result(run, self.suite)) for run in self.runs)
@@ -149,11 +129,8 @@ class Runner:
             return self._failed(run, str(error))
         budget, took = self.suite.budget, done.took(self.suite.budget.quantity)
         if took < budget.amount:
-            return self._failed(
-                run,
-                f"it took {took:,} of {budget} in {done.steps} steps; raise the suite's max_steps = "
-                f"{self.suite.max_steps}, or lower its budget with --budget",
-            )
+            fix = f"raise the suite's max_steps = {self.suite.max_steps}, or lower its budget with --budget"
+            return self._failed(run, f"it took {took:,} of {budget} in {done.steps} steps; {fix}")
         write_record(done)
         return done
 

@@ -9,8 +9,11 @@ from statistics import fmean, stdev
 
 from marsrl_verl.evaluation.estimators import Estimate, student_quantile
 
+CONFIDENCE = 0.95
+"""Level of intervals; 1 less it is that of tests."""
 
-def t_interval(values: Iterable[float | None], confidence: float = 0.95) -> Estimate:
+
+def t_interval(values: Iterable[float | None], confidence: float = CONFIDENCE) -> Estimate:
     """Mean with Student's t interval, mean ± t·s/√n; n counts the values that are not None.
 
     One value gives a mean without an interval. The interval of a proportion is not cut at 0 and 1: with few

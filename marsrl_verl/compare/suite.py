@@ -143,11 +143,8 @@ def suite_names() -> list[str]:
 
 
 def load_suite(name: str) -> Suite:
-    """A suite of the studies by its name, or one of yours by the path of its YAML file.
-
-    Raises:
-        SuiteError: there is no such suite, or its file is wrong.
-    """
+    """A suite of the studies by its name, or one of yours by the path of its YAML file. Raises SuiteError:
+    there is no such suite, or its file is wrong."""
     path = _path(name)
     return _suite(path, _read(path))
 
@@ -240,9 +237,8 @@ def _methods(path: Path, methods: Any) -> dict[str, tuple[str, ...]]:
 def _pairs(path: Path, plain: Any, methods: Sequence[str]) -> tuple[tuple[str, str], ...]:
     if plain is None:
         return tuple((method, methods[0]) for method in methods[1:])
-    found = (
-        [tuple(one) if isinstance(one, list) else () for one in plain] if isinstance(plain, list) else [()]
-    )
+    listed = plain if isinstance(plain, list) else [None]
+    found = [tuple(one) if isinstance(one, list) else () for one in listed]
     for pair in found:
         if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(methods):
             raise SuiteError(
@@ -256,9 +252,8 @@ def _pairs(path: Path, plain: Any, methods: Sequence[str]) -> tuple[tuple[str, s
 
 def _grid(path: Path, plain: Any, methods: dict[str, tuple[str, ...]]) -> Grid:
     """Of `{setting: [values]}`; the values become parts of folders' names."""
-    expected = (
-        "expected a setting with a list of values, e.g. {actor_rollout_ref.actor.optim.lr: [0.001, 0.002]}"
-    )
+    example = "{actor_rollout_ref.actor.optim.lr: [0.001, 0.002]}"
+    expected = f"expected a setting with a list of values, e.g. {example}"
     if not isinstance(plain, dict) or len(plain) != 1:
         raise SuiteError(f"{path}: grid = {plain!r}, {expected}")
     ((setting, values),) = plain.items()

@@ -1,14 +1,23 @@
-"""Tables of what a suite named before it ran: verdicts on its outcomes, and the best value of a grid."""
+"""Tables of a comparison: verdicts on outcomes that a suite named before it ran, the best value of a grid,
+and all differences between methods."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import TypeAlias
 
 from marsrl_verl.compare.curves import area
-from marsrl_verl.compare.results import Finished
-from marsrl_verl.compare.statistics import seed_differences, t_interval
+from marsrl_verl.compare.results import Finished, Measured, by_method
+from marsrl_verl.compare.statistics import (
+    CONFIDENCE,
+    MOST_FLIPPED,
+    least_p,
+    seed_differences,
+    sign_flip_p,
+    t_interval,
+)
 from marsrl_verl.compare.suite import AREA, Grid, Suite
 from marsrl_verl.compare.verdicts import Difference, Verdict, judge
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, metric_label
@@ -23,40 +32,27 @@ def outcomes_of(suite: Suite, finished: Iterable[Finished]) -> Outcomes:
     """What runs measured of a suite's primary outcomes."""
     found: dict[tuple[str, str], dict[int, float | None]] = {}
     for one in finished:
+        under_curve = area(one.curve.points, suite.budget.amount)
         for metric in suite.primary:
-            value = (
-                area(one.curve.points, suite.budget.amount)
-                if metric == AREA
-                else one.value(f"{AFTER}/{metric}")
-            )
+            value = under_curve if metric == AREA else one.value(f"{AFTER}/{metric}")
             found.setdefault((one.run.method, metric), {})[one.run.seed] = value
     return found
 
 
-def verdict_table(
-    suite: Suite, outcomes: Outcomes, metrics: Mapping[str, MetricInfo], confidence: float = 0.95
-) -> str:
+def verdict_table(suite: Suite, outcomes: Outcomes, metrics: Mapping[str, MetricInfo]) -> str:
     """A line for each pair and primary outcome; empty where no pair has runs of both methods."""
     ran = {method for method, _ in outcomes}
     pairs = [pair for pair in suite.pairs if ran.issuperset(pair)]
     if not pairs:
         return ""
-    values: dict[tuple[str, str], Sequence[float]] = {
-        (f"{method} less {reference}", metric): [
-            _sign(metric, metrics) * one
-            for one in seed_differences(
-                outcomes.get((reference, metric), {}), outcomes.get((method, metric), {})
-            )
-        ]
-        for metric in suite.primary
-        for method, reference in pairs
-    }
-    lines = [
-        "| | outcome | seeds | difference | bootstrap | p, Holm's | verdict |",
-        "|---|---|---:|---:|---:|---:|---|",
-    ]
-    for one in judge(values, suite.margin, confidence):
-        cells = [
+    values: dict[tuple[str, str], Sequence[float]] = {}
+    for metric, (method, reference) in product(suite.primary, pairs):
+        both = (outcomes.get((one, metric), {}) for one in (reference, method))
+        better = [_sign(metric, metrics) * one for one in seed_differences(*both)]
+        values[f"{method} less {reference}", metric] = better
+    head = ["", "outcome", "seeds", "difference", "bootstrap", "p, Holm's", "verdict"]
+    rows = [
+        [
             one.name,
             metric_label(metrics, one.metric),
             str(len(one.values)),
@@ -65,32 +61,81 @@ def verdict_table(
             "–" if one.adjusted_p is None else f"{one.adjusted_p:.2g}",
             _verdict_text(one, suite.margin),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        for one in judge(values, suite.margin)
+    ]
+    return markdown_table(head, rows, texts=(0, 1, 6))
 
 
 def grid_table(
-    suite: Suite,
-    grid: Grid,
-    seeds: int,
-    outcomes: Outcomes,
-    metrics: Mapping[str, MetricInfo],
-    confidence: float = 0.95,
+    suite: Suite, grid: Grid, seeds: int, outcomes: Outcomes, metrics: Mapping[str, MetricInfo]
 ) -> str:
     """With which value of the grid each method did best, by the mean of its primary outcomes."""
-    lines = [f"| | {' | '.join(grid.values)} | best |", "|---|" + "---:|" * (len(grid.values) + 1)]
+    rows = []
     for method in grid.methods:
         found = {
-            value: t_interval(_scores(suite, outcomes, metrics, grid.name(method, value)), confidence)
+            value: t_interval(_scores(suite, outcomes, metrics, grid.name(method, value)))
             for value in grid.values
         }
         complete = {
             value: one.mean for value, one in found.items() if one.n == seeds and one.mean is not None
         }
         best = max(complete, key=complete.__getitem__, default="–")
-        cells = [percent(one, seeds) for one in found.values()]
-        lines.append(f"| {method} | {' | '.join(cells)} | {best} |")
-    return "\n".join(lines)
+        rows.append([method, *(percent(one, seeds) for one in found.values()), best])
+    return markdown_table(["", *grid.values, "best"], rows)
+
+
+def differences_table(finished: Sequence[Finished], metrics: Mapping[str, MetricInfo]) -> str:
+    """Every other method less the first one after training: the mean of the differences of equal seeds in
+    percentage points with its t interval and, where there are enough seeds for it to fall below
+    1 - `CONFIDENCE`, p of the exact sign-flip test; a line each of `metrics`, of the greedy one where no run
+    sampled it.
+
+    Bold: the interval leaves out 0, and figures of so many cases are judged (`MetricInfo.judged`).
+    """
+    reference, *others = by_method(finished)
+    measured = {name for one in finished for name in one.measured}
+    lines = []
+    for name, info in metrics.items():
+        greedy = f"{AFTER}/{name}" not in measured and f"{AFTER}/{name}{GREEDY_SUFFIX}" in measured
+        shown = name + GREEDY_SUFFIX if greedy else name
+        first, *rest = (_by_seed(some, f"{AFTER}/{shown}") for some in by_method(finished).values())
+        lines.append([metric_label(metrics, shown), *(_difference(info, first, other) for other in rest)])
+    return markdown_table([f"less {reference}", *others], lines)
+
+
+def _by_seed(runs: Iterable[Finished], metric: str) -> dict[int, Measured]:
+    return {one.run.seed: one.measured[metric] for one in runs if one.value(metric) is not None}
+
+
+def _difference(info: MetricInfo, first: dict[int, Measured], second: dict[int, Measured]) -> str:
+    values = [{seed: one.value for seed, one in side.items()} for side in (first, second)]
+    differences = seed_differences(*values)
+    delta = t_interval(differences)
+    if delta.mean is None:
+        return "–"
+    text = points(delta)
+    cases = [side[seed].cases for side in (first, second) for seed in first.keys() & second.keys()]
+    if delta.sign and info.judged(*cases):
+        text = f"**{text}**"
+    if least_p(len(differences)) < 1 - CONFIDENCE and len(differences) <= MOST_FLIPPED:
+        text += f", p {sign_flip_p(differences):.2g}"
+    return text
+
+
+def fewest_cases(runs: Iterable[Finished], metric: str) -> int | None:
+    """The fewest observations behind a figure of one of a method's runs; None where that is not known, or
+    where there is no figure."""
+    counts = [one.measured[metric].cases for one in runs if metric in one.measured]
+    return min(filter(None, counts), default=None)
+
+
+def markdown_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: Collection[int] = (0,)
+) -> str:
+    """Cells as Markdown; columns other than `texts` are figures, to the right."""
+    rule = "".join("|---" if place in texts else "|---:" for place in range(len(head))) + "|"
+    first, *lines = ("".join(f"| {cell} " if cell else "| " for cell in row) + "|" for row in (head, *rows))
+    return "\n".join([first, rule, *lines])
 
 
 def percent(value: Estimate, seeds: int) -> str:
@@ -134,7 +179,6 @@ def _verdict_text(one: Difference, margin: float) -> str:
     if one.verdict is Verdict.UNDECIDED:
         if len(one.values) < one.seeds_needed:
             return f"not decided ({one.seeds_needed} seeds could)"
-        return "not decided" + (
-            "" if one.detectable is None else f" (±{100 * one.detectable:.1f} would show)"
-        )
+        shown = "" if one.detectable is None else f" (±{100 * one.detectable:.1f} would show)"
+        return f"not decided{shown}"
     return f"**{one.verdict}**"

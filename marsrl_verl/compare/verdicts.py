@@ -16,7 +16,7 @@ from statistics import stdev
 
 import numpy as np
 
-from marsrl_verl.compare.statistics import MOST_FLIPPED, least_p, sign_flip_p, t_interval
+from marsrl_verl.compare.statistics import CONFIDENCE, MOST_FLIPPED, least_p, sign_flip_p, t_interval
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.evaluation.estimators import Estimate, student_quantile
 from marsrl_verl.settings.choices import Choice
@@ -63,34 +63,20 @@ class Difference:
     """The fewest seeds with which any difference could be shown."""
 
 
-def judge(
-    values: dict[tuple[str, str], Sequence[float]], margin: float, confidence: float = 0.95
-) -> list[Difference]:
-    """Differences with their verdicts, for all primary outcomes together.
-
-    Args:
-        values: by (name, metric), the differences of each seed.
-        margin: differences smaller than that are equivalence.
-        confidence: of intervals; 1 - confidence is the level of all tests together.
-    """
-    found = [_measured(name, metric, one, confidence) for (name, metric), one in values.items()]
+def judge(values: dict[tuple[str, str], Sequence[float]], margin: float) -> list[Difference]:
+    """Differences with their verdicts, for all primary outcomes together, tested at one level: `values` are
+    the differences of each seed by (name, metric), those smaller than `margin` are equivalence."""
+    found = [_measured(name, metric, one) for (name, metric), one in values.items()]
     known = [one.p for one in found if one.p is not None]
     adjusted = iter(holm(known))
-    level = 1 - confidence
+    level = 1 - CONFIDENCE
     needed = seeds_to_decide(len(known), level)
     judged = []
     for one in found:
         p = None if one.p is None else next(adjusted)
-        enough = len(one.values) >= needed
-        judged.append(
-            replace(
-                one,
-                adjusted_p=p,
-                verdict=_verdict(one, p, margin, level),
-                detectable=_detectable(one.values, level / len(known)) if enough else None,
-                seeds_needed=needed,
-            )
-        )
+        verdict = _verdict(one, p, margin, level)
+        shown = _detectable(one.values, level / len(known)) if len(one.values) >= needed else None
+        judged.append(replace(one, adjusted_p=p, verdict=verdict, detectable=shown, seeds_needed=needed))
     return judged
 
 
@@ -126,15 +112,9 @@ def _detectable_by_flips(seeds: int, level: float) -> float:
     return high
 
 
-def _measured(name: str, metric: str, values: Sequence[float], confidence: float) -> Difference:
-    return Difference(
-        name,
-        metric,
-        tuple(values),
-        t_interval(values, confidence),
-        bootstrap_interval(values, confidence) if len(values) >= 3 else None,
-        _p(values) if values else None,
-    )
+def _measured(name: str, metric: str, values: Sequence[float]) -> Difference:
+    p = _p(values) if values else None
+    return Difference(name, metric, tuple(values), t_interval(values), bootstrap_interval(values), p)
 
 
 def _p(values: Sequence[float]) -> float:
@@ -169,9 +149,7 @@ def holm(values: Sequence[float]) -> list[float]:
     return found
 
 
-def bootstrap_interval(
-    values: Sequence[float], confidence: float = 0.95, resamples: int = RESAMPLES
-) -> tuple[float, float] | None:
+def bootstrap_interval(values: Sequence[float], resamples: int = RESAMPLES) -> tuple[float, float] | None:
     """The studentised bootstrap's interval of the mean (Efron & Tibshirani 1993, ch. 12.5), its seed fixed.
     None: all values are equal, or there are fewer than 3.
 
@@ -188,20 +166,16 @@ def bootstrap_interval(
     spreads = drawn.std(axis=1, ddof=1)
     usable = spreads > spread * 1e-9
     ratios = (drawn.mean(axis=1)[usable] - found.mean()) / (spreads[usable] / math.sqrt(seeds))
-    low, high = np.quantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     error = spread / math.sqrt(seeds)
     mean = float(found.mean())
     return mean - float(high) * error, mean - float(low) * error
 
 
-def detectable_difference(spread: float, seeds: int, confidence: float = 0.95, power: float = POWER) -> float:
-    """The mean difference that a paired t test of so many seeds finds with this power.
-
-    Args:
-        spread: standard deviation of the differences.
-        seeds: at least 2.
-    """
+def detectable_difference(spread: float, seeds: int, confidence: float = CONFIDENCE) -> float:
+    """The mean difference that a paired t test of so many seeds, at least 2, finds with `POWER`, given the
+    standard deviation of the differences."""
     freedom = seeds - 1
     # One-sided quantile of the power: the two-sided one of 2 power - 1.
-    quantiles = student_quantile(confidence, freedom) + student_quantile(2 * power - 1, freedom)
+    quantiles = student_quantile(confidence, freedom) + student_quantile(2 * POWER - 1, freedom)
     return quantiles * spread / math.sqrt(seeds)

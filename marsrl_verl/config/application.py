@@ -17,7 +17,7 @@ from marsrl_verl.config.compose import Composed, available_groups, compose_confi
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.reporting.record import recorded
-from marsrl_verl.rollout.frozen.questions import make_paths_absolute
+from marsrl_verl.rollout.frozen.answer_file import make_paths_absolute
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 
 Launch = Callable[[DictConfig], int]

@@ -24,13 +24,7 @@ class AlternationConfig(Switched):
     """Role whose policy has the first turn; null: the method's first one."""
 
     def checks(self, run: RunView, key: str, roles: Sequence[str]) -> Iterator[ConfigIssue]:
-        """Turns need policies that can take them.
-
-        Args:
-            run: the configuration.
-            key: of this node.
-            roles: in the method's order.
-        """
+        """Turns need policies that can take them. `key` is this node's; roles are in the method's order."""
         if not self.enabled:
             return
         if self.first is not None and self.first not in roles:
@@ -45,11 +39,8 @@ class AlternationConfig(Switched):
             return
         names = ", ".join(sorted(trained))
         what = f"The roles that are trained have one policy ({names}), which nobody takes turns with."
-        fix = (
-            "Set it to false, or give each role weights of its own (policies=model_per_role or "
-            "lora_per_role)."
-        )
-        yield ConfigIssue(f"{key}.enabled", what, fix, True)
+        own = "give each role weights of its own (policies=model_per_role or lora_per_role)"
+        yield ConfigIssue(f"{key}.enabled", what, f"Set it to false, or {own}.", True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +54,8 @@ class Alternation:
     def of(
         cls, config: AlternationConfig, roles: Sequence[str], policies: Mapping[str, str]
     ) -> Alternation | None:
-        """The turns of these settings; None: all are trained together.
-
-        Args:
-            config: a node of the method's settings.
-            roles: in the method's order.
-            policies: by role, the names of those with weights.
-        """
+        """The turns of these settings; None: all are trained together. Roles are in the method's order,
+        `policies` the names of those with weights by role."""
         if not config.enabled:
             return None
         begin = 0 if config.first is None else list(roles).index(config.first)

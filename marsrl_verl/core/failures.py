@@ -56,11 +56,8 @@ def shortened(error: str) -> str:
 
 
 class FailedShares:
-    """The share that fails, of each source by itself.
-
-    Args:
-        limit: the highest share of a source that may fail; asked when something of it fails.
-    """
+    """The share that fails, of each source by itself; `limit` tells the highest that may, and is asked when
+    something of a source fails."""
 
     def __init__(self, limit: Callable[[str], float]) -> None:
         self.limit = limit

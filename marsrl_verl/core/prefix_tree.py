@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+
 Tokens = NDArray[np.int64] | NDArray[np.int32]
+Cost = Callable[[Sequence[int]], int]
+"""Places of several trees, from their sizes in nodes."""
+packed_cost: Cost = sum
+"""End to end."""
 Joins = Callable[[int, int, int], bool]
 """Whether a sequence joins the tree before it, from the tree's size in nodes, the sequence's length and what
 it has in common with the tree; otherwise it begins a tree of its own."""
@@ -60,11 +67,8 @@ class PrefixTree:
 
 
 def prefix_order(rows: Sequence[Tokens]) -> list[int]:
-    """Indices of the sequences in the order of their tokens, so that common beginnings are neighbours.
-
-    Raises:
-        ValueError: a number is no token id.
-    """
+    """Indices of the sequences in the order of their tokens, so that common beginnings are neighbours. Raises
+    ValueError: a number is no token id."""
     for row in rows:
         if len(row) and not 0 <= int(row.min()) <= int(row.max()) < 2**32:
             raise ValueError(
@@ -98,14 +102,8 @@ def distinct_tokens(sequences: Sequence[Sequence[int] | Tokens]) -> int:
 
 def build_prefix_tree(rows: Sequence[Tokens], joins: Joins = always_joins) -> PrefixTree:
     """The prefix tree of sequences of at least one token each. Time and memory are linear in their tokens.
-
-    Args:
-        rows: the sequences.
-        joins: which of them share a tree. Beginnings that two trees have in common are in both.
-
-    Raises:
-        ValueError: there is no sequence, or an empty one.
-    """
+    Beginnings that two trees have in common (`joins`) are in both. Raises ValueError: there is no sequence,
+    or an empty one."""
     if not rows or any(len(row) == 0 for row in rows):
         raise ValueError("a prefix tree needs at least one sequence, each of at least one token")
     order = prefix_order(rows)
@@ -138,11 +136,6 @@ def _shared_in_trees(rows: Sequence[Tokens], order: Sequence[int], joins: Joins)
     return found
 
 
-def packed_cost(tree_sizes: Sequence[int]) -> int:
-    """Places of several trees end to end."""
-    return sum(tree_sizes)
-
-
 def shelve(tree_sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Place trees in rows as long as the largest one, several to a row where they fit (best fit, the largest
     first): (row, first place) of each."""
@@ -169,46 +162,31 @@ def padded_cost(tree_sizes: Sequence[int]) -> int:
 
 
 def split_rows(
-    rows: Sequence[Tokens],
-    limit: int,
-    *,
-    cost: Callable[[Sequence[int]], int] = packed_cost,
-    joins: Joins = always_joins,
+    rows: Sequence[Tokens], limit: int, *, cost: Cost = packed_cost, joins: Joins = always_joins
 ) -> list[list[int]]:
-    """Cut sequences into parts of at most `limit` places that share as much as they can.
+    """Cut sequences into parts of at most `limit` places that share as much as they can: indices of `rows`,
+    every one once.
 
     Neighbours in `prefix_order` stay together; a tree over the limit is cut, and its beginning is then in
     both parts. A sequence longer than the limit is a part of its own.
-
-    Args:
-        rows: the sequences.
-        limit: most places of a part.
-        cost: places of a part, from the sizes of its trees in nodes.
-        joins: which sequences share a tree.
-
-    Returns:
-        Indices of `rows`, every one once.
     """
     order = prefix_order(rows)
     parts: list[list[int]] = []
     sizes: list[int] = []
     for index, common in zip(order, shared_with_previous(rows, order), strict=True):
         length = len(rows[index])
-        if parts:
-            joined = common and joins(sizes[-1], length, common)
-            grown = [*sizes[:-1], sizes[-1] + length - common] if joined else [*sizes, length]
-            if cost(grown) <= limit:
-                parts[-1].append(index)
-                sizes = grown
-                continue
-        parts.append([index])
-        sizes = [length]
+        joined = parts and common and joins(sizes[-1], length, common)
+        grown = [*sizes[:-1], sizes[-1] + length - common] if joined else [*sizes, length]
+        if parts and cost(grown) <= limit:
+            parts[-1].append(index)
+            sizes = grown
+        else:
+            parts.append([index])
+            sizes = [length]
     return parts
 
 
-def part_cost(
-    rows: Sequence[Tokens], *, cost: Callable[[Sequence[int]], int] = packed_cost, joins: Joins = always_joins
-) -> int:
+def part_cost(rows: Sequence[Tokens], *, cost: Cost = packed_cost, joins: Joins = always_joins) -> int:
     """Places that the trees of these sequences take."""
     order = prefix_order(rows)
     sizes: list[int] = []
@@ -223,13 +201,8 @@ def part_cost(
 def halve_until(parts: Sequence[list[int]], least: int, fits: Callable[[list[int]], bool]) -> list[list[int]]:
     """At least so many parts: the one with most sequences is cut in two as long as there are fewer.
 
-    It is cut in the middle, or behind it: sequences that begin a part anew may join other trees than before
-    and take more room. A part of one sequence is never refused.
-
-    Args:
-        parts: as `split_rows` returns them.
-        least: fewest parts.
-        fits: whether some of a part's last sequences are within its limit; its first ones are.
+    It is cut in the middle, or behind it, where its last sequences fit: those that begin a part anew may join
+    other trees than before and take more room. A part of one sequence is never refused.
 
     Raises:
         ValueError: there are fewer sequences than `least`.
@@ -244,3 +217,23 @@ def halve_until(parts: Sequence[list[int]], least: int, fits: Callable[[list[int
         cut = next((at for at in range(len(part) // 2, last) if fits(part[at:])), last)
         result[place : place + 1] = [part[:cut], part[cut:]]
     return result
+
+
+_NOT_SENT = frozenset({FinishReason.PROMPT_TOO_LONG, FinishReason.REFUSED, FinishReason.ERROR})
+
+
+def engine_prompts(trajectories: Iterable[Trajectory]) -> list[TokenIds]:
+    """What the engine was given to read for each sequence in the round that it came from: the prompt and the
+    response before the last part. Requests that did not reach an engine of ours are left out."""
+    return [
+        np.concatenate([one.prompt_ids, one.response_ids[: len(one) - one.new_tokens]])
+        for trajectory in trajectories
+        if trajectory.finish not in _NOT_SENT
+        for one in trajectory.sequences
+    ]
+
+
+def shared_tokens(prompts: Sequence[TokenIds]) -> int:
+    """Tokens of a round's prompts that stand after the same beginning as in another of them, which an engine
+    with a prefix cache without limits of memory or granularity would read once."""
+    return sum(map(len, prompts)) - distinct_tokens(prompts)

@@ -10,9 +10,6 @@ from typing import Any
 
 from marsrl_verl.core.request import Message, Problem
 
-PromptTokens = Callable[[tuple[Message, ...]], int]
-"""Number of tokens of a chat under the model's template, generation prompt included."""
-
 NO_PROBLEM = Problem(problem_id="", question="", ground_truth="")
 """What prompts are worded around where only their own words count."""
 
@@ -55,7 +52,6 @@ Chat = tuple[Message, ...]
 Example = Mapping[str, str]
 """A worked example: `question`, by name what else a prompt shows (`solution`, `report`, …), and `answer`,
 what is to be written then."""
-
 
 Wordings = Mapping[str, Callable[..., Chat]]
 """Wording of each kind of chat, by its name: a function of the problem and of what else the chat shows."""

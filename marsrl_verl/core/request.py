@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marsrl_verl.core.seeding import derive_seed
@@ -17,12 +17,10 @@ Message = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One visit of one dataset row.
-
-    `problem_id` is unique for the whole run, so the same row visited in two epochs is two problems.
-    """
+    """One visit of one dataset row."""
 
     problem_id: str
+    """Unique for the whole run, so the same row visited in two epochs is two problems."""
     question: str
     """The problem's text."""
     ground_truth: str
@@ -66,12 +64,8 @@ class Sampling:
         return self.max_new_tokens if together is None else min(self.max_new_tokens, together - prompt_tokens)
 
     def request_seed(self, name: str, begins_at: int) -> int | None:
-        """The seed of one engine request, if there is one to derive it from.
-
-        Args:
-            name: of the group, or of the trajectory that is continued.
-            begins_at: tokens of the response that are there already.
-        """
+        """The seed of one engine request, if there is one to derive it from: of the name of the group, or of
+        the trajectory that is continued, and of how many tokens of the response are there already."""
         return None if self.seed is None else derive_seed(self.seed, "tokens", name, begins_at)
 
 
@@ -130,7 +124,8 @@ class RolloutRequest:
     def to_plain(self) -> dict[str, Plain]:
         """As plain data; the problem is named by its id, and `resume` is left out: trajectories are written
         once, where they belong."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "resume"}
+        plain = plain_fields(self)
+        del plain["resume"]
         plain["problem"] = self.problem.problem_id
         plain["messages"] = [dict(message) for message in self.messages]
         plain["inputs"] = dict(self.inputs)

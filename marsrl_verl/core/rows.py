@@ -116,19 +116,11 @@ class Rows:
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
-        """(N,) a value of each row for all of its tokens.
-
-        Args:
-            values: (B,)
-        """
+        """(N,) a value of each row, (B,), for all of its tokens."""
         return np.repeat(values, np.diff(self.offsets))
 
     def row_sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """(B,) sums over the rows' tokens.
-
-        Args:
-            values: (N,)
-        """
+        """(B,) sums over the rows' tokens of values (N,)."""
         # Differences of a running sum would carry one row's inf, nan or rounding to others.
         filled = np.flatnonzero(np.diff(self.offsets))
         sums = np.zeros(len(self), dtype=np.float64)
@@ -151,12 +143,8 @@ tokens; an empty list for a sequence that was not trained."""
 
 
 def token_advantages(rows: Rows, advantages: NDArray[np.float32]) -> TokenAdvantages:
-    """What every trained token was worth, as parts of equal advantage.
-
-    Args:
-        rows: of the step.
-        advantages: (N,) as they enter the loss: 0 where a token is left out of it.
-    """
+    """The worth of every trained token, as parts of equal advantage. `advantages` (N,) are as they enter
+    the loss: 0 where a token is left out of it."""
     found: TokenAdvantages = {}
     for row, ref in enumerate(rows.refs):
         one, values = rows.trajectory(row), advantages[rows.slice(row)]

@@ -19,9 +19,6 @@ def derive_seed(seed: int, *names: str | int) -> int:
         seed: the run's seed.
         names: what the seed is for, e.g. a problem id and a stage. The boundaries between names
             count, and so does their type: ("ab", "c"), ("a", "bc") and (1,), ("1",) all differ.
-
-    Returns:
-        An integer in [0, 2**64).
     """
     digest = hashlib.blake2b(digest_size=8)
     for name in (seed, *names):

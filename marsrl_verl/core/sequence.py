@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -33,11 +32,9 @@ RECORDED_ENTROPIES = "recorded_entropies"
 
 
 def token_ids(ids: ArrayLike) -> TokenIds:
-    """Token ids as an int32 array; one that is is itself returned.
-
-    (`np.asarray` gives an array out of a checkpoint another object, so that the next checkpoint would hold a
-    prompt as often as its group has members.)
-    """
+    """Token ids as an int32 array; one that is is itself returned."""
+    # `np.asarray` gives an array out of a checkpoint another object, so that the next checkpoint would hold a
+    # prompt as often as its group has members.
     return ids if isinstance(ids, np.ndarray) and ids.dtype == np.int32 else np.asarray(ids, dtype=np.int32)
 
 
@@ -84,10 +81,6 @@ class Sequence:
             self.response_mask = np.ones(length, dtype=np.uint8)
         self.response_mask = np.asarray(self.response_mask, dtype=np.uint8)
         self.versions = tuple((int(end), int(version)) for end, version in self.versions) or ((length, 0),)
-        self._check()
-
-    def _check(self) -> None:
-        length = len(self.response_ids)
         found = {
             "rollout_log_probs": len(self.rollout_log_probs),
             "response_mask": len(self.response_mask),
@@ -147,11 +140,7 @@ class Sequence:
         )
 
     def extend(
-        self,
-        ids: ArrayLike,
-        log_probs: ArrayLike,
-        version: int,
-        mask: ArrayLike | None = None,
+        self, ids: ArrayLike, log_probs: ArrayLike, version: int, mask: ArrayLike | None = None
     ) -> Sequence:
         """With further tokens of one version, as a part of its own. Annotations of tokens that were there
         stay; the new ones have 0, in columns of floats NaN."""
@@ -179,8 +168,7 @@ class Sequence:
 
     def to_plain(self) -> dict[str, Plain]:
         """Its fields as dictionaries, tuples and arrays, which are shared: nobody changes them in place."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {**plain, "annotations": dict(self.annotations)}
+        return {**plain_fields(self), "annotations": dict(self.annotations)}
 
     @classmethod
     def from_plain(cls, data: dict[str, Plain]) -> Sequence:
@@ -191,23 +179,6 @@ class Sequence:
 def _padded(values: NDArray[Any], count: int) -> NDArray[Any]:
     filler = np.nan if np.issubdtype(values.dtype, np.floating) else 0
     return np.concatenate([values, np.full(count, filler, dtype=values.dtype)])
-
-
-def equal_sequences(first: Sequence, second: Sequence) -> bool:
-    """Whether two sequences are the same, token by token and column by column."""
-    one, other = first.to_plain(), second.to_plain()
-    if one["annotations"].keys() != other["annotations"].keys():
-        return False
-    pairs: Iterable[tuple[Any, Any]] = [
-        *((one[name], other[name]) for name in one if name != "annotations"),
-        *((one["annotations"][name], other["annotations"][name]) for name in one["annotations"]),
-    ]
-    return all(
-        np.array_equal(a, b, equal_nan=np.issubdtype(a.dtype, np.floating))
-        if isinstance(a, np.ndarray)
-        else a == b
-        for a, b in pairs
-    )
 
 
 def plain_fields(item: Any) -> dict[str, Plain]:

@@ -12,10 +12,7 @@ from marsrl_verl.settings.choices import Choice
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A position in a method's course and the most it can hold.
-
-    Plan, checks, scheduler and trainer read the same object.
-    """
+    """A position in a method's course and the most it can hold, for plan, checks, scheduler and trainer."""
 
     name: str
     role: str

@@ -64,10 +64,7 @@ class TokenTexts:
 
 
 def split_steps(
-    response_ids: Sequence[int],
-    texts: TokenTexts,
-    *,
-    separators: Sequence[str] = SEPARATORS,
+    response_ids: Sequence[int], texts: TokenTexts, *, separators: Sequence[str] = SEPARATORS
 ) -> Steps:
     """Cut a response after each separator; the first kind that cuts it somewhere is used.
 
@@ -85,47 +82,30 @@ def split_steps(
         The steps; none for an empty response.
     """
     pieces = [texts[token] for token in response_ids]
-    runs = _runs_of_breaks(pieces)
-    ends: list[int] = []
-    for separator in separators:
-        ends = [end for end, breaks in runs if breaks >= len(separator) and end < len(pieces)]
-        if ends:
-            break
-    return steps_ending(pieces, ends)
+    runs = [(end, breaks) for end, breaks in _runs_of_breaks(pieces) if end < len(pieces)]
+    found = ([end for end, breaks in runs if breaks >= len(one)] for one in separators)
+    return steps_ending(pieces, next(filter(None, found), []))
 
 
 def steps_ending(pieces: Sequence[str], ends: Sequence[int]) -> Steps:
     """The steps that end inside a response and after it, with those of its thinking part."""
     if not pieces:
         return Steps((), 0)
-    steps = Steps((*ends, len(pieces)), len(ends) + 1)
-    closing = closing_token(pieces)
-    if closing is None:
-        return steps
-    return Steps(steps.ends, sum(end <= closing for end in steps.ends))
+    all_ends, closing = (*ends, len(pieces)), closing_token(pieces)
+    return Steps(all_ends, sum(closing is None or end <= closing for end in all_ends))
 
 
 def _runs_of_breaks(pieces: Sequence[str]) -> list[tuple[int, int]]:
     """(one past the token in which it ends, number of line breaks) of every run of line breaks after some
     text. Blanks between two breaks belong to the run."""
-    runs: list[tuple[int, int]] = []
+    longest: dict[int, int] = {}  # of two runs that end in one token the longer one counts
     breaks, end, text_before = 0, 0, False
-    for at, piece in enumerate(pieces):
+    for at, piece in enumerate([*pieces, "the end"]):
         for character in piece:
             if character == LINE_BREAK:
                 breaks, end = breaks + 1, at + 1
             elif not character.isspace():
                 if breaks and text_before:
-                    runs.append((end, breaks))
+                    longest[end] = max(breaks, longest.get(end, 0))
                 breaks, text_before = 0, True
-    if breaks and text_before:
-        runs.append((end, breaks))
-    return _without_shared_tokens(runs)
-
-
-def _without_shared_tokens(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Two runs that end in one token are one end, with the longer of the two."""
-    longest: dict[int, int] = {}
-    for end, breaks in runs:
-        longest[end] = max(breaks, longest.get(end, 0))
-    return sorted(longest.items())
+    return list(longest.items())

@@ -28,14 +28,8 @@ def final_text(text: str, thinking_opened: bool = False) -> str:
 
 
 def closing_token(pieces: Sequence[str]) -> int | None:
-    """The token in which the last `</think>` ends, however many tokens spell it.
-
-    Args:
-        pieces: what each token of the response adds to the text.
-
-    Returns:
-        Its index; None where nothing closes the thinking part.
-    """
+    """The index of the token in which the last `</think>` ends, however many tokens spell it, from what each
+    token of the response adds to the text; None where nothing closes the thinking part."""
     at = "".join(pieces).rfind(CLOSE)
     if at < 0:
         return None

@@ -49,17 +49,13 @@ class Tree:
     names: tuple[str, ...]
     """(P,) names of the paths."""
 
-    def nodes_of(self, path: int) -> list[int]:
-        """The nodes from the first segment to the path's leaf, root left out."""
-        nodes, node = [], int(self.leaf[path])
-        while node != ROOT:
-            nodes.append(node)
-            node = int(self.parent[node])
-        return nodes[::-1]
-
     def segments_of(self, path: int) -> list[tuple[int, int]]:
-        """(end, node) of each segment on the way to the path's leaf; ends rise to the path's length."""
-        return [(int(self.end[node]), node) for node in self.nodes_of(path)]
+        """(end, node) of each segment from the first one to the path's leaf; ends rise to its length."""
+        segments, node = [], int(self.leaf[path])
+        while node != ROOT:
+            segments.append((int(self.end[node]), node))
+            node = int(self.parent[node])
+        return segments[::-1]
 
 
 def build_tree(paths: Sequence[Path]) -> Tree:

@@ -11,16 +11,17 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.context import Tools
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.generation import Completion
 from marsrl_verl.rollout.tool_protocol.base import RequestedCall, ToolProtocol, inert_result, truncate_text
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult
-from marsrl_verl.tools.toolbox import event
+from marsrl_verl.tools.toolbox import Toolbox, event
 
 CALL_LIMIT = "call_limit"
 """`Trajectory.detail` of one that asked for a call too many."""
@@ -49,18 +50,6 @@ class AgentLimits:
     at_limit: AtLimit = AtLimit.END
 
 
-class Calls(Protocol):
-    """Who does calls: `tools.toolbox.Toolbox`."""
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        """What came of a call; nothing is raised for what a model asks."""
-        ...
-
-    def fork(self, parent: str, child: str, calls: int) -> None:
-        """Trajectory `child` goes on from where `parent` had made so many calls."""
-        ...
-
-
 class Step(Enum):
     """How writing ended."""
 
@@ -80,7 +69,7 @@ class Agent:
 
     chat: Conversation
     protocol: ToolProtocol
-    tools: Calls
+    tools: Tools | Toolbox
     limits: AgentLimits
     turn: int = 0
     """Results that it has read, or turns with a call: several calls of one turn are answered together."""
@@ -101,11 +90,7 @@ class Agent:
     async def write(
         self, *, max_tokens: int | None = None, top_log_probs: int = 0
     ) -> tuple[Step, Completion]:
-        """Let the model write on; arguments as those of `Conversation.sample`.
-
-        Returns:
-            How that ended, and what it added.
-        """
+        """Let the model write on (as `Conversation.sample`): how that ended, and what it added."""
         chat = self.chat
         completion = await chat.sample(
             max_tokens=max_tokens, stop=self.protocol.stop, top_log_probs=top_log_probs, turn=self.turn
@@ -127,11 +112,8 @@ class Agent:
         return Step.ENDED, completion
 
     async def call(self) -> bool:
-        """Do the calls of the turn that was written, and let the model read their results.
-
-        Returns:
-            Whether it goes on; False: the limit of calls ended it.
-        """
+        """Do the calls of the turn that was written, and let the model read their results. False: the limit
+        of calls ended it."""
         requested, self._requested = self._requested, []
         left = self.limits.calls - self.calls
         if over := len(requested) > left:
@@ -168,10 +150,8 @@ class Agent:
         return one, result, {**event(call, result), "over_limit": over}
 
     def _inert(self, result: ToolResult) -> str:
-        text = result.text.strip() or (
-            _NO_OUTPUT if result.outcome is ToolOutcome.OK else f"({result.outcome})"
-        )
-        return inert_result(text, self.protocol.tags, self.chat.tokenizer)
+        nothing = _NO_OUTPUT if result.outcome is ToolOutcome.OK else f"({result.outcome})"
+        return inert_result(result.text.strip() or nothing, self.protocol.tags, self.chat.tokenizer)
 
     def _end(self, finish: FinishReason, detail: str | None, failed_by: str | None = None) -> None:
         self.finish, self.detail, self.failed_by = finish, detail, failed_by
@@ -205,18 +185,15 @@ class Agent:
         cls,
         chat: Conversation,
         protocol: ToolProtocol,
-        tools: Calls,
+        tools: Tools | Toolbox,
         limits: AgentLimits,
         state: Mapping[str, Any],
         events: list[dict[str, Plain]],
     ) -> Agent:
         """The trajectory of `state()`; `chat` goes on with its part of it."""
         known = {name: value for name, value in state.items() if name != "chat"}
-        finish = known.pop("finish")
-        return cls(
-            chat, protocol, tools, limits, events=events,
-            finish=None if finish is None else FinishReason(finish), **known,
-        )  # fmt: skip
+        finish = None if state["finish"] is None else FinishReason(state["finish"])
+        return cls(chat, protocol, tools, limits, events=events, **{**known, "finish": finish})
 
 
 @dataclass(frozen=True, slots=True)

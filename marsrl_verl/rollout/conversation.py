@@ -55,7 +55,7 @@ class Conversation:
         begun: prompt and response as the round found them.
         messages: the chat before the turn that is being written.
         tools: schemas that the template was given.
-        marks: (position, messages) where a run of sampled tokens begins; None: at 0.
+        run_starts: (position, messages) where a run of sampled tokens begins; None: at 0.
         failure: why it cannot be sampled at all.
     """
 
@@ -148,12 +148,10 @@ class Conversation:
         if isinstance(limit, FinishReason):
             return self._take(nothing(limit), 0, max_tokens, (), turn)
         name = f"{self.trajectory_id}{self._sampler.name_suffix}"
-        answer = await self._completions(1, name, limit, stop, top_log_probs, structured)
-        if isinstance(answer, str):
-            return self._failed(Failure(FinishReason.ERROR, answer))
-        if not answer:
-            return self._failed(Failure(FinishReason.ABORTED, "the engine returned 0 of 1 completions"))
-        return self._take(answer[0], limit, max_tokens, stop, turn)
+        completions, missing = await self._completions(1, name, limit, stop, top_log_probs, structured)
+        if not completions:
+            return self._failed(missing)
+        return self._take(completions[0], limit, max_tokens, stop, turn)
 
     async def sample_n(
         self,
@@ -173,17 +171,11 @@ class Conversation:
         request_suffix = f"+{self._sampled_n}" if self._sampled_n else ""
         self._sampled_n += 1
         name = f"{self._sampler.group_id}{self._sampler.name_suffix}{request_suffix}"
-        answer = await self._completions(n, name, limit, stop, 0, structured)
-        completions = [] if isinstance(answer, str) else answer
+        completions, missing = await self._completions(n, name, limit, stop, 0, structured)
         for one, completion in zip(members, completions, strict=False):
             one._take(completion, limit, None, stop, turn)
         for one in members[len(completions) :]:
-            if isinstance(answer, str):
-                one._failed(Failure(FinishReason.ERROR, answer))
-            else:
-                one._failed(
-                    Failure(FinishReason.ABORTED, f"the engine returned {len(answer)} of {n} completions")
-                )
+            one._failed(missing)
         return members
 
     def _limit(self, max_tokens: int | None, *, single_request: bool) -> int | FinishReason:
@@ -194,22 +186,23 @@ class Conversation:
         if remaining == 0 or (max_tokens is not None and max_tokens < 1):
             return FinishReason.LENGTH
         if sampling.segment_tokens is not None and not single_request:
-            remaining = min(remaining, sampling.segment_tokens - self._sampler.tokens(self.k).sampled)
+            remaining = min(remaining, sampling.segment_tokens - self._sampler.sampled[self.k])
             if remaining < 1:
                 return FinishReason.PAUSED
         return remaining if max_tokens is None else min(remaining, max_tokens)
 
     async def _completions(
         self, n: int, name: str, limit: int, stop: Sequence[str], top: int, structured: Any
-    ) -> list[Completion] | str:
-        """What the engine answered, or why it refused."""
+    ) -> tuple[list[Completion], Failure]:
+        """The engine's answer, and why there is no more of it."""
         decoding = self._sampler.decoding(limit, stop, top, structured)
         try:
-            return (await self._sampler.ask(self.input_ids(), name, len(self), n, decoding))[:n]
+            found = (await self._sampler.ask(self.input_ids(), name, len(self), n, decoding))[:n]
         except EngineUnavailableError:
             raise
         except Exception as error:  # a refused request is data: it is counted and the run goes on
-            return f"{type(error).__name__}: {error}"
+            return [], Failure(FinishReason.ERROR, f"{type(error).__name__}: {error}")
+        return found, Failure(FinishReason.ABORTED, f"the engine returned {len(found)} of {n} completions")
 
     def _take(
         self,
@@ -230,12 +223,10 @@ class Conversation:
                 log_probs = np.where(completion.forced, np.float32(0), log_probs)
             number = -1 if turn is None else turn
             self._growing.add(Part(completion.token_ids, log_probs, mask, completion.version, number))
-            self._sampler.tokens(self.k).sampled += count
-        if (
-            completion.finish is FinishReason.LENGTH
-            and 0 < limit <= count
-            and self._round_is_full(max_tokens, count)
-        ):
+            self._sampler.sampled[self.k] += count
+        wanted = self.tokens_left > 0 and (max_tokens is None or count < max_tokens)
+        is_full = completion.finish is FinishReason.LENGTH and 0 < limit <= count
+        if is_full and wanted and self._sampler.sampling.segment_tokens is not None:
             completion = replace(completion, finish=FinishReason.PAUSED)
         self.finish = completion.finish
         if completion.finish is FinishReason.STOP:
@@ -243,11 +234,6 @@ class Conversation:
         elif completion.finish is FinishReason.ABORTED and self._failure is None:
             self._failed(Failure(FinishReason.ABORTED, "the engine gave the request up"))
         return completion
-
-    def _round_is_full(self, max_tokens: int | None, count: int) -> bool:
-        if self.tokens_left == 0 or (max_tokens is not None and count >= max_tokens):
-            return False
-        return self._sampler.sampling.segment_tokens is not None
 
     def _failed(self, failure: Failure) -> Completion:
         self._failure, self.finish, self.detail = failure, failure.finish, failure.detail
@@ -283,19 +269,13 @@ class Conversation:
         except Exception as error:  # a chat that the template refuses is data, like a refused request
             self._failed(Failure.of_template(error))
             return
-        same = next((k for k, pair in enumerate(zip(tail, merged, strict=False)) if pair[0] != pair[1]), None)
-        unchanged = min(len(tail), len(merged)) if same is None else same
+        pairs = enumerate(zip(tail, merged, strict=False))
+        unchanged = next((k for k, (old, new) in pairs if old != new), min(len(tail), len(merged)))
         remaining = len(self) - (len(tail) - unchanged)
         begun = len(self._growing.begun)
         if remaining < begun:  # what an earlier round has handed over is trained as it is
-            dropped = begun - remaining
-            self._failed(
-                Failure(
-                    FinishReason.ERROR,
-                    f"chat template: it drops the last {dropped} tokens of what an earlier round has written",
-                    "chat template",
-                )
-            )
+            lost = f"it drops the last {begun - remaining} tokens of what an earlier round has written"
+            self._failed(Failure(FinishReason.ERROR, f"chat template: {lost}", "chat template"))
             return
         self._growing.cut(remaining)
         self._add_context(token_ids(merged[unchanged:]))
@@ -386,9 +366,8 @@ class Conversation:
         failed there: it asks for itself, so that what it is does not depend on when it began."""
         at = len(self) if at is None else at
         begun = self.sequence().truncate(at)
-        self._sampler.tokens(k).sampled = self._sampler.tokens(self.k).sampled - self._growing.sampled_after(
-            at
-        )
+        sampled = self._sampler.sampled
+        sampled[k] = sampled[self.k] - self._growing.sampled_after(at)
         run_starts = [start for start in self._run_starts if start[0] <= at]
         messages = self._messages[: run_starts[-1][1]]
         failure = self._failure

@@ -22,20 +22,14 @@ class RolloutEngine(Protocol):
             requests: any.
             sampling: settings by role, where a request has none of its own.
         """
-        ...
 
     def outputs(self) -> list[RolloutOutput]:
         """Wait until at least one request is answered; returns what was answered since the last call, in any
         order, with what ended scored. Empty where nothing was left to answer."""
-        ...
 
 
 class LocalEngine:
-    """Implements `RolloutEngine` in this process, for clients without servers: what waits is asked together.
-
-    Args:
-        runner: runs the requests' programs.
-    """
+    """Implements `RolloutEngine` in this process, for clients without servers: it asks all that waits."""
 
     def __init__(self, runner: RolloutRunner) -> None:
         self.runner = runner

@@ -19,11 +19,7 @@ class ProgramFailedError(RuntimeError):
 
 class RequestWatch:
     """Looks at what the engine, each frozen policy and each rollout program brought in every round, each by
-    itself.
-
-    Args:
-        max_failed_frac: `marsrl.policies.<name>.endpoint.max_failed_frac` of a frozen policy.
-    """
+    itself. `max_failed_frac` tells a frozen policy's `marsrl.policies.<name>.endpoint.max_failed_frac`."""
 
     def __init__(self, max_failed_frac: Callable[[str], float] = lambda policy: 1.0) -> None:
         self._failed_in_a_row: dict[str, int] = {}
@@ -37,14 +33,9 @@ class RequestWatch:
         *,
         round_ended: bool = True,
     ) -> None:
-        """Look at one round, or at a part of one. A prompt that was never sent and messages that the chat
-        template refuses say nothing about who would have answered, and an engine's failure nothing about a
-        program.
-
-        Args:
-            trajectories: of the round.
-            programs: the rollout program of each of its groups, by group id.
-            policies: the name of each group's policy, by group id.
+        """Look at one round, or a part of one; programs and policies are its groups', by group id. A prompt
+        that was never sent and messages that the chat template refuses say nothing about who would have
+        answered, and an engine's failure nothing about a program.
 
         Raises:
             EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of the engine or of a
@@ -55,28 +46,17 @@ class RequestWatch:
         finished, programs, policies = list(trajectories), programs or {}, policies or {}
         by_source: dict[str, list[Trajectory]] = {}
         for one in finished:
-            if _was_sent(one):
+            if one.finish is not FinishReason.PROMPT_TOO_LONG and one.failed_by is None:
                 name = policies.get(one.group_id, "?")
-                source = (
-                    f"the frozen policy {name} (marsrl.policies.{name})" if one.external else "the engine"
-                )
+                frozen = f"the frozen policy {name} (marsrl.policies.{name})"
+                source = frozen if one.external else "the engine"
                 by_source.setdefault(source, []).append(one)
         for source, sent in by_source.items():
             if broken := self._broken(source, sent, [one for one in sent if one.finish.failed]):
                 raise EngineUnavailableError(broken)
             if sent[0].external:
                 self._shares.add(policies.get(sent[0].group_id, "?"), _failures(sent))
-        if round_ended:
-            self._look_for_shares()
-        for name in sorted(set(programs.values())):
-            some = [one for one in finished if programs.get(one.group_id) == name]
-            failed = [one for one in some if one.failed_by == name]
-            ran = [one for one in some if one.failed_by == name or not one.finish.failed]
-            if broken := self._broken(f"the rollout program {name}", ran, failed):
-                raise ProgramFailedError(broken)
-
-    def _look_for_shares(self) -> None:
-        for policy, over in self._shares.end_round():
+        for policy, over in self._shares.end_round() if round_ended else ():
             key = f"marsrl.policies.{policy}.endpoint.max_failed_frac"
             raise EngineUnavailableError(
                 f"{over.failed} of {over.asked} requests of the frozen policy {policy} failed in its last "
@@ -84,6 +64,12 @@ class RequestWatch:
                 f"its requests: check the endpoint, or raise that limit. The first error: "
                 f"{over.first_error}"
             )
+        for name in sorted(set(programs.values())):
+            some = [one for one in finished if programs.get(one.group_id) == name]
+            failed = [one for one in some if one.failed_by == name]
+            ran = [one for one in some if one.failed_by == name or not one.finish.failed]
+            if broken := self._broken(f"the rollout program {name}", ran, failed):
+                raise ProgramFailedError(broken)
 
     def _broken(self, source: str, sent: list[Trajectory], failed: list[Trajectory]) -> str | None:
         """What is wrong with who was asked, if anything is."""
@@ -98,11 +84,6 @@ class RequestWatch:
                     f"{printable(failed[0].detail)}"
                 )
         return None
-
-
-def _was_sent(one: Trajectory) -> bool:
-    """Whether what became of it is the answer to a request."""
-    return one.finish is not FinishReason.PROMPT_TOO_LONG and one.failed_by is None
 
 
 def _failures(sent: Iterable[Trajectory]) -> Failures:

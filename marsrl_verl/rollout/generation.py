@@ -1,16 +1,19 @@
-"""Tokens in, tokens out: what a rollout asks of the engines, and what they answer."""
+"""Tokens in, tokens out: what a rollout asks of the engines, and what they answer; and texts of other
+models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.sequence import LogProbs, TokenIds
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.endpoints.answer import ChatAnswer
 
 
 class EngineUnavailableError(RuntimeError):
@@ -90,4 +93,19 @@ class GenerationClient(Protocol):
         Raises:
             EngineUnavailableError: the engine is gone. Whatever else it raises concerns this request alone.
         """
-        ...
+
+
+class AnswerSource(Protocol):
+    """Answers for a policy of which only text is known: a model that is not trained here. Its trajectories
+    have no sequences, since the tokens of another tokenizer would mean nothing to the trained model, and they
+    never enter a loss."""
+
+    async def answer(
+        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+    ) -> ChatAnswer:
+        """Answer number `k` (of `request.n`) to a chat. One that could not be had is an answer with an error,
+        never an exception.
+
+        Args:
+            stop: strings behind which nothing is used. The answer has the first one; it may go on.
+        """

@@ -28,11 +28,7 @@ class Part(NamedTuple):
 
 
 class GrowingSequence:
-    """The sequence as the round found it, and the parts that were added since.
-
-    Args:
-        begun: prompt and response as the round found them.
-    """
+    """The sequence as the round found it (`begun`), and the parts that were added since."""
 
     def __init__(self, begun: Sequence) -> None:
         self.begun = begun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,13 +18,6 @@ from marsrl_verl.rollout.generation import Completion, Decoding, GenerationClien
 
 _TOKENS_PER_CHARACTER = 4
 """Most tokens that one character is spelt with: a byte each."""
-
-
-@dataclass(slots=True)
-class RoundTokens:
-    """Tokens that a trajectory has sampled in this round, in all of its conversations."""
-
-    sampled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +36,8 @@ class Sampler:
     group_id: str
     name_suffix: str
     """Tells the requests of a further role, or of a further conversation of it, from those of the first."""
-    tokens: Callable[[int], RoundTokens]
-    """What trajectory k has sampled in this round."""
+    sampled: Counter[int]
+    """By trajectory, the tokens that all of its conversations have sampled in this round."""
 
     async def ask(
         self, ids: TokenIds, name: str, begins_at: int, n: int, decoding: Decoding
@@ -64,12 +58,8 @@ def nothing(finish: FinishReason) -> Completion:
 
 
 def stopped(completion: Completion, run: TokenIds, stop: Sequence[str], chat: ChatTokenizer) -> Completion:
-    """The completion up to the token that completes a stop string which an earlier request began. The engine
-    sees the text of its own request alone.
-
-    Args:
-        run: what earlier requests of the same run sampled.
-    """
+    """The completion up to the token that completes a stop string which an earlier request of the same run
+    began: the engine sees the text of its own request alone."""
     reach = _TOKENS_PER_CHARACTER * (max(map(len, stop), default=0) - 1)
     before = run[-reach:].tolist() if reach > 0 else []
     after = completion.token_ids[:reach].tolist() if before else []

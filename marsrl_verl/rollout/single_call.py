@@ -28,7 +28,6 @@ class SingleCall:
     pauses = True
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
-        """See `Rollout`."""
         role = request.role
         if not context.policy(role).trained:
             chats = [context.chat(k, role, request.messages) for k in range(request.n)]

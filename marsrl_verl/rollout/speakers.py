@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from marsrl_verl.core.request import Message
 from marsrl_verl.core.sequence import Plain, TokenIds
@@ -31,45 +31,8 @@ class Spoken:
     """See `Trajectory.failed_by`."""
 
 
-class Speaker(Protocol):
-    """One agent with its list of messages."""
-
-    async def speak(
-        self,
-        turn: int,
-        most_tokens: int | None,
-        stop: Sequence[str],
-        structured: Mapping[str, Any] | None = None,
-    ) -> Spoken:
-        """Writes a message, or goes on with one that was paused.
-
-        Args:
-            turn: noted of its tokens.
-            most_tokens: of the message, in all rounds; None: as many as the role's limits leave.
-            stop: strings that end it.
-            structured: see `Decoding`.
-        """
-        ...
-
-    def hear(self, messages: Sequence[Message]) -> None:
-        """Takes messages of others before its next one."""
-        ...
-
-    def fits(self, tokens: int) -> bool:
-        """Whether the list has room for a message of so many tokens, or one has begun already."""
-        ...
-
-    def sequence(self) -> TokenSequence | None:
-        """What is trained of it; None where only text is known."""
-        ...
-
-    def state(self) -> Plain:
-        """What a later round needs beside the sequence to go on."""
-        ...
-
-
 class TrainedSpeaker:
-    """Implements `Speaker` with a conversation: token in, token out."""
+    """One agent with its list of messages as a conversation: token in, token out."""
 
     def __init__(self, chat: Conversation) -> None:
         self._chat = chat
@@ -81,7 +44,15 @@ class TrainedSpeaker:
         stop: Sequence[str],
         structured: Mapping[str, Any] | None = None,
     ) -> Spoken:
-        """See `Speaker`. A stop string in the thinking part ends nothing."""
+        """Writes a message, or goes on with one that was paused. A stop string in the thinking part ends
+        nothing.
+
+        Args:
+            turn: noted of its tokens.
+            most_tokens: of the message, in all rounds; None: as many as the role's limits leave.
+            stop: strings that end it.
+            structured: see `Decoding`.
+        """
         chat = self._chat
         while True:
             left = None if most_tokens is None else most_tokens - chat.turn_ids().size
@@ -91,32 +62,25 @@ class TrainedSpeaker:
                 return Spoken(found.finish, text, chat.turn_ids(), chat.detail, chat.failed_by)
 
     def hear(self, messages: Sequence[Message]) -> None:
-        """See `Speaker`."""
+        """Takes messages of others before its next one."""
         self._chat.append(messages)
 
     def fits(self, tokens: int) -> bool:
-        """See `Speaker`."""
+        """True where the list has room for a message of so many tokens, or one has begun already."""
         return self._chat.turn_ids().size > 0 or self._chat.tokens_left >= tokens
 
     def sequence(self) -> TokenSequence:
-        """See `Speaker`."""
+        """Its trained sequence."""
         return self._chat.sequence()
 
     def state(self) -> Plain:
-        """See `Speaker`."""
+        """All that a later round needs beside the sequence to go on."""
         return self._chat.state()
 
 
 class FrozenSpeaker:
-    """Implements `Speaker` with a frozen policy, which is asked with the whole list each time. Its limits are
-    its own.
-
-    Args:
-        context: of the request.
-        k: the trajectory's number.
-        role: whose policy answers.
-        messages: the list so far.
-    """
+    """Like `TrainedSpeaker`, with a frozen policy, which is asked with the whole list each time. Its limits
+    are its own."""
 
     def __init__(self, context: RolloutContext, k: int, role: str, messages: Sequence[Message]) -> None:
         self._context, self._k, self._role = context, k, role
@@ -129,31 +93,27 @@ class FrozenSpeaker:
         stop: Sequence[str],
         structured: Mapping[str, Any] | None = None,
     ) -> Spoken:
-        """See `Speaker`. It is cut behind a stop string here, and what follows it says nothing: the message
-        ended there, also where the endpoint wrote on until its limit."""
+        """Cuts the message behind a stop string, and what follows it says nothing: the message ended there,
+        also where the endpoint wrote on until its limit."""
         one = await self._context.chat(self._k, self._role, self._messages, stop)
-        ends = [
-            one.final_text.find(delimiter) + len(delimiter)
-            for delimiter in stop
-            if delimiter in one.final_text
-        ]
-        text = one.final_text[: min(ends, default=len(one.final_text))]
+        text = one.final_text
+        ends = [text.find(delimiter) + len(delimiter) for delimiter in stop if delimiter in text]
+        text = text[: min(ends, default=len(text))]
         self._messages.append({"role": "assistant", "content": text})
         finish = FinishReason.STOP if ends else one.finish
         return Spoken(finish, text, None, one.detail, one.failed_by)
 
     def hear(self, messages: Sequence[Message]) -> None:
-        """See `Speaker`."""
         self._messages += [dict(message) for message in messages]
 
     def fits(self, tokens: int) -> bool:
-        """See `Speaker`."""
         return True
 
-    def sequence(self) -> None:
-        """See `Speaker`."""
+    def sequence(self) -> TokenSequence | None:
         return None
 
     def state(self) -> Plain:
-        """See `Speaker`."""
         return {"messages": [dict(message) for message in self._messages]}
+
+
+Speaker: TypeAlias = TrainedSpeaker | FrozenSpeaker

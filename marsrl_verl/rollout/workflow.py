@@ -30,7 +30,7 @@ import numpy as np
 
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
-from marsrl_verl.core.sequence import LABEL, Plain
+from marsrl_verl.core.sequence import LABEL, Plain, plain_fields
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.loading import load_class
@@ -68,6 +68,7 @@ class Episode:
         self.k, self.context, self.request = k, context, context.request
         self.agents = Agents(self, workflow.roles)
         state: Any = {} if before is None else before.state
+        begun = state.get("begun", ())
         self._workflow = workflow
         self._said: dict[str, list[dict[str, Any]]] = {
             role: list(found) for role, found in state.get("said", {}).items()
@@ -79,14 +80,11 @@ class Episode:
         """By role, messages before which it has heard what there was to hear."""
         self._grades: dict[str, dict[str, Plain]] = dict(state.get("grades", {}))
         """By role and text."""
-        self._events: dict[int, dict[str, Plain]] = {}
-        """By the order in which messages were begun; of those that have ended."""
-        if before is not None:
-            self._events = dict(zip(state["begun"], map(dict, before.events), strict=True))
+        self._transcript: dict[int, list[str]] = dict(zip(begun, state.get("transcript", ()), strict=True))
+        """By the order in which messages were begun; of those that have ended. So `_events`."""
+        events = () if before is None else before.events
+        self._events: dict[int, dict[str, Plain]] = dict(zip(begun, map(dict, events), strict=True))
         self._begun = max(self._events, default=-1) + 1
-        self._transcript: dict[int, list[str]] = {}
-        if before is not None:
-            self._transcript = dict(zip(state["begun"], state["transcript"], strict=True))
         self._end: tuple[FinishReason, str | None, str | None] | None = None
         self._answer: tuple[str, float | None, str | None] | None = None
         self._rewards: dict[str, float] = {}
@@ -99,10 +97,9 @@ class Episode:
         # which request is answered first.
         segmented = any(context.sampling(agent.role).segment_tokens is not None for agent in self.agents)
         self._turn: AbstractAsyncContextManager[Any] = asyncio.Lock() if segmented else nullcontext()
-        if before is not None:
-            sequences = {sequence.role: sequence for sequence in before.sequences}
-            for role, saved in state["speakers"].items():
-                self._open(self.agents[role], saved["messages"], sequences.get(role), saved)
+        sequences = {} if before is None else {one.role: one for one in before.sequences}
+        for role, saved in state.get("speakers", {}).items():
+            self._open(self.agents[role], saved["messages"], sequences.get(role), saved)
 
     # --- what a program reads ----------------------------------------------------------------------
 
@@ -145,13 +142,7 @@ class Episode:
         if key not in self._grades:
             one = Trajectory(self.trajectory_id, [], FinishReason.STOP, text=text, final_text=text)
             (result,) = await self.context.score([one], role)
-            self._grades[key] = {
-                "value": result.value,
-                "info": dict(result.info),
-                "error": result.error,
-                "graded": result.graded,
-                "raised": result.raised,
-            }
+            self._grades[key] = {**plain_fields(result), "info": dict(result.info)}
         return Grade.of(RewardResult(**self._grades[key]))
 
     # --- what a program says -----------------------------------------------------------------------
@@ -218,10 +209,7 @@ class Episode:
             agent.speaker = FrozenSpeaker(self.context, self.k, agent.role, messages)
 
     async def next_message(
-        self,
-        agent: Agent,
-        heard: str | Sequence[Message] | None,
-        message: MessageRequest,
+        self, agent: Agent, heard: str | Sequence[Message] | None, message: MessageRequest
     ) -> Said:
         number, agent.messages = agent.messages, agent.messages + 1
         record = self._said.setdefault(agent.role, [])
@@ -231,25 +219,20 @@ class Episode:
             )
         if number == len(record):
             task = asyncio.current_task()
-            if task is not None:
-                self._running.add(task)
+            assert task is not None
+            self._running.add(task)
             try:
                 async with self._turn:
                     await self._speak(agent, number, heard, message)
             finally:
-                if task is not None:
-                    self._running.discard(task)
+                self._running.discard(task)
         return self._as_said(record[number])
 
     def _as_said(self, record: Mapping[str, Any]) -> Said:
         return Said.of(record, self._events[record["event"]] if record["event"] >= 0 else {})
 
     async def _speak(
-        self,
-        agent: Agent,
-        number: int,
-        heard: str | Sequence[Message] | None,
-        message: MessageRequest,
+        self, agent: Agent, number: int, heard: str | Sequence[Message] | None, message: MessageRequest
     ) -> None:
         """One message, or what is left of one that an earlier round began."""
         if self._end is not None:  # another agent's message ended the round or the episode meanwhile
@@ -266,13 +249,8 @@ class Episode:
         if spoken.finish is FinishReason.PAUSED:
             self._end = self._end or (FinishReason.PAUSED, None, None)
             raise _Paused
-        said = {
-            "text": spoken.text,
-            "finish": spoken.finish.value,
-            "detail": spoken.detail,
-            "failed_by": spoken.failed_by,
-            "event": begun,
-        }
+        why = {"detail": spoken.detail, "failed_by": spoken.failed_by}
+        said = {"text": spoken.text, "finish": spoken.finish.value, **why, "event": begun}
         if spoken.finish in (FinishReason.STOP, FinishReason.LENGTH):
             self._transcript[begun] = [agent.role, self._workflow.shown(agent.role, spoken.text)]
             self._events[begun] = self._workflow.event(self, agent.role, turn, spoken)
@@ -399,11 +377,10 @@ class Workflow(ABC):
         are graded together."""
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
-        """See `Rollout`."""
-        paused = [] if request.resume is None else [one for one in request.resume.trajectories if one.paused]
         if request.resume is None:
             episodes = [Episode(self, k, context, None) for k in range(request.n)]
         else:
+            paused = [one for one in request.resume.trajectories if one.paused]
             episodes = [Episode(self, one.number, context, one) for one in paused]
         await asyncio.gather(*[one.run(self) for one in episodes])
         members = [one.trajectory() for one in episodes]

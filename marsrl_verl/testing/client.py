@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import TokenIds, token_ids
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import Completion, Decoding
-from marsrl_verl.rollout.runner import RolloutRunner
 
 END = 3
 """The id that ends a turn; its text is `</s>`."""
@@ -33,34 +31,25 @@ class AddedToken:
 
 
 class AddedTokens:
-    """A tokenizer's tables of tokens with a meaning.
-
-    Args:
-        special: tokens that are flagged as special.
-        others: added tokens that are not.
-    """
+    """A tokenizer's tables of tokens with a meaning: `special` ones."""
 
     chat_template: str | None = None
     all_special_tokens: tuple[str, ...] = ()
 
-    def __init__(self, special: tuple[str, ...] = (), others: tuple[str, ...] = ()) -> None:
-        table = [AddedToken(token) for token in special] + [AddedToken(token, False) for token in others]
-        self.added_tokens_decoder = dict(enumerate(table))
+    def __init__(self, special: tuple[str, ...] = ()) -> None:
+        self.added_tokens_decoder = dict(enumerate(map(AddedToken, special)))
 
 
 class CharacterTokenizer(AddedTokens):
-    """Tokens of up to `size` characters; of one character, ids are code points. Token 3 ends a turn."""
+    """Tokens whose ids are code points. Token 3 ends a turn."""
 
     eos_token_id = END
-    pieces: ClassVar[list[str]] = []
-    """Texts of the tokens of several characters, whose ids follow on all code points."""
 
-    def __init__(self, size: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__(("<|turn|>", "<think>"))
-        self.size = size
 
     def __len__(self) -> int:
-        return sys.maxunicode + 1 + len(self.pieces)
+        return sys.maxunicode + 1
 
     def apply_chat_template(
         self, messages, *, add_generation_prompt, tokenize, return_dict=False, tools=(), **kwargs
@@ -78,20 +67,13 @@ class CharacterTokenizer(AddedTokens):
         return ids
 
     def _plain(self, text: str) -> list[int]:
-        return [self._id(text[at : at + self.size]) for at in range(0, len(text), self.size)]
-
-    def _id(self, piece: str) -> int:
-        if len(piece) == 1:
-            return ord(piece)
-        if piece not in self.pieces:
-            self.pieces.append(piece)
-        return sys.maxunicode + 1 + self.pieces.index(piece)
+        return list(map(ord, text))
 
     def decode(self, ids, **_kwargs):
         return "".join("</s>" if i == END else self._text(i) for i in ids)
 
     def _text(self, i: int) -> str:
-        return chr(i) if i <= sys.maxunicode else self.pieces[i - sys.maxunicode - 1]
+        return chr(i)
 
 
 @dataclass
@@ -128,16 +110,8 @@ class ScriptedClient:
     ) -> list[Completion]:
         tokenizer = self.tokenizer
         prompt = tokenizer.decode(prompt_ids.tolist())
-        self.requests.append(
-            {
-                "policy": policy,
-                "prompt": prompt,
-                "decoding": decoding,
-                "session": session,
-                "name": name,
-                "n": n,
-            }
-        )
+        asked = {"policy": policy, "prompt": prompt, "decoding": decoding}
+        self.requests.append({**asked, "session": session, "name": name, "n": n})
         await asyncio.sleep(0)
         ids = tokenizer.encode(self.policy(prompt))
         finish, stop = FinishReason.STOP, None
@@ -157,39 +131,13 @@ class ScriptedClient:
         return [found] * n
 
 
-def request(group_id: str = "p1/solver.0", n: int = 2, **more: Any) -> RolloutRequest:
-    messages = ({"role": "user", "content": "1+1"},)
-    return RolloutRequest(group_id, Problem("p1", "1+1", "2"), "solver", "solver", messages, n, **more)
-
-
-async def no_score(request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
-    return [RewardResult(float(len(one.text))) for one in trajectories]
-
-
-def runner(client: Any, **more: Any) -> RolloutRunner:
-    tokenizer = getattr(client, "tokenizer", None) or CharacterTokenizer()
-    chat = more.pop("chat", None) or ChatTokenizer(tokenizer, more.pop("template", {}))
-    return RolloutRunner(client, chat, no_score, template_builder=lambda: CharacterBuilder(tokenizer), **more)
-
-
-def run_once(
-    client: Any, item: RolloutRequest, sampling: Sampling | Mapping[str, Sampling], **more: Any
-) -> RolloutOutput:
-    by_role = {item.role: sampling} if isinstance(sampling, Sampling) else sampling
-    return asyncio.run(runner(client, **more).run(item, by_role))
-
-
-def run_rounds(
-    client: ScriptedClient, item: RolloutRequest, sampling: Mapping[str, Sampling], **more: Any
-) -> tuple[list[Trajectory], int]:
-    """The trajectories by number when all have ended, and how many rounds it took."""
-    made, rounds = runner(client, **more), 0
-    found: dict[str, Trajectory] = {}
-    state = None
-    while rounds == 0 or any(one.paused for one in found.values()):
-        output = asyncio.run(made.run(item, sampling))
-        found |= {one.trajectory_id: one for one in output.trajectories}
-        state, rounds = output.state, rounds + 1
-        item = item.resumed(RolloutOutput(item.group_id, list(found.values()), state))
-        assert rounds < 500, "no progress"
-    return sorted(found.values(), key=lambda one: one.number), rounds
+def asked_messages(
+    name: str, asked: Mapping[str, RolloutRequest], n: int
+) -> list[tuple[RolloutRequest, str, int]]:
+    """(request, role, k) of each message that an engine's request of this name asks for: one of each of `n`
+    trajectories, or the next one of a trajectory that goes on."""
+    if name in asked:
+        return [(asked[name], asked[name].role, k) for k in range(n)]
+    group, _, rest = name.rpartition("#")
+    k, _, role = rest.partition("~")[0].partition("/")
+    return [(asked[group], role or asked[group].role, int(k))]

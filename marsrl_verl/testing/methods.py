@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, trained_rows
 from marsrl_verl.core.method_tools import MethodTools
-from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.prompts import target_of
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import Rows
@@ -24,9 +22,10 @@ from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.generation import Completion, Decoding
 from marsrl_verl.rollout.runner import RolloutRunner
-from marsrl_verl.testing.client import CharacterBuilder, CharacterTokenizer, ScriptedClient
+from marsrl_verl.testing.client import CharacterBuilder, CharacterTokenizer, ScriptedClient, asked_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +137,8 @@ class TurnClient:
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
         """See `GenerationClient`."""
-        group, found = (name, None) if name in self.asked else (name.rpartition("#")[0], name)
-        item, role = self.asked[group], self.asked[group].role
-        members = list(range(n))
-        if found is not None:
-            number, _, suffix = found.rpartition("#")[2].partition("~")[0].partition("/")
-            members, role = [int(number)], suffix or role
         completions: list[Completion] = []
-        for k in members:
+        for item, role, k in asked_messages(name, self.asked, n):
             one = ScriptedClient(self._rest_of(item, role, k), self.tokenizer)
             completions += await one.generate(policy, prompt_ids, decoding, session=session, name=name)
         return completions
@@ -159,15 +152,6 @@ class TurnClient:
             return said[len(begun) :]
 
         return rest
-
-
-@dataclass
-class _Settings:
-    """What rollout programs are built with."""
-
-    algo: Any
-    prompts: Any
-    roles: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_method(
@@ -207,29 +191,26 @@ def run_method(
 
     roles = dict.fromkeys(cls.roles)
     wording = SimpleNamespace(target=target_of(type(method.prompts)), kwargs={})
-    made = RolloutRunner(
+    runner = RolloutRunner(
         client,
         ChatTokenizer(tokenizer, {}),
         scored,
-        policies=PolicySet((Policy(),)),
         template_builder=lambda: CharacterBuilder(tokenizer),
-        settings=_Settings(method.config, wording, roles),
+        settings=SimpleNamespace(algo=method.config, prompts=wording, roles=roles),
     )
+    engine = LocalEngine(runner)
     sampling = {role: Sampling(max_new_tokens, 100_000, segment_tokens=segment_tokens) for role in roles}
     scheduler = Scheduler(method, mode)
     count = problems if isinstance(problems, int) else len(problems)
     pool = additions(count * steps) if isinstance(problems, int) else None
-
-    async def one_round(requests: Sequence[RolloutRequest]) -> list[Any]:
-        client.asked |= {item.group_id: item for item in requests}
-        return list(await asyncio.gather(*[made.run(item, sampling) for item in requests]))
 
     found = []
     for step in range(1, steps + 1):
         fresh = list(problems) if pool is None else pool[count * (step - 1) : count * step]  # type: ignore[arg-type]
         scheduler.start_step(step, fresh)
         while requests := scheduler.next_round():
-            scheduler.absorb(asyncio.run(one_round(requests)))
+            client.asked |= {item.group_id: item for item in requests}
+            scheduler.absorb(engine.generate(requests, sampling))
         found.append(_step(method, scheduler.finish_step(last=step == steps), step))
     return found
 

@@ -6,7 +6,6 @@ endpoint is asked. What comes back is compared with what the method says of itse
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,12 +27,14 @@ from marsrl_verl.core.sequence import (
     TokenIds,
     token_ids,
 )
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.runs import Call, Evaluation
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.generation import Completion, Decoding
 from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.testing.client import asked_messages
 
 GROUP_SIZE = 2
 """Responses of each group: one is rewarded, the other is not."""
@@ -41,28 +42,28 @@ GROUP_SIZE = 2
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
-    """What a trial is run with.
-
-    Attributes:
-        cls, config: the method and its settings.
-        prompts: the object of `marsrl.prompts`.
-        chat: the model's tokenizer and template.
-        sampling: limits by role.
-        policies: of the roles.
-        settings: the `marsrl` node.
-        problem: what is asked.
-        problems: of a step, as configured.
-    """
+    """Everything that a trial is run with."""
 
     cls: type[Method]
     config: Any
+    """The method's settings."""
     prompts: Any
+    """The object of `marsrl.prompts`."""
     chat: ChatTokenizer
     sampling: Mapping[str, Sampling]
+    """By role."""
     policies: PolicySet
     settings: Any
+    """The `marsrl` node."""
     problem: Problem
     problems: int
+    """Number in a step, as configured."""
+
+    @property
+    def frozen(self) -> dict[str, str]:
+        """The policies that are not trained, by role."""
+        found = {role: self.policies.of(role) for role in self.cls.roles}
+        return {role: policy.name for role, policy in found.items() if not policy.trained}
 
 
 @dataclass(slots=True)
@@ -104,15 +105,10 @@ class _Script:
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
-        group, members = (name, range(n)) if name in self.asked else (name.rpartition("#")[0], range(0))
-        item = self.asked[group]
-        names = [f"{name}#{k}" for k in members] or [name]
-        return [self._completion(item, one, decoding) for one in names]
+        return [self._completion(*one, decoding) for one in asked_messages(name, self.asked, n)]
 
-    def _completion(self, item: RolloutRequest, name: str, decoding: Decoding) -> Completion:
-        group, _, rest = name.rpartition("#")
-        k, _, role = rest.partition("~")[0].partition("/")
-        text = self._text(item, role or item.role, int(k), f"{group}#{k}")
+    def _completion(self, item: RolloutRequest, role: str, k: int, decoding: Decoding) -> Completion:
+        text = self._text(item, role, k)
         chat, finish = self.trial.chat, FinishReason.STOP
         end = [chat.tokenizer.eos_token_id] if chat.tokenizer.eos_token_id is not None else []
         ids = [*chat.tokenizer.encode(text, add_special_tokens=False), *end]
@@ -123,15 +119,15 @@ class _Script:
             ids, finish, stop = ids[: decoding.max_tokens], FinishReason.LENGTH, None
         return Completion(token_ids(ids), np.full(len(ids), -1.0, np.float32), finish, stop, 0)
 
-    def _text(self, item: RolloutRequest, role: str, k: int, trajectory: str) -> str:
-        number = self.said[trajectory, role]
-        self.said[trajectory, role] += 1
-        return self.trial.cls.trial(role, k, number)[0]
+    def _text(self, item: RolloutRequest, role: str, k: int) -> str:
+        whose = f"{item.group_id}#{k}", role
+        self.said[whose] += 1
+        return self.trial.cls.trial(role, k, self.said[whose] - 1)[0]
 
     async def answer(
         self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
     ) -> ChatAnswer:
-        return ChatAnswer(self._text(request, request.role, k, f"{request.group_id}#{k}"))
+        return ChatAnswer(self._text(request, request.role, k))
 
 
 class _NoCalls:
@@ -157,8 +153,7 @@ class _Rendered:
         tail: list[int],
         tools: list[dict[str, Any]],
     ) -> list[int]:
-        added = self.chat.prompt_ids(updated[len(previous) :], tools)
-        return [*tail, *added]
+        return [*tail, *self.chat.prompt_ids(updated[len(previous) :], tools)]
 
 
 def run_trial(trial: TrialSettings, *, full: bool = False) -> Trial:
@@ -172,13 +167,12 @@ def run_trial(trial: TrialSettings, *, full: bool = False) -> Trial:
     try:
         method = trial.cls(trial.config, _tools(trial))
         scheduler = Scheduler(method, Mode.SEQUENTIAL)
-        runner = _runner(trial, script)
+        engine = _engine(trial, script)
         found.problems = trial.problems / max(1, method.schedule.problems_per_step(trial.problems))
         scheduler.start_step(1, [trial.problem])
         while requests := scheduler.next_round():
             script.asked |= {item.group_id: item for item in requests}
-            outputs = asyncio.run(_outputs(runner, requests, trial.sampling))
-            scheduler.absorb(outputs)
+            scheduler.absorb(engine.generate(requests, trial.sampling))
             _probe(method, scheduler.completed_stages())
         result = scheduler.finish_step(last=True)
         found.groups = result.completed
@@ -195,13 +189,13 @@ def run_evaluation_trial(trial: TrialSettings, evaluation: Evaluation) -> Counte
     """Sequences by role that one run of an evaluation takes."""
     run = evaluation.begin(trial.problem, 0, "trial-evaluation", 0)
     script = _Script(trial, False)
-    runner = _runner(trial, script)
+    engine = _engine(trial, script)
     counts: Counter[str] = Counter()
     course = evaluation.program(run)
     item: RolloutRequest | None = next(course, None)
     while item is not None:
         script.asked[item.group_id] = item
-        (output,) = asyncio.run(_outputs(runner, [item], trial.sampling))
+        (output,) = engine.generate([item], trial.sampling)
         (one,) = output.trajectories
         run.calls.append(Call(item, one))
         counts.update([sequence.role for sequence in one.sequences] or [item.role])
@@ -226,25 +220,18 @@ def _credit(method: Method, rows: Rows) -> None:
     method.credit.token_shares(rows, advantages)
 
 
-async def _outputs(
-    runner: RolloutRunner, requests: Sequence[RolloutRequest], sampling: Mapping[str, Sampling]
-) -> list[RolloutOutput]:
-    return list(await asyncio.gather(*[runner.run(item, sampling) for item in requests]))
-
-
 def _tools(trial: TrialSettings) -> MethodTools:
-    roles = trial.cls.roles
     return MethodTools(
         prompts=trial.prompts,
         tokenizer=trial.chat.tokenizer,
         problems=trial.problems,
-        policies={role: trial.policies.of(role).name for role in roles},
-        frozen_roles=frozenset(role for role in roles if not trial.policies.of(role).trained),
+        policies={role: trial.policies.of(role).name for role in trial.cls.roles},
+        frozen_roles=frozenset(trial.frozen),
         settings=trial.settings,
     )
 
 
-def _runner(trial: TrialSettings, script: _Script) -> RolloutRunner:
+def _engine(trial: TrialSettings, script: _Script) -> LocalEngine:
     async def score(item: RolloutRequest, members: Sequence[Trajectory]) -> list[RewardResult]:
         found = []
         for one in members:
@@ -253,17 +240,17 @@ def _runner(trial: TrialSettings, script: _Script) -> RolloutRunner:
             found.append(RewardResult(float(one.number % 2 == 0), info))
         return found
 
-    frozen = {trial.policies.of(role).name for role in trial.cls.roles if not trial.policies.of(role).trained}
-    return RolloutRunner(
+    runner = RolloutRunner(
         script,
         trial.chat,
         score,
         policies=trial.policies,
-        sources=dict.fromkeys(frozen, script),
+        sources=dict.fromkeys(trial.frozen.values(), script),
         template_builder=lambda: _Rendered(trial.chat),
         turn_parser=lambda name: _NoCalls(),
         settings=trial.settings,
     )
+    return LocalEngine(runner)
 
 
 def _probe(method: Method, groups: Sequence[Group]) -> None:

@@ -21,9 +21,9 @@ from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.frozen.answer_file import all_questions, open_source
 from marsrl_verl.rollout.frozen.plan import workers_part
-from marsrl_verl.rollout.frozen.questions import all_questions, open_source
-from marsrl_verl.rollout.frozen.source import AnswerSource
+from marsrl_verl.rollout.generation import AnswerSource
 from marsrl_verl.settings.api_key import read_api_key
 from marsrl_verl.settings.choices import SeededTokens
 

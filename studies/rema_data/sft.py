@@ -34,7 +34,7 @@ from marsrl_verl.algos.rema.prompts import META_THINKING, DialoguePrompts
 from marsrl_verl.core.request import Message
 from marsrl_verl.core.seeding import derive_seed
 from marsrl_verl.rewards.loading import load_class
-from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_tokens
+from marsrl_verl.rollout.chat_tokenizer import ControlTokenRemover, control_tokens
 from studies.rema_data.marked_solutions import (
     MENDED,
     Unfit,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from evaluation_tools import evaluate_system
 from marsrl_script import ScriptedEngine
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.frozen import (
     FROZEN_METRICS,
@@ -21,7 +22,6 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.runs import calls_of, tokens_of
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
 from marsrl_verl.reporting.rollout_log import evaluation_lines
-from marsrl_verl.testing.engine import Reply
 
 PROMPTS = MathPrompts()
 SAMPLING = dict.fromkeys(ROLES, Sampling(max_new_tokens=64, max_prompt_tokens=4000))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from marsrl_script import ScriptedEngine
 from scheduler_tools import ShortPrompts, build, problems
+from scripted_engine import Reply
 
 from marsrl_verl.algos.grpo.method import GRPO, GRPOConfig
 from marsrl_verl.core.credit.advantages import group_advantages
@@ -16,7 +17,6 @@ from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.evaluation.choice import method_evaluation
 from marsrl_verl.evaluation.single_role import SingleRole
 from marsrl_verl.settings.evaluation import EvaluationConfig
-from marsrl_verl.testing.engine import Reply
 
 RIGHT = {"p0": (0, 2), "p1": ()}
 """The right responses of each problem."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from evaluation_tools import evaluate_system
 from marsrl_script import ScriptedEngine
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun, candidates, verdict_of
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
@@ -19,7 +20,6 @@ from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.testing.engine import Reply
 
 VERDICTS = 11
 SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 import pytest
 from evaluation_tools import evaluate_system
 from marsrl_script import ScriptedEngine, SkillModel
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
@@ -11,7 +12,6 @@ from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.testing.engine import Reply
 
 RIGHT = Reply("<think>hm</think>It is \\boxed{42}.")
 FALSE = Reply("It is \\boxed{41}.")

@@ -22,7 +22,7 @@ SUITE = Suite(
 
 def run(method: str, seed: int, taken: tuple[int, ...], values: tuple[float, ...], tmp_path) -> Finished:
     curve = RunCurve("val/solver_accuracy", taken, values)
-    return Finished(Run(method, seed, (), tmp_path), (), 9, 0, 0, 0.0, 40, {}, curve)
+    return Finished(Run(method, seed, (), tmp_path), {}, 9, 0, 0, 0.0, 40, {}, curve)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from marsrl_verl.compare.picture import COLOURS, style
 from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.record import read_record, runs_of
 from marsrl_verl.compare.report import report_markdown
-from marsrl_verl.compare.results import ResultError, over_seeds, read_finished, start_over_seeds
+from marsrl_verl.compare.results import Finished, ResultError, over_seeds, read_finished, start_over_seeds
 from marsrl_verl.compare.runner import duration
 from marsrl_verl.compare.suite import TOKENS, Budget, Suite, load_suite, suite_names
 from marsrl_verl.compare.tables import percent
@@ -48,8 +48,16 @@ def calls(tmp_path: Path) -> list[str]:
     return (tmp_path / "out" / "runs" / "calls.txt").read_text().split()
 
 
+def ended(tmp_path: Path) -> list[Finished]:
+    return runs_of(tmp_path / "out" / "results.json")
+
+
 def rows(tmp_path: Path) -> list[dict[str, object]]:
-    return [asdict(row) for one in runs_of(tmp_path / "out" / "results.json") for row in one.rows]
+    return [
+        {"method": one.run.method, "seed": one.run.seed, "metric": name, **found._asdict()}
+        for one in ended(tmp_path)
+        for name, found in one.measured.items()
+    ]
 
 
 def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
@@ -62,9 +70,6 @@ def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
         "seed": 1,
         "metric": "before/solver_accuracy",
         "value": 0.4,
-        "generated_tokens": 0,
-        "executed_tool_calls": 0,
-        "seconds": 0.0,
         "cases": 40,
     }
     after = [row for row in found if row["method"] == "two" and row["metric"] == "after/system_accuracy"]
@@ -72,7 +77,7 @@ def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
         (1, pytest.approx(0.65)),
         (2, pytest.approx(0.75)),
     ]
-    assert {(row["generated_tokens"], row["seconds"]) for row in after} == {(1000, 3.0)}
+    assert {(one.generated_tokens, one.step_seconds) for one in ended(tmp_path)} == {(1000, 3.0)}
     assert {row["value"] for row in found if row["metric"] == "after/verifier_recall"} == {None}
 
 
@@ -125,7 +130,7 @@ def test_other_overrides_repeat_the_runs(compare, tmp_path):
     compare("--budget", "2000", seeds=1)
     compare("--budget", "2000", "data.shuffle=false", seeds=1)
     assert calls(tmp_path) == ["one-seed1", "two-seed1"] * 3
-    assert {row["generated_tokens"] for row in rows(tmp_path)} == {0, 2000}
+    assert {one.generated_tokens for one in ended(tmp_path)} == {2000}
 
 
 def test_a_run_that_did_not_end_is_repeated(compare, tmp_path):
@@ -206,9 +211,7 @@ def test_an_equal_run_of_a_comparison_beside_it_is_copied(compare, tmp_path, cap
     ran = (tmp_path / "beside" / "runs" / "calls.txt").read_text().split()
     assert ran == ["three-seed1", "first-seed2", "three-seed2"]
     found = runs_of(tmp_path / "beside" / "results.json")
-    assert {(one.run.method, row.method) for one in found for row in one.rows} == {
-        ("first", "first"), ("three", "three"),
-    }  # fmt: skip
+    assert {one.run.method for one in found} == {"first", "three"}
     assert "4 runs, 1 of them taken from `out`" in (tmp_path / "beside" / "report.md").read_text()
 
 
@@ -374,7 +377,10 @@ def test_methods_that_start_apart_have_starts_of_their_own(tmp_path):
 
 def test_a_pass_that_no_run_has_takes_no_lines(tmp_path):
     both = [finished(tmp_path, method, 1, 0.6) for method in ("one", "two")]
-    alone = [replace(one, rows=tuple(row for row in one.rows if "greedy" in row.metric)) for one in both]
+    alone = [
+        replace(one, measured={name: found for name, found in one.measured.items() if "greedy" in name})
+        for one in both
+    ]
     suite = load_suite("marsrl")
     assert "| **sampled** |" in report_markdown(suite, 1, both, [], None)
     text = report_markdown(suite, 1, alone, [], None)

@@ -11,12 +11,11 @@ from fake_training import write_run
 
 from benchmarks.published_comparison import described, published
 from marsrl_verl.compare.curves import RunCurve
-from marsrl_verl.compare.differences import differences_table
 from marsrl_verl.compare.plan import Run, plan_runs
 from marsrl_verl.compare.record import record_json, runs_of, text_of
-from marsrl_verl.compare.results import Finished, Row, metrics_of, read_finished
+from marsrl_verl.compare.results import Finished, Measured, metrics_of, read_finished
 from marsrl_verl.compare.suite import TOKENS, Budget, Suite, load_suite
-from marsrl_verl.compare.tables import grid_table, outcomes_of, verdict_table
+from marsrl_verl.compare.tables import differences_table, grid_table, outcomes_of, verdict_table
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -35,7 +34,7 @@ def test_published_tables_are_those_of_the_records(name):
     if suite.judged:
         assert verdict_table(suite, outcomes, metrics) in page
     if suite.grid is None:
-        assert differences_table([row for one in finished for row in one.rows], metrics) in page
+        assert differences_table(finished, metrics) in page
     else:
         seeds = len({one.run.seed for one in finished})
         assert grid_table(suite, suite.grid, seeds, outcomes, metrics) in page
@@ -55,7 +54,7 @@ def test_a_description_is_the_mean_difference_of_equal_seeds(tmp_path):
     finished = [
         Finished(
             Run(method, seed, (), tmp_path),
-            (Row(method, seed, "after/system_accuracy", value, 0, 0, 0.0, 40),),
+            {"after/system_accuracy": Measured(value, 40)},
             1, 0, 0, 0.0, 40, {}, RunCurve(""),
         )
         for method, values in after.items()
@@ -77,7 +76,7 @@ def test_every_method_has_every_seed_and_a_whole_number_of_cases(name):
     assert RECORDS[name]["budget"] == str(suite.budget), "the suite as it is makes these runs"
     # What tables show is a share of cases; F1, which they don't, is none.
     shown = {name + end for name in metrics_of(finished) for end in ("", GREEDY_SUFFIX)}
-    rows = [row for one in finished for row in one.rows if row.metric.partition("/")[2] in shown]
+    rows = [row for one in finished for name, row in one.measured.items() if name.partition("/")[2] in shown]
     counted = [row for row in rows if row.value is not None and row.cases]
     assert counted
     wrong = [row for row in counted if abs(row.value * row.cases - round(row.value * row.cases)) > 1e-6]

@@ -10,8 +10,8 @@ from messages import assert_checks_refuse, assert_message, assert_refused
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.locations import config_folder, group_options
+from marsrl_verl.rollout.frozen.answer_file import all_questions, data_names, open_source
 from marsrl_verl.rollout.frozen.config import AnswerFileConfig
-from marsrl_verl.rollout.frozen.questions import all_questions, data_names, open_source
 from marsrl_verl.settings.issues import ConfigError
 
 NODE, ALGO = "marsrl.policies.solver", "marsrl.algo.train_roles"

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from messages import assert_refused
+from scripted_engine import Reply, ScriptedEngine
 
 from marsrl_verl.algos import registry
 from marsrl_verl.config.checks.context import typed_settings
@@ -16,7 +17,6 @@ from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.reporting.example import example_text
-from marsrl_verl.testing.engine import Reply, ScriptedEngine
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 CODE = '''

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from equal_sequences import equal_sequences
 from marsrl_script import ScriptedEngine, SkillModel
 from scheduler_tools import SAMPLING, TwoStages, problems
 from test_units_and_stages import PlanAndSolve
 
 from marsrl_verl.core.owned import Copies, is_owned
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.sequence import Sequence, equal_sequences
+from marsrl_verl.core.sequence import Sequence
 
 
 class Store(bytearray):

@@ -1,12 +1,12 @@
 import pytest
 from marsrl_script import ScriptedEngine, SkillModel
 from scheduler_tools import SAMPLING, frozen, marsrl, problems
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.testing.engine import Reply
 
 SOLVER = marsrl(group_size=200).first_requests(problems(1)[0], 0)
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marsrl_script import ScriptedEngine
 from scheduler_tools import SAMPLING, TwoStages, answers, drive, frozen, marsrl, paused, problems, single_call
+from scripted_engine import Reply
 from test_scheduler_properties import few, modes, shuffled_portions, worlds
 
 from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
@@ -15,7 +16,6 @@ from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput
-from marsrl_verl.testing.engine import Reply
 
 segments = st.integers(10, 60)
 

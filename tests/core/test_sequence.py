@@ -6,11 +6,12 @@ import pickle
 
 import numpy as np
 import pytest
+from equal_sequences import equal_sequences
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_tools import frozen
 
-from marsrl_verl.core.sequence import Sequence, equal_sequences
+from marsrl_verl.core.sequence import Sequence
 
 
 @st.composite

@@ -76,7 +76,7 @@ def test_two_branch_points_in_one_response():
     assert value[ROOT] == 0.5
     found = by_segment(paths, values)
     assert found[("r", 3)] == 0.5 and found[("r", 6)] == 0.5 and found[("r", 9)] == 0.0
-    assert leaf_counts(tree)[tree.nodes_of(1)].tolist() == [4, 2, 1]
+    assert leaf_counts(tree)[[node for _, node in tree.segments_of(1)]].tolist() == [4, 2, 1]
     # r's end: V = 0, (0 - 1/2) + (0 - 1/2). The segment between the cuts has its parent's value.
     found = by_segment(paths, tree_advantages)
     assert found[("r", 9)] == -1.0 and found[("b", 6)] == 0.0
@@ -86,7 +86,7 @@ def test_a_continuation_of_a_continuation():
     paths = [Path("r", 9, 0.0), Path("b", 12, 1.0, "r", 4), Path("c", 11, 0.0, "b", 8)]
     tree = build_tree(paths)
     assert [end for end, _ in tree.segments_of(2)] == [4, 8, 11]
-    assert values(tree)[tree.nodes_of(2)].tolist() == [1 / 3, 0.5, 0.0]
+    assert values(tree)[[node for _, node in tree.segments_of(2)]].tolist() == [1 / 3, 0.5, 0.0]
 
 
 def test_a_branch_at_the_first_token_and_at_the_end():

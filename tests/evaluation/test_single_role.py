@@ -7,6 +7,7 @@ import pytest
 from evaluation_tools import trajectory
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_engine import Reply, ScriptedEngine
 
 from marsrl_verl.core.prompts import ProblemPrompts
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
@@ -23,7 +24,6 @@ from marsrl_verl.evaluation.single_role import (
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
 from marsrl_verl.reporting.tables import evaluation_markdown
 from marsrl_verl.rewards.qa import QAGrader
-from marsrl_verl.testing.engine import Reply, ScriptedEngine
 
 SOLVER = "solver"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 from evaluation_tools import system
 from marsrl_script import ScriptedEngine, SkillModel
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.effort import EFFORT_METRICS
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd
@@ -16,7 +17,6 @@ from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import pick_example
 from marsrl_verl.reporting.summary import changes
 from marsrl_verl.reporting.tables import evaluation_markdown, source_markdown
-from marsrl_verl.testing.engine import Reply
 
 SAMPLING = {role: Sampling(500, 9000, temperature=0.6, top_p=0.9) for role in (SOLVER, VERIFIER, CORRECTOR)}
 PROBLEMS = [Problem(f"p{i}", f"question {i}", str(i)) for i in range(30)]

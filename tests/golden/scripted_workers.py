@@ -13,6 +13,7 @@ import scripted_answers as scripted
 import torch
 from read_steps import FINISH, read_request
 from scenarios import Scenario
+from scripted_engine import Reply, ReplyClient, ScriptedEngine, ScriptedSource, score_by_box
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
@@ -22,7 +23,6 @@ from marsrl_verl.attention.measure import STEP_IDS, STEP_MEASURED
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory, is_correct
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.testing.engine import Reply, ReplyClient, ScriptedEngine, ScriptedSource, score_by_box
 from marsrl_verl.verl_adapter.engine.batch import jagged
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY, SETTINGS_KEY
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import COMPUTED_TOKENS

@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from marsrl_script import ScriptedEngine, SkillModel
 from matplotlib.axes import Axes
 from rich.console import Console
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.algos.marsrl.evaluation.stories import Shown, shown_by
@@ -33,7 +34,6 @@ from marsrl_verl.reporting.tables import (
     terminal_table,
     verdict_rule,
 )
-from marsrl_verl.testing.engine import Reply
 
 SAMPLING = {role: Sampling(600, 9000) for role in (SOLVER, VERIFIER, CORRECTOR)}
 PROBLEMS = [Problem(f"p{i}", f"What is {i}?", str(i)) for i in range(40)]

@@ -9,14 +9,14 @@ import pytest
 from agent_scripts import LIMITS, AgentClient, BraceParser, ChatClient, FakeTools, Tokenizer, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_client import request, runner
 
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.agent_loop import Agent, AgentLimits, AtLimit, Step
-from marsrl_verl.rollout.runner import RequestContext
+from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.tool_protocol.chat import ChatProtocol
 from marsrl_verl.rollout.tool_protocol.tags import TagProtocol
-from marsrl_verl.testing.client import request, runner
 from marsrl_verl.tools.base import ToolOutcome, ToolResult
 from marsrl_verl.tools.toolbox import EMPTY
 
@@ -26,7 +26,7 @@ def agent(says, tools=None, *, calls=3, result_tokens=60, at_limit=AtLimit.END, 
     tokenizer = Tokenizer()
     client = (ChatClient if chat else AgentClient)(tokenizer=tokenizer, says=lambda k, turn: says(turn))
     item = request(n=1)
-    context = RequestContext(runner(client), item, {"solver": sampling})
+    context = RolloutContext(runner(client), item, {"solver": sampling})
     protocol = ChatProtocol(BraceParser(tokenizer), tools.schemas) if chat else TagProtocol(tools.schemas)
     begun = context.conversation(0, "solver", item.messages, tools=protocol.template_tools)
     return Agent(begun, protocol, tools, AgentLimits(calls, result_tokens, at_limit))

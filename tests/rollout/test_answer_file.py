@@ -19,6 +19,7 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.context import answered
 from marsrl_verl.rollout.frozen.answer_file import (
     AnswerFile,
     AnswerFileError,
@@ -26,7 +27,6 @@ from marsrl_verl.rollout.frozen.answer_file import (
     LineKey,
     draw,
 )
-from marsrl_verl.rollout.frozen.source import answered
 from marsrl_verl.testing.client import AddedTokens
 
 

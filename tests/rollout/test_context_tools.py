@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from scripted_client import request, runner
+
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
-from marsrl_verl.testing.client import request, runner
 from marsrl_verl.tools.base import Tool, ToolCall, ToolConfig, ToolOutcome, ToolResult, function_schema
 from marsrl_verl.tools.toolbox import Toolbox, event
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_tokens
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, ControlTokenRemover, control_tokens
 from marsrl_verl.testing.client import AddedTokens
 
 USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equal_sequences import equal_sequences
+from scripted_client import PieceTokenizer, request, runner
 
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.sequence import Sequence, equal_sequences, token_ids
+from marsrl_verl.core.sequence import Sequence, token_ids
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.generation import Completion, TopLogProbs
-from marsrl_verl.rollout.runner import RequestContext
-from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient, request, runner
+from marsrl_verl.testing.client import ScriptedClient
 
 LIMITS = Sampling(max_new_tokens=400, max_prompt_tokens=200)
 PROMPT = "<user>1+1<assistant>"
@@ -28,8 +30,8 @@ def conversation_with(client: Any, sampling: Sampling = LIMITS, **more: Any) -> 
     return context.conversation(0, "solver", item.messages)
 
 
-def _context(client: Any, item, sampling, **more: Any) -> RequestContext:
-    return RequestContext(runner(client, **more), item, sampling)
+def _context(client: Any, item, sampling, **more: Any) -> RolloutContext:
+    return RolloutContext(runner(client, **more), item, sampling)
 
 
 def sample(conversation: Conversation, **arguments: Any) -> Completion:
@@ -47,7 +49,7 @@ def writes(text: str):
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("first", range(1, 24))
 def test_a_stop_string_holds_across_requests(first, size):
-    client = ScriptedClient(writes("so it is <|stop|> and more</s>"), CharacterTokenizer(size))
+    client = ScriptedClient(writes("so it is <|stop|> and more</s>"), PieceTokenizer(size))
     whole = conversation_with(client)
     once = sample(whole, stop=("<|stop|>",))
     parts = conversation_with(client)
@@ -146,7 +148,7 @@ def test_a_conversation_that_failed_is_not_asked_again():
 
 
 def shown(conversation: Conversation) -> str:
-    return CharacterTokenizer().decode(conversation.input_ids().tolist())
+    return PieceTokenizer().decode(conversation.input_ids().tolist())
 
 
 @pytest.mark.parametrize("stop", [(), ("two",)])
@@ -185,7 +187,7 @@ def test_a_template_that_refuses_a_message_ends_the_conversation():
     item = request(n=1)
     made = runner(ScriptedClient(writes("ab</s>")))
     made.template_builder = Refusing
-    one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+    one = RolloutContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
     sample(one)
     one.append([{"role": "user", "content": "?"}])
     assert sample(one).finish is FinishReason.ERROR
@@ -201,7 +203,7 @@ def test_a_template_with_which_no_chat_can_grow_ends_the_run():
     item = request(n=1)
     made = runner(ScriptedClient(writes("ab</s>")))
     made.template_builder = refuse
-    one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+    one = RolloutContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
     sample(one)
     with pytest.raises(ValueError, match="several turns"):
         one.append([{"role": "user", "content": "?"}])
@@ -217,7 +219,7 @@ def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
         def merge(self, previous, updated, tail, tools):
             return [*tail[:-1], ord(self.begins), ord("q"), ord(">")]
 
-    class Bare(CharacterTokenizer):
+    class Bare(PieceTokenizer):
         def apply_chat_template(self, messages, **kwargs):
             shown = super().apply_chat_template(messages, **kwargs)
             return shown if kwargs["tokenize"] else messages[-1]["content"]
@@ -227,7 +229,7 @@ def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
         made = runner(client)
         made.template_builder = lambda begins=begins: Merging(begins)
         item = request(n=1)
-        one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+        one = RolloutContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
         sample(one)
         one.append([{"role": "user", "content": "q"}])
         sequence = one.sequence()
@@ -244,14 +246,14 @@ def test_a_template_that_drops_what_an_earlier_round_wrote_ends_the_conversation
         def merge(self, previous, updated, tail, tools):
             return [*tail[:-1], ord("?")]
 
-    class Bare(CharacterTokenizer):
+    class Bare(PieceTokenizer):
         def apply_chat_template(self, messages, **kwargs):
             shown = super().apply_chat_template(messages, **kwargs)
             return shown if kwargs["tokenize"] else messages[-1]["content"]
 
     made, item = runner(ScriptedClient(writes("abU"), Bare())), request(n=1)
     made.template_builder = Dropping
-    context = RequestContext(made, item, {"solver": LIMITS})
+    context = RolloutContext(made, item, {"solver": LIMITS})
     first = context.conversation(0, "solver", item.messages)
     sample(first)
     again = context.conversation(0, "solver", item.messages, prefix=first.sequence(), state=first.state())
@@ -337,7 +339,7 @@ def test_requests_of_a_second_role_have_seeds_of_their_own():
 
 
 def test_conversations_of_one_trajectory_and_role_have_seeds_of_their_own():
-    client, item = ScriptedClient(writes("a"), CharacterTokenizer()), request(n=2)
+    client, item = ScriptedClient(writes("a"), PieceTokenizer()), request(n=2)
     seeded = replace(LIMITS, seed=5)
     context = _context(client, item, {"solver": seeded})
     one, other = (context.conversation(0, "solver", item.messages) for _ in range(2))

@@ -10,6 +10,7 @@ from enum import Enum
 
 import numpy as np
 import pytest
+from scripted_client import request, runner
 from scripted_programs import ToolLoop
 
 from marsrl_verl.core.request import Sampling
@@ -17,7 +18,7 @@ from marsrl_verl.core.sequence import check_plain
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
 from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, ProgramFailedError, RequestWatch
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.testing.client import ScriptedClient, request, runner
+from marsrl_verl.testing.client import ScriptedClient
 
 LIMITS = {"solver": Sampling(40, 40), "agent": Sampling(40, 40, segment_tokens=5)}
 

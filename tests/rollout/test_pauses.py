@@ -6,14 +6,16 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_client import PieceTokenizer, request, run_rounds, runner
 from scripted_programs import Dialogue, Forking, ToolLoop
 
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.sequence import TURN, Sequence, equal_sequences
+from marsrl_verl.core.sequence import TURN, Sequence
 from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.testing.client import CharacterTokenizer, ScriptedClient, request, run_rounds, runner
+from marsrl_verl.testing.client import ScriptedClient
 
 LIMITS = Sampling(max_new_tokens=400, max_prompt_tokens=200)
 PROMPT = "<user>1+1<assistant>"
@@ -57,7 +59,7 @@ PROGRAMS = {"loop": (ToolLoop, agent), "fork": (Forking, branches), "dialogue": 
 
 def ran(kind: str, segment: int | None, size: int) -> tuple[list[Trajectory], ScriptedClient]:
     program, policy = PROGRAMS[kind]
-    client = ScriptedClient(policy, CharacterTokenizer(size))
+    client = ScriptedClient(policy, PieceTokenizer(size))
     sampling = replace(LIMITS, segment_tokens=segment)
     roles = dict.fromkeys(("agent", "planner", "worker"), sampling)
     item = replace(request(n=3 if kind == "fork" else 2), role="agent", rollout=kind)
@@ -103,7 +105,7 @@ def test_what_the_programs_wrote():
         "Once upon a [2]branch 2 <call>x</call><result>11</result>ends 2",
     ]
     (talk, _), client = ran("dialogue", None, 1)
-    planner, worker = (CharacterTokenizer().decode(one.input_ids()) for one in talk.sequences)
+    planner, worker = (PieceTokenizer().decode(one.input_ids()) for one in talk.sequences)
     first = "Turn 1: do it. [OVER]"
     assert planner.startswith(f"{PROMPT}{first}</s><user>{first}<assistant>As you say, 2.</s>")
     assert worker.startswith(f"<user>{first}<assistant>{first}</s><user>As you say, 2.<assistant>")

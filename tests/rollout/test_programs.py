@@ -7,13 +7,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from scripted_client import request, runner
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rollout.runner import load_program
-from marsrl_verl.testing.client import ScriptedClient, request, runner
+from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.testing.client import ScriptedClient
 
 LIMITS = {"solver": Sampling(10, 10)}
 
@@ -79,7 +80,7 @@ def test_a_reward_sees_what_happened_and_why_it_ended():
 )
 def test_what_is_no_program_is_refused_by_name(name, message):
     with pytest.raises(ValueError, match=message):
-        load_program(name)
+        find_program(name)
 
 
 def test_a_program_knows_how_many_tokens_there_are():

@@ -10,23 +10,25 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_methods import Trained as Found
 from paper_methods import train
 from rema_like import FINISH, META, REASONING
 from scheduler_tools import build
+from scripted_client import PieceTokenizer
 
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.schedule import Schedule, Trained
-from marsrl_verl.core.sequence import TURN, equal_sequences
+from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import step_lines
-from marsrl_verl.testing.client import END, CharacterTokenizer, ScriptedClient
+from marsrl_verl.testing.client import END, ScriptedClient
 
 LIMITS = Sampling(max_new_tokens=220, max_prompt_tokens=120)
 GROUP = 5
@@ -63,7 +65,7 @@ class TwoPolicies(ScriptedClient):
     """Each trajectory goes its own way; every answer has its policy's version."""
 
     def __init__(self, weights: PolicySet, size: int) -> None:
-        super().__init__(lambda _: "", CharacterTokenizer(size))
+        super().__init__(lambda _: "", PieceTokenizer(size))
         self.weights = weights
 
     async def generate(self, policy, prompt_ids, decoding, *, name, **more):
@@ -113,7 +115,7 @@ def without_segments(size: int = 1) -> Found:
 
 
 def shown(one) -> list[str]:
-    return [CharacterTokenizer().decode(sequence.input_ids().tolist()) for sequence in one.sequences]
+    return [PieceTokenizer().decode(sequence.input_ids().tolist()) for sequence in one.sequences]
 
 
 def test_what_the_dialogues_are():

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equal_sequences import equal_sequences
+from scripted_client import request, run_once, run_rounds
 
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.sequence import Sequence, equal_sequences, token_ids
+from marsrl_verl.core.sequence import Sequence, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
-from marsrl_verl.testing.client import END, CharacterTokenizer, ScriptedClient, request, run_once, run_rounds
+from marsrl_verl.testing.client import END, CharacterTokenizer, ScriptedClient
 
 SETTINGS = Sampling(max_new_tokens=50, max_prompt_tokens=40)
 SEGMENTS = replace(SETTINGS, segment_tokens=5)
@@ -350,7 +352,7 @@ def test_an_unknown_program_is_named():
 
 
 async def _run_named(name: str) -> Any:
-    from marsrl_verl.testing.client import runner
+    from scripted_client import runner
 
     return await runner(PreparedClient([])).run(replace(request(), rollout=name), {"solver": SETTINGS})
 

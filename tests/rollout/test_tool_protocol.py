@@ -14,7 +14,7 @@ from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.tool_protocol.base import inert_result, truncate_text
 from marsrl_verl.rollout.tool_protocol.chat import ChatProtocol, ParsedCall
 from marsrl_verl.rollout.tool_protocol.tags import TagProtocol, is_tag, wrapped
-from marsrl_verl.testing.client import AddedTokens, CharacterTokenizer
+from marsrl_verl.testing.client import AddedToken, AddedTokens, CharacterTokenizer
 from marsrl_verl.tools.base import function_schema
 
 PYTHON = function_schema("python", "Runs.", {"code": {"type": "string"}}, ("code",))
@@ -155,10 +155,9 @@ class Qwen(AddedTokens):
     chat_template = "<|im_start|> <tool_response> </tool_response> <tool_call> </tool_call>"
 
     def __init__(self) -> None:
-        super().__init__(
-            ("<|im_end|>", "<|im_start|>"),
-            ("<think>", "</think>", "<tool_response>", "</tool_response>", "<tool_call>", "</tool_call>"),
-        )
+        super().__init__(("<|im_end|>", "<|im_start|>"))
+        others = ("<think>", "</think>", "<tool_response>", "</tool_response>", "<tool_call>", "</tool_call>")
+        self.added_tokens_decoder |= {k: AddedToken(one, special=False) for k, one in enumerate(others, 2)}
 
     def encode(self, text, **_):
         return [ord(one) for one in text]

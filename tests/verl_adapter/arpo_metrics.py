@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from agent_scripts import FakeTools, call
+from scripted_engine import Reply
 
 from marsrl_verl.core.request import RolloutRequest
-from marsrl_verl.testing.engine import Reply
 
 SETTINGS = (
     "algo=arpo",

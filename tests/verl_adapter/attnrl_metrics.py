@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from marsrl_script import SkillModel
+from scripted_engine import Reply
 
 from marsrl_verl.core.request import RolloutRequest
-from marsrl_verl.testing.engine import Reply
 
 SETTINGS = ("algo=attnrl", "marsrl.algo.group_size=4")
 LINE_BREAK = "\x14"

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from rema_script import TwoAgents
+from scripted_engine import Reply, score_by_box
 from test_metric_names import Engine as ScriptedEngine
 
 from marsrl_verl.algos.rema.leak import PlanReward
@@ -14,7 +15,6 @@ from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.testing.engine import Reply, score_by_box
 
 SETTINGS = (
     "algo=rema_json",

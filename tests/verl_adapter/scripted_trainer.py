@@ -16,6 +16,7 @@ import torch
 from marsrl_script import ScriptedEngine, SkillModel
 from omegaconf import OmegaConf
 from scheduler_tools import build
+from scripted_engine import Script
 from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
@@ -29,7 +30,6 @@ from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.settings.declaration import RoleSampling
-from marsrl_verl.testing.engine import Script
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.components import build_scheduler

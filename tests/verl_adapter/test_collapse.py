@@ -13,13 +13,13 @@ pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
 
 import torch
 from evaluation_tools import trajectory
+from scripted_engine import Reply
 from scripted_trainer import ScriptedTrainer
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.evaluation import watch as watching
 from marsrl_verl.evaluation.watch import CollapsedError
-from marsrl_verl.testing.engine import Reply
 from marsrl_verl.verl_adapter.checkpoint.sealed import newest_sealed
 from marsrl_verl.verl_adapter.engine.warmup_engine import largest_value
 from marsrl_verl.verl_adapter.trainer.finite import NotFiniteError, check_samples

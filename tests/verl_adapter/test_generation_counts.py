@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 
 from marsrl_script import ScriptedEngine
 from scheduler_tools import build
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
-from marsrl_verl.testing.engine import Reply
 from marsrl_verl.verl_adapter.rollout_server.generation import (
     Generation,
     Round,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from evaluation_tools import trajectory
 from marsrl_script import ScriptedEngine, SkillModel
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.prompts import ROLES, MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
@@ -20,7 +21,6 @@ from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.reporting.run_folder import read_evaluations
 from marsrl_verl.settings.issues import ConfigError
-from marsrl_verl.testing.engine import Reply
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 TIMINGS = {"rollout": 0.5, "step": 1.0}

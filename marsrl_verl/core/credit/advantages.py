@@ -241,10 +241,7 @@ def whitened(rows: Rows, values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def reinforce_plus_plus(
-    rows: Rows,
-    rewards: NDArray[np.floating] | None = None,
-    *,
-    gamma: float | NDArray[np.floating] = 1.0,
+    rows: Rows, rewards: NDArray[np.floating] | None = None, *, gamma: float | NDArray[np.floating] = 1.0
 ) -> NDArray[np.float64]:
     """(N,) REINFORCE++ (arXiv 2501.03262): whitened discounted returns, without groups.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,13 +123,12 @@ class EstimatorCredit(MaskingCredit):
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
         """(N,) the estimator's, times `factors`."""
-        factors = self.factors(rows)
-        scale: Any = 1.0 if factors is None else factors
         if self.config.estimator is Estimator.GROUP:
-            values = group_relative(rows, normalize_std=self.config.normalize_std)
-            return rows.spread((values * scale).astype(np.float32))
-        returns = self.returns(rows)
-        return (returns if factors is None else returns * rows.spread(factors)).astype(np.float32)
+            values = rows.spread(group_relative(rows, normalize_std=self.config.normalize_std))
+        else:
+            values = self.returns(rows)
+        factors = self.factors(rows)
+        return (values if factors is None else values * rows.spread(factors)).astype(np.float32)
 
     def returns(self, rows: Rows) -> NDArray[np.float64]:
         """(N,) whitened returns (`reinforce_pp`)."""

@@ -46,28 +46,20 @@ class MasteredTokensConfig(Switched):
 
 @dataclass(frozen=True, slots=True)
 class MasteredTokens:
-    """Which tokens are left out."""
+    """Tokens that are left out."""
 
     config: MasteredTokensConfig = field(default_factory=MasteredTokensConfig)
 
     def mastered(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """(N,) tokens that are well mastered and positive.
-
-        Args:
-            rows: with `old_log_probs` under the weights about to be updated.
-            advantages: (N,)
-        """
+        """(N,) tokens that are well mastered and positive, from advantages (N,) and `old_log_probs` under the
+        weights about to be updated."""
         columns = rows.columns
         known = np.exp(columns[OLD_LOG_PROBS]) >= np.float32(self.config.probability)
         return columns[RESPONSE_MASK].astype(bool) & (advantages > 0) & known
 
     def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
-        """(N,) mastered tokens that are left out of the loss; None where nothing is masked at all.
-
-        Args:
-            rows: with `entropies` of the full distributions from the same forward pass, nats.
-            advantages: (N,)
-        """
+        """(N,) mastered tokens that are left out of the loss, from `entropies` of the full distributions of
+        the same forward pass too, nats; None where nothing is masked at all."""
         if not self.config.enabled:
             return None
         low = self._mean_entropies(rows) < self.config.target_entropy

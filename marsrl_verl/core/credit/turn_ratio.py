@@ -45,11 +45,7 @@ def turn_loss(config: TurnLossConfig, key: str, labels: Sequence[str] = ()) -> L
     """
     columns = [] if config.ratio is TurnRatio.TOKEN else [TURN]
     columns += [LABEL] if labels else []
-    settings = {
-        "ratio": str(config.ratio),
-        "log_ratio_clip": config.log_ratio_clip,
-        "labels": list(labels),
-    }
+    settings = {"ratio": str(config.ratio), "log_ratio_clip": config.log_ratio_clip, "labels": list(labels)}
     widest = WIDEST_GEOMETRIC if config.ratio is TurnRatio.GEOMETRIC else None
     # An arithmetic ratio is a mean, in which a single large one counts with its whole size.
     acts_alone = config.log_ratio_clip is not None and config.ratio is not TurnRatio.ARITHMETIC
@@ -58,12 +54,8 @@ def turn_loss(config: TurnLossConfig, key: str, labels: Sequence[str] = ()) -> L
 
 
 def turn_loss_checks(run: RunView, config: TurnLossConfig, key: str) -> list[ConfigIssue]:
-    """A ratio of whole turns is averaged over turns, each of which has one advantage.
-
-    Args:
-        config: a node of the method's settings.
-        key: its key.
-    """
+    """A ratio of whole turns is averaged over turns, each of which has one advantage. `config` is the node
+    `key` of the method's settings."""
     if config.ratio is TurnRatio.TOKEN:
         return []
     issues = []

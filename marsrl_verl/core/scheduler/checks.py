@@ -23,11 +23,8 @@ def check_settings(
     min_groups: int,
     max_request_staleness: int | None,
 ) -> None:
-    """Check a scheduler's settings.
-
-    Raises:
-        ValueError: one is out of range, or the method cannot be scheduled so.
-    """
+    """Check a scheduler's settings. Raises ValueError: one is out of range, or the method cannot be scheduled
+    so."""
     if step_prompt_budget is not None and step_prompt_budget < 1:
         raise ValueError(
             f"step_prompt_budget is {step_prompt_budget}, expected at least 1, or null for no limit"
@@ -60,18 +57,9 @@ def check_requests(
     requests: Sequence[RolloutRequest],
     allowed: Collection[str],
 ) -> None:
-    """Check the requests that a method makes for a problem.
-
-    Args:
-        state: what is on its way.
-        stages: the method's, by name.
-        requests: at least one.
-        allowed: the stages that may follow.
-
-    Raises:
-        ValueError: of a stage that may not follow, of several stages, with a group id that is in use, or of a
-            rollout program other than its stage's; the message has the group id.
-    """
+    """Check the requests, at least one, that a method makes for a problem. Raises ValueError: of a stage that
+    may not follow (`allowed`), of several stages, with a group id that is in use, or of a rollout program
+    other than its stage's; the message has the group id."""
     stage, seen = requests[0].stage, set[str]()
     if stage not in allowed:
         raise ValueError(
@@ -94,13 +82,9 @@ def check_requests(
 
 
 def check_output(state: SchedulerState, stages: Mapping[str, Stage], output: RolloutOutput) -> None:
-    """Check one group's output against what was asked.
-
-    Raises:
-        ValueError: the group is not in flight, or one of its trajectories is unknown, came twice, had ended
-            before, is not scored, or does not go on where its last round ended, or it left another one; the
-            message has its id. Or trajectories are missing.
-    """
+    """Check one group's output against what was asked. Raises ValueError: the group is not in flight, or one
+    of its trajectories is unknown, came twice, had ended before, is not scored, or does not go on where its
+    last round ended, or it left another one; the message has its id. Or trajectories are missing."""
     pending = state.pending.get(output.group_id)
     if pending is None or not pending.in_flight:
         raise ValueError(
@@ -117,17 +101,9 @@ def check_output(state: SchedulerState, stages: Mapping[str, Stage], output: Rol
 
 
 def check_members(request: RolloutRequest, before: Mapping[int, Trajectory], output: RolloutOutput) -> None:
-    """Check that a round brings the trajectories that a request asked for.
-
-    Args:
-        request: what was asked.
-        before: the group's trajectories before the round, by number.
-        output: of the round.
-
-    Raises:
-        ValueError: a trajectory is unknown, came twice, had ended before, or does not go on where its last
-            round ended; or some are missing.
-    """
+    """Check that a round brings the trajectories that a request asked for, given those before it by number.
+    Raises ValueError: a trajectory is unknown, came twice, had ended before, or does not go on where its last
+    round ended; or some are missing."""
     seen: set[str] = set()
     for one in output.trajectories:
         if one.trajectory_id in seen:

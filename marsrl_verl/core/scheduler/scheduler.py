@@ -18,10 +18,9 @@ from marsrl_verl.core.method import Method, is_trained
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.schedule import Unit
 from marsrl_verl.core.scheduler.checks import check_output, check_requests, check_settings
-from marsrl_verl.core.scheduler.result import StepResult
-from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
+from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState, StepResult
 from marsrl_verl.core.stage import Ended, EndReason
-from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.settings.choices import Choice
 
 
@@ -66,12 +65,9 @@ class Scheduler:
         max_request_staleness: int | None = None,
     ) -> None:
         check_settings(method, step_prompt_budget, min_group, min_groups, max_request_staleness)
+        self.method, self.mode, self.step_prompt_budget = method, Mode(mode), step_prompt_budget
+        self.min_group, self.min_groups = min_group, min_groups
         self.max_request_staleness = max_request_staleness
-        self.min_group = min_group
-        self.min_groups = min_groups
-        self.method = method
-        self.mode = Mode(mode)
-        self.step_prompt_budget = step_prompt_budget
         self._stages = {stage.name: stage for stage in method.stages(method.config)}
         self._place = {name: place for place, name in enumerate(self._stages)}
         self._state = SchedulerState()
@@ -255,11 +251,7 @@ class Scheduler:
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what the coming steps hold, at any point of a step, as plain data
         (dictionaries, lists, strings, numbers, arrays), half-answered groups included."""
-        return {
-            "mode": self.mode.value,
-            "stages": self._stage_list(),
-            "state": self._state.to_plain(),
-        }
+        return {"mode": self.mode.value, "stages": self._stage_list(), "state": self._state.to_plain()}
 
     def load_state_dict(self, data: dict[str, Any]) -> None:
         """Replace the pools by saved ones. The budget may differ from the saved run's.
@@ -334,9 +326,7 @@ class Scheduler:
 
     def _reward_late(self, groups: list[Group], *, complete: bool = True) -> None:
         """Give a unit the rewards that only all of it tells; where it is complete, all must have one."""
-        members: dict[str, Trajectory] = {
-            one.trajectory_id: one for group in groups for one in group.trajectories
-        }
+        members = {one.trajectory_id: one for group in groups for one in group.trajectories}
         for name, reward in self.method.late_rewards(groups).items():
             if name not in members:
                 raise ValueError(f"{type(self.method).__name__} rewards {name}, which is not of its unit")
@@ -350,33 +340,26 @@ class Scheduler:
     def completed_stages(self) -> list[Group]:
         """Complete groups of problems whose stage is complete and whose next one is not chosen yet, by group
         id. What the method wants to know of them can still be found out."""
-        groups = [
-            group for one in self._state.problems.values() if one.complete for group in one.done.values()
-        ]
+        problems = self._state.problems.values()
+        groups = (group for one in problems if one.complete for group in one.done.values())
         return sorted(groups, key=lambda group: group.group_id)
 
     def _advance(self, step: int) -> None:
-        """Every problem whose stage is complete goes on to its next stage, or out.
-
-        All at once, in the order of their arrival: what a method observes of several problems does not
-        depend on which of them was complete first.
-        """
-        complete = [one for one in self._state.problems.values() if one.complete]
-        complete.sort(key=lambda one: one.order)
+        """Every problem whose stage is complete goes on to its next stage, or out. All at once, in the order
+        of their arrival: what a method observes of several does not depend on which was complete first."""
+        problems = self._state.problems.values()
+        complete = sorted((one for one in problems if one.complete), key=lambda one: one.order)
         for stage in self._stages:
-            problems = [one.groups() for one in complete if one.stage == stage and not one.dropped]
-            if problems:
-                self.method.observe_stage(stage, problems, step)
+            seen = [one.groups() for one in complete if one.stage == stage and not one.dropped]
+            if seen:
+                self.method.observe_stage(stage, seen, step)
         for one in complete:
             self._leave_stage(one, step)
 
     def _leave_stage(self, one: ProblemState, step: int) -> None:
         stage = self._stages[one.stage]
-        if one.dropped:
-            self._end(one, EndReason.DROPPED)
-            return
-        if not stage.next:
-            self._end(one, EndReason.FINISHED)
+        if one.dropped or not stage.next:
+            self._end(one, EndReason.DROPPED if one.dropped else EndReason.FINISHED)
             return
         groups = one.groups()
         requests = self.method.next_requests(one.problem, stage.name, groups, step)
@@ -404,9 +387,9 @@ class Scheduler:
         for group_id in one.requests:
             del self._state.problem_of[group_id]
         del self._state.problems[one.problem.problem_id]
-        self._state.completed += filter(self._rewarded_at_the_end, one.passed + one.groups())
+        groups = one.passed + one.groups()
+        self._state.completed += filter(self._rewarded_at_the_end, groups)
         if self.method.schedule.unit is Unit.PROBLEM and reason is not EndReason.REJECTED:
-            groups = one.passed + one.groups()
             self._reward_late(groups, complete=reason not in (EndReason.DROPPED, EndReason.STALE))
             if all(one.reward is not None for group in groups for one in group.trajectories):
                 self.method.observe_problem(groups)

@@ -1,16 +1,20 @@
-"""What the scheduler knows between two calls, and its form in a checkpoint."""
+"""The scheduler's knowledge between two calls, its form in a checkpoint, and what a finished step brought."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.owned import Copies
 from marsrl_verl.core.request import Problem, RolloutRequest, problem_from_plain, problem_to_plain
-from marsrl_verl.core.sequence import Plain
+from marsrl_verl.core.sequence import Plain, plain_fields
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
+
+_NUMBERS = ("step", "open", "round_taken", "next_order", "stale")
+"""Fields of `SchedulerState` that a checkpoint holds as they are."""
 
 
 @dataclass(slots=True)
@@ -131,11 +135,7 @@ class SchedulerState:
         problems = {item.problem.problem_id: item.problem for item in requests.values()}
         problems.update({name: one.problem for name, one in self.problems.items()})
         return {
-            "step": self.step,
-            "open": self.open,
-            "round_taken": self.round_taken,
-            "next_order": self.next_order,
-            "stale": self.stale,
+            **{name: getattr(self, name) for name in _NUMBERS},
             "problems": [problem_to_plain(problem) for problem in problems.values()],
             "requests": [item.to_plain() for item in requests.values()],
             "groups": {group_id: group.to_plain() for group_id, group in groups.items()},
@@ -157,23 +157,18 @@ class SchedulerState:
         groups = {name: Group.from_plain(plain, requests[name]) for name, plain in data["groups"].items()}
         states = {
             plain["problem"]: ProblemState(
-                problem=problems[plain["problem"]],
-                order=plain["order"],
-                stage=plain["stage"],
-                requests={name: requests[name] for name in plain["requests"]},
-                done={name: groups[name] for name in plain["done"]},
-                dropped=plain["dropped"],
-                passed=[groups[name] for name in plain["passed"]],
-                begins=plain["begins"],
+                **{
+                    **plain,
+                    "problem": problems[plain["problem"]],
+                    "requests": {name: requests[name] for name in plain["requests"]},
+                    "done": {name: groups[name] for name in plain["done"]},
+                    "passed": [groups[name] for name in plain["passed"]],
+                }
             )
             for plain in data["states"]
         }
         return cls(
-            step=data["step"],
-            open=data["open"],
-            round_taken=data["round_taken"],
-            next_order=data["next_order"],
-            stale=data["stale"],
+            **{name: data[name] for name in _NUMBERS},
             problems=states,
             ready_step=dict(data["ready_step"]),
             pending={name: _pending_from_plain(plain) for name, plain in data["pending"].items()},
@@ -184,30 +179,84 @@ class SchedulerState:
         )
 
 
+@dataclass(slots=True)
+class StepResult:
+    """What one training step produced; every list is sorted by id."""
+
+    step: int
+    trained: list[Group]
+    """Groups that enter the loss: complete ones, with `min_group` also parts. `trained_before` names the
+    trajectories that entered an earlier loss."""
+    completed: list[Group]
+    """All groups that completed in this step; where the end of a problem rewards a group
+    (`Stage.rewarded_later`), those of the problems that ended in it. Without a reward only where a problem
+    ended early: dropped, stale, rejected."""
+    ended: list[Ended]
+    """Problems that left in this step."""
+    waiting: dict[str, int]
+    """Requests that wait for a coming round, by stage (every stage is listed)."""
+    in_flight: int
+    """Groups that were begun and are not complete."""
+    paused: int
+    """Trajectories that wait for their next round."""
+    deferred: int
+    """Groups to train that wait until there are enough for an update."""
+    stale: int
+    """Requests that were dropped in this step, because they had waited too long."""
+    oldest_waiting: dict[str, int]
+    """Age in steps of the oldest waiting request, by stage; 0 where none waits."""
+    request_ages: dict[str, float]
+    """Mean age in steps of the requests of the completed groups, by stage with such groups: how old the
+    text is that the newest weights answered. Groups that are rewarded later are left out."""
+
+    @classmethod
+    def of(
+        cls,
+        state: SchedulerState,
+        stages: Sequence[str],
+        trained: list[Group],
+        completed: list[Group],
+        waiting: list[RolloutRequest],
+        rewarded_later: Callable[[Group], bool],
+    ) -> StepResult:
+        """The result of the open step of `state`, before it is closed. `rewarded_later` says whether the end
+        of its problem gives a group its rewards."""
+        step = state.step or 0
+        ages: dict[str, list[int]] = {}
+        for group in completed:
+            if not rewarded_later(group):
+                ages.setdefault(group.request.stage, []).append(step - group.request.created_step)
+        waits = {name: [step - one.created_step for one in waiting if one.stage == name] for name in stages}
+        return cls(
+            step=step,
+            trained=trained,
+            completed=completed,
+            ended=sorted(state.ended, key=lambda end: end.problem_id),
+            waiting={name: len(found) for name, found in waits.items()},
+            in_flight=len(state.pending),
+            paused=sum(len(one.paused()) for one in state.pending.values()),
+            deferred=len(state.deferred),
+            stale=state.stale,
+            oldest_waiting={name: max(found, default=0) for name, found in waits.items()},
+            request_ages={name: sum(values) / len(values) for name, values in ages.items()},
+        )
+
+
 def _problem_state_to_plain(one: ProblemState) -> dict[str, Any]:
     return {
+        **plain_fields(one),
         "problem": one.problem.problem_id,
-        "order": one.order,
-        "stage": one.stage,
         "requests": list(one.requests),
         "done": list(one.done),
-        "dropped": one.dropped,
         "passed": [group.group_id for group in one.passed],
-        "begins": one.begins,
     }
 
 
 def _pending_to_plain(one: PendingGroup) -> dict[str, Any]:
-    return {
-        "members": [one.members[k].to_plain() for k in sorted(one.members)],
-        "state": one.state,
-        "in_flight": one.in_flight,
-        "trained": sorted(one.trained),
-    }
+    members = [one.members[k].to_plain() for k in sorted(one.members)]
+    return {**plain_fields(one), "members": members, "trained": sorted(one.trained)}
 
 
 def _pending_from_plain(data: dict[str, Any]) -> PendingGroup:
-    members = [Trajectory.from_plain(plain) for plain in data["members"]]
-    return PendingGroup(
-        {one.number: one for one in members}, data["state"], data["in_flight"], set(data["trained"])
-    )
+    members = {one.number: one for one in map(Trajectory.from_plain, data["members"])}
+    return PendingGroup(**{**data, "members": members, "trained": set(data["trained"])})

@@ -1,4 +1,4 @@
-"""Answers of a frozen policy that were written to a file beforehand.
+"""Answers of a frozen policy that were written to a file beforehand, and the data that they answer.
 
 One JSON object per line, with the problem's question (or an id) and a list of answers:
 
@@ -10,18 +10,22 @@ Several lines may be about one problem; their answers are joined in the order of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.thinking import final_text
+from marsrl_verl.data.files import Question, as_list, read_questions
+from marsrl_verl.data.rows import DataError
 from marsrl_verl.endpoints.answer import ChatAnswer, failed
+from marsrl_verl.rollout.frozen.config import AnswerFileConfig
 
 
 class AnswerFileError(ValueError):
@@ -53,21 +57,14 @@ class AnswerFile:
 
     @classmethod
     def scan(cls, path: Path, key: LineKey) -> AnswerFile:
-        """Read the whole file once and note where everything is.
-
-        Raises:
-            AnswerFileError: it can't be read, a line is not as it should be, or there is none.
-        """
-        found = cls(path, key)
-        offset = 0
-        try:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if line.strip():
-                        found._add(number, offset, line)
-                    offset += len(line)
-        except OSError as error:
-            raise AnswerFileError(f"it can't be read ({error.strerror or error})") from error
+        """Read the whole file once and note where everything is. Raises AnswerFileError: it can't be read, a
+        line is not as it should be, or there is none."""
+        found, offset = cls(path, key), 0
+        with found._opened() as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    found._add(number, offset, line)
+                offset += len(line)
         if not found.counts:
             raise AnswerFileError("it has no line with answers")
         return found
@@ -79,26 +76,27 @@ class AnswerFile:
         self.longest = max(self.longest, *(final_text(answer) for answer in answers), key=len)
 
     def answers(self, name: str) -> list[str]:
-        """The answers to one problem, by its question or id; none for one that the file does not have.
-
-        Raises:
-            AnswerFileError: the file is not the one that was scanned any more.
-        """
+        """The answers to one problem, by its question or id; none for one that the file does not have. Raises
+        AnswerFileError: the file is not the one that was scanned any more."""
         answers: list[str] = []
-        places = self._places.get(name, [])
-        if not places:
+        if name not in self._places:
             return answers
+        with self._opened() as file:
+            for offset, length in self._places[name]:
+                file.seek(offset)
+                found, some = _parse(file.read(length), self.key, f"byte {offset}")
+                if found != name:
+                    raise AnswerFileError(f"byte {offset}: the file was changed after it was read")
+                answers += some
+        return answers
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
         try:
             with self.path.open("rb") as file:
-                for offset, length in places:
-                    file.seek(offset)
-                    found, some = _parse(file.read(length), self.key, f"byte {offset}")
-                    if found != name:
-                        raise AnswerFileError(f"byte {offset}: the file was changed after it was read")
-                    answers += some
+                yield file
         except OSError as error:
             raise AnswerFileError(f"it can't be read ({error.strerror or error})") from error
-        return answers
 
 
 def _parse(line: bytes, key: LineKey, place: str) -> tuple[str, list[str]]:
@@ -159,17 +157,13 @@ class FileSource:
     the same solutions.
 
     Args:
-        file: the scanned file.
-        seed: the run's seed.
         ids: the ids of every question, where lines are named by id.
     """
 
     def __init__(self, file: AnswerFile, seed: int, ids: Mapping[str, tuple[str, ...]] | None = None) -> None:
         if (ids is not None) != (file.key is LineKey.ID):
             raise ValueError(f"the lines of {file.path} are named by {file.key.value}, ids were given: {ids}")
-        self.file = file
-        self.seed = seed
-        self.ids = ids
+        self.file, self.seed, self.ids = file, seed, ids
 
     def names(self, question: str) -> tuple[str, ...]:
         """How lines about a problem are named."""
@@ -184,10 +178,9 @@ class FileSource:
         self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
     ) -> ChatAnswer:
         """See `AnswerSource`. The problem is found by its question, whatever the messages."""
+        names = self.names(request.problem.question)
         try:
-            found = [
-                text for name in self.names(request.problem.question) for text in self.file.answers(name)
-            ]
+            found = [text for name in names for text in self.file.answers(name)]
         except AnswerFileError as error:
             return failed(f"{self.file.path}: {error}")
         if not found:
@@ -200,3 +193,67 @@ def _without_tag(request: RolloutRequest) -> str:
     """The group id from the problem's id on."""
     before, name, after = request.group_id.partition(request.problem.problem_id)
     return f"{name}{after}" if name else before
+
+
+def questions_of(path: Path, prompt_key: str, id_column: str | None) -> list[Question]:
+    """Questions of a data file. Raises AnswerFileError: the file can't be read, or has no such column."""
+    try:
+        return list(read_questions(path, prompt_key, id_column))
+    except DataError as error:
+        raise AnswerFileError(f"{path}: {error.what}") from error
+
+
+def ids_by_question(questions: Iterable[Question]) -> dict[str, tuple[str, ...]]:
+    """The ids of every question. Raises AnswerFileError: a row has no id, or one id names two questions."""
+    ids: dict[str, tuple[str, ...]] = {}
+    first: dict[str, Question] = {}
+    for one in questions:
+        if one.problem_id is None:
+            raise AnswerFileError(f"{one.file}: row {one.number} (from 0) has no id")
+        other = first.setdefault(one.problem_id, one)
+        if other.text != one.text:
+            raise AnswerFileError(
+                f"id {one.problem_id!r} names two problems: row {other.number} of {other.file} and row "
+                f"{one.number} of {one.file} (from 0)"
+            )
+        known = ids.get(one.text, ())
+        if one.problem_id not in known:
+            ids[one.text] = (*known, one.problem_id)
+    return ids
+
+
+def open_source(settings: AnswerFileConfig, seed: int, questions: Iterable[Question]) -> FileSource:
+    """Read the file of answers. Questions are those of the data, where lines have ids; else not looked at.
+    Raises AnswerFileError: a file can't be used; the message says which line or row."""
+    if settings.path is None:
+        raise AnswerFileError("its path is null")
+    key = LineKey.QUESTION if settings.id_column is None else LineKey.ID
+    file = AnswerFile.scan(Path(settings.path).expanduser(), key)
+    return FileSource(file, seed, None if key is LineKey.QUESTION else ids_by_question(questions))
+
+
+def data_names(config: Any) -> list[str]:
+    """The data files of both splits as they are named in a configuration."""
+    return [
+        str(name) for split in ("train", "val") for name in as_list(config.data[f"{split}_files"]) if name
+    ]
+
+
+def make_paths_absolute(config: Any) -> None:
+    """Write down where the files lie: the workers that read them may be in another folder."""
+    files = [one.jsonl for one in config.marsrl.policies.values() if one.jsonl.path is not None]
+    for jsonl in files:
+        jsonl.path = _absolute(jsonl.path)
+    for key in ("train_files", "val_files") if any(one.id_column is not None for one in files) else ():
+        config.data[key] = [_absolute(name) for name in as_list(config.data[key]) if name]
+
+
+def _absolute(name: Any) -> str:
+    return str(Path(str(name)).expanduser().absolute())
+
+
+def all_questions(config: Any, column: str | None) -> Iterator[Question]:
+    """Questions of the data files of both splits; `column` names problems. Raises AnswerFileError: as
+    `questions_of`, when a file's first one is asked for."""
+    for name in data_names(config):
+        yield from questions_of(Path(name).expanduser(), str(config.data.prompt_key), column)

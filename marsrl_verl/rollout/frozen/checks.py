@@ -10,9 +10,14 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, Question
 from marsrl_verl.endpoints.config import holds_password, url_problem
-from marsrl_verl.rollout.frozen.answer_file import AnswerFileError, FileSource
+from marsrl_verl.rollout.frozen.answer_file import (
+    AnswerFileError,
+    FileSource,
+    data_names,
+    open_source,
+    questions_of,
+)
 from marsrl_verl.rollout.frozen.config import AnswerFileConfig, PolicyEndpoint
-from marsrl_verl.rollout.frozen.questions import data_names, open_source, questions_of
 from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.run_view import RunView

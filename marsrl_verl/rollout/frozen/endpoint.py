@@ -1,4 +1,4 @@
-"""Answers of a frozen policy behind an endpoint. (Apart from `source`: its client is slow to import.)"""
+"""Answers of a frozen policy behind an endpoint. (A file of its own: its client is slow to import.)"""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from marsrl_verl.rollout.frozen.config import PolicyEndpoint
 
 
 class EndpointSource(ChatEndpoint):
-    """Asks one request per answer. Implements `AnswerSource`.
-
-    Args:
-        settings: `marsrl.policies.<name>.endpoint`.
-        policy: its name, for messages.
-        api_key, concurrency, seed: see `ChatEndpoint`.
-    """
+    """Asks one request per answer. Implements `AnswerSource`; arguments as those of `ChatEndpoint`."""
 
     def __init__(
         self, settings: PolicyEndpoint, policy: str, *, api_key: str | None, concurrency: int, seed: int
@@ -29,5 +23,4 @@ class EndpointSource(ChatEndpoint):
     async def answer(
         self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
     ) -> ChatAnswer:
-        """See `AnswerSource`."""
         return await self.ask(f"{request.group_id}#{k}", messages, stop if self._send_stop else ())

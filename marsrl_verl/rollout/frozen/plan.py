@@ -11,13 +11,8 @@ from marsrl_verl.rollout.frozen.answer_file import FileSource
 
 
 def plan_lines(config: Any, settings: Any, answers: Mapping[str, FileSource]) -> list[str]:
-    """The plan's section about frozen policies; nothing where there are none.
-
-    Args:
-        config: the whole configuration.
-        settings: its `marsrl` node.
-        answers: the files of answers by policy, as the checks found them.
-    """
+    """The plan's section about frozen policies, with the files of answers that the checks found by policy;
+    nothing where there are none."""
     lines: list[str] = []
     for name, one in settings.frozen_policies.items():
         roles = [role for role, policy in settings.frozen_roles.items() if policy == name]
@@ -27,13 +22,11 @@ def plan_lines(config: Any, settings: Any, answers: Mapping[str, FileSource]) ->
         if name in answers:
             facts += _file(answers[name], settings.algo.group_size)
         limits = ", ".join(f"marsrl.roles.{role}" for role in roles)
+        evaluated = "answers in the same way; the evaluation's temperatures are those of the other roles"
         facts += [
             ("limits", f"not {limits}: its prompts and answers have any length here"),
             ("tokens", "none: it is in no metric of lengths or generated tokens, and not in the loss"),
-            (
-                "evaluation",
-                "answers in the same way; the evaluation's temperatures are those of the other roles",
-            ),
+            ("evaluation", evaluated),
         ]
         lines.append(f"Frozen policy {name} ({', '.join(roles)}): {one.source}")
         lines += [f"  {fact:<10}  {text}" for fact, text in facts]
@@ -51,17 +44,12 @@ def _endpoint(one: EndpointConfig, part: int) -> list[tuple[str, str]]:
     parameters += [f"{name} {value}" for name, value in one.extra_body.items()]
     key_source = one.api_key_env or one.api_key_file
     key = f"; key in {key_source}" if key_source else ""
-    facts = [
-        (
-            "sampling",
-            f"{', '.join(parameters)}; " * bool(parameters) + "else as the endpoint does by itself" + key,
-        ),
-        (
-            "requests",
-            f"one per answer, at most {one.max_concurrent_requests} at a time "
-            f"({part} per rollout worker), {one.timeout_s:g} s each, repeated up to {one.retries} times",
-        ),
-    ]
+    sampling = f"{', '.join(parameters)}; " * bool(parameters) + "else as the endpoint does by itself" + key
+    requests = (
+        f"one per answer, at most {one.max_concurrent_requests} at a time ({part} per rollout worker), "
+        f"{one.timeout_s:g} s each, repeated up to {one.retries} times"
+    )
+    facts = [("sampling", sampling), ("requests", requests)]
     if one.max_tokens is None:
         facts.append(("length", "not known (max_tokens is null): not in the prompts' lengths below"))
     return facts

@@ -80,11 +80,9 @@ class ToolProtocol(Protocol):
             stop: the string that ended it.
             tokenizer: of these ids.
         """
-        ...
 
     def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
         """Let the model read the results of a turn's calls, in their order."""
-        ...
 
 
 def inert_result(text: str, tags: Iterable[str], tokenizer: ChatTokenizer) -> str:
@@ -100,15 +98,8 @@ def inert_result(text: str, tags: Iterable[str], tokenizer: ChatTokenizer) -> st
 
 
 def truncate_text(text: str, limit: int, tokenizer: ChatTokenizer) -> tuple[str, int, bool]:
-    """A text of at most `limit` tokens: of a longer one head and tail, and how many tokens are left out.
-
-    Args:
-        text: without control tokens.
-        limit: most tokens, at least 0.
-
-    Returns:
-        The text, its tokens, and whether something was left out.
-    """
+    """A text without control tokens, of at most `limit` tokens: of a longer one head and tail, and how many
+    tokens are left out. Also its tokens, and whether something was left out."""
     ids = tokenizer.raw_ids(text)
     if len(ids) <= limit:
         return text, len(ids), False

@@ -54,25 +54,17 @@ class TurnParser(Protocol):
     @property
     def stop(self) -> tuple[str, ...]:
         """Tokens after which a model that writes a call does not end its turn itself."""
-        ...
 
     @property
     def opening(self) -> tuple[str, ...]:
         """What each call begins with, spelt in one of several ways or in all of them."""
-        ...
 
     async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
         """The calls in what a model has sampled, in their order; none where it made none that can be read."""
-        ...
 
 
 class ChatProtocol:
-    """Implements `ToolProtocol`.
-
-    Args:
-        parser: of the model's format.
-        schemas: of the tools.
-    """
+    """Implements `ToolProtocol` with the parser of the model's format and the tools' schemas."""
 
     tags = frozenset({"think", "answer", "result", "tools", "tool_call", "tool_calls", "tool_response"}) | {
         f"{space}{name}" for space, names in _TAGS_OF_FORMATS.items() for name in names

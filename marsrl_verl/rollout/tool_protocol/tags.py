@@ -33,14 +33,8 @@ def wrapped(text: str) -> str:
 
 
 class TagProtocol:
-    """Implements `ToolProtocol`.
-
-    Args:
-        schemas: of the tools.
-
-    Raises:
-        ValueError: a tool has a name that can be no tag.
-    """
+    """Implements `ToolProtocol` for the tools of these schemas. Raises ValueError: a tool has a name that can
+    be no tag."""
 
     template_tools: tuple[Mapping[str, Any], ...] = ()
 

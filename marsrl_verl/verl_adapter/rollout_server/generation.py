@@ -28,7 +28,7 @@ class Round:
     """What the engine read in it; None where it keeps no statistics."""
     shared_prompt_tokens: int = 0
     """Of the tokens that the engine was given to read, those after a beginning that an earlier one had
-    (`core.shared_prompts`); 0 where it keeps no statistics."""
+    (`core.prefix_tree`); 0 where it keeps no statistics."""
 
 
 class StartedRound(Protocol):

@@ -23,8 +23,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.policy import PolicySet
+from marsrl_verl.core.prefix_tree import engine_prompts, shared_tokens
 from marsrl_verl.core.request import RolloutRequest, Sampling
-from marsrl_verl.core.shared_prompts import engine_prompts, shared_tokens
 from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError

@@ -13,7 +13,8 @@ from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.rollout.agent_loop import Agent, AgentLimits, AtLimit, Step
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.runner import RequestContext, RolloutRunner
+from marsrl_verl.rollout.context import RolloutContext
+from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.rollout.tool_protocol.base import ToolProtocol
 from marsrl_verl.rollout.tool_protocol.chat import ChatProtocol, ParsedCall
 from marsrl_verl.rollout.tool_protocol.tags import TagProtocol
@@ -124,7 +125,7 @@ class World:
         messages = ({"role": "user", "content": question},)
         row = Problem(name, question, str(problem.answer), DATA_SOURCE, messages)
         request = RolloutRequest(name, row, ROLE, ROLE, messages, count)
-        context = RequestContext(self.runner, request, {ROLE: self.sampling})
+        context = RolloutContext(self.runner, request, {ROLE: self.sampling})
         found: ToolProtocol
         if protocol is Protocol.TAGS:
             found = TagProtocol(self.tools.schemas)

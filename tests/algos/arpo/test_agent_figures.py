@@ -9,6 +9,7 @@ import pytest
 from agent_scripts import LIMITS, AgentClient, FakeTools, call
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_client import run_once
 from tree_groups import agent_request, config, runner_settings
 
 from marsrl_verl.algos.arpo.evaluation import AgentEvaluation
@@ -20,7 +21,6 @@ from marsrl_verl.core.prompts import ProblemPrompts
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.evaluation.runs import Call, Run, Runs
-from marsrl_verl.testing.client import run_once
 
 
 def says(k: int, turn: int) -> str:

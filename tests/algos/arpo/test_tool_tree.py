@@ -18,14 +18,15 @@ from agent_scripts import (
     call,
     ends,
 )
+from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_client import run_once, run_rounds
 from tree_groups import agent_request, config, runner_settings
 
 from marsrl_verl.algos.arpo.nodes import NODE
-from marsrl_verl.core.sequence import TURN, equal_sequences
+from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.testing.client import run_once, run_rounds
 from marsrl_verl.tools.base import ToolOutcome, ToolResult
 
 CALLS = {0: 1, 1: 2, 2: 0, 3: 1}

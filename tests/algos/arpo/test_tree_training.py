@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from agent_scripts import LIMITS, UNSURE, AgentClient, FakeTools, Tokenizer, call
+from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_methods import Trained, train
@@ -16,7 +17,6 @@ from tree_groups import config, runner_settings
 
 from marsrl_verl.algos.arpo.method import ARPO
 from marsrl_verl.core.prompts import ProblemPrompts
-from marsrl_verl.core.sequence import equal_sequences
 
 
 def says(k: int, turn: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from marsrl_script import ScriptedEngine
 from scheduler_tools import ShortPrompts, build, problems, saved
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
@@ -27,7 +28,6 @@ from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TR
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.steps import TokenTexts
 from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.testing.engine import Reply
 
 SAMPLING = {"solver": Sampling(200, 200)}
 CUTTER = StepCutter(TokenTexts(lambda token: bytes([token]).decode(errors="replace")))

@@ -6,13 +6,13 @@ import pytest
 from attnrl_tools import LINES, SAMPLING, annotate, method, segments
 from marsrl_script import ScriptedEngine
 from scheduler_tools import problems
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import FilterRule
 from marsrl_verl.algos.attnrl.config import Config
 from marsrl_verl.algos.attnrl.method import CONTINUATION
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.stage import EndReason
-from marsrl_verl.testing.engine import Reply
 
 RIGHT = {"p0": 3, "p1": 1, "p2": 3, "p3": 6, "p4": 6, "p5": 0}
 """First responses of six that are right."""

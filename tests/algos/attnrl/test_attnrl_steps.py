@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attnrl_tools import LINES, always, method, run, step_metrics
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import BatchController, ExpansionRounding, FilterRule
 from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, FciAggregation
@@ -11,7 +12,6 @@ from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INITIAL,
 )
-from marsrl_verl.testing.engine import Reply
 
 
 def test_figures_of_whole_trees():

@@ -7,6 +7,7 @@ import pytest
 from attnrl_tools import SAMPLING, always, annotate, method, run, script, segments, selected, step_metrics
 from marsrl_script import ScriptedEngine
 from scheduler_tools import problems
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterRule, TreeChoice
 from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, Shortfall
@@ -27,7 +28,6 @@ from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
 from marsrl_verl.core.stage import EndReason
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.core.tree import Path, build_tree
-from marsrl_verl.testing.engine import Reply
 
 
 def test_a_problem_is_one_tree_trained_in_the_step_of_its_continuations():

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from attnrl_tools import always, method, run
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import FilterRule
 from marsrl_verl.algos.attnrl.method import CONTINUATION, INITIAL
 from marsrl_verl.settings.rules import RuleError
-from marsrl_verl.testing.engine import Reply
 
 DOCS = Path(__file__).parents[3] / "docs" / "new_method.md"
 

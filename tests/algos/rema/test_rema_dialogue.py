@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rema_dialogue_script import (
@@ -25,7 +26,7 @@ from rema_dialogue_script import (
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
-from marsrl_verl.core.sequence import LABEL, equal_sequences
+from marsrl_verl.core.sequence import LABEL
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.generation import EngineUnavailableError

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_engine import ByteTokenizer
 
 from marsrl_verl.algos.rema.json_actions import GRAMMAR, Action, ActionCall, ActionKind, parse_action
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
@@ -17,7 +18,6 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.generation import Completion
 from marsrl_verl.rollout.runner import RolloutRunner
-from marsrl_verl.testing.engine import ByteTokenizer
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rema_script import TwoAgents
 from scheduler_tools import build, drive, saved, single_call
+from scripted_engine import ScriptedEngine, score_by_box
 
 from marsrl_verl.algos.rema.leak import LOOK_FOR_VALUES
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
@@ -21,7 +22,6 @@ from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Mode, Scheduler
 from marsrl_verl.core.stage import EndReason
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
-from marsrl_verl.testing.engine import ScriptedEngine, score_by_box
 
 PROBLEMS = [Problem(f"p{i}", f"{i} + 1 = ?", str(i + 1), row=f"row{i}") for i in range(6)]
 
