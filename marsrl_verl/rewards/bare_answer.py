@@ -32,7 +32,7 @@ _UNITS = {
 } | {"mph": "mi/h", "kmh": "km/h", "kph": "km/h"}
 _SMALL = {spelling.lower(): unit for spelling, unit in _UNITS.items()}
 _WITHOUT_SIZE = frozenset({"unit", "units", "point", "points"})
-_ONE_LETTER = frozenset(name for name in _UNITS if len(name) == 1 and name.isalpha())
+UNIT_LETTERS = frozenset(name for name in _UNITS if len(name) == 1 and name.isalpha())
 """Units only upright or behind a space: `5 m` and `5\\text{m}` have a unit, `5m` has none."""
 _DIMENSION = {"square": "2", "sq": "2", "cubic": "3", "cu": "3", "squared": "2", "cubed": "3"}
 _UPRIGHT = (r"\text", r"\mathrm", r"\mbox")
@@ -76,11 +76,6 @@ def _apart(one: str, other: str) -> bool:
     return are_known or is_rate or not (words <= others or others <= words)
 
 
-def is_unit_letter(letter: str) -> bool:
-    """Whether one upright letter behind a number is a known unit (m, s, N), not an unknown."""
-    return letter in _ONE_LETTER
-
-
 def is_unit_word(word: str) -> bool:
     """True for a word of the name of a known unit: metres, square, per, units."""
     return _known(word) is not None or word in _DIMENSION or word in _WITHOUT_SIZE or word == "per"
@@ -94,8 +89,6 @@ def bases_differ(first: str, second: str) -> bool:
 def same_based(answer: str, reference: str) -> bool:
     """Whether a number with a base is the other number; the reference's base may be left out."""
     one, other = _based(answer), _based(reference)
-    if one is None and other is None:
-        return False
     if one is None:
         return other is not None and answer.strip().strip("$").strip() == other[0]
     value = _value(one)
@@ -166,7 +159,7 @@ def _unit(name: str, power: str, spaced: bool, upright: bool) -> str | None:
     elif last in _DIMENSION:
         name, power = first, _DIMENSION[last]
     parts = [_known(part) for part in re.split(r" ?/ ?| per ", name)]
-    if all(parts) and (spaced or name not in _ONE_LETTER):
+    if all(parts) and (spaced or name not in UNIT_LETTERS):
         return None if power and parts == ["%"] else "/".join(part for part in parts if part) + power
     if name.lower() in _WITHOUT_SIZE:
         return ""
@@ -183,9 +176,7 @@ def _known(name: str) -> str | None:
 
 def _same_leaf(answer: str, reference: str) -> bool:
     (one, unit), (other, other_unit) = split_unit(answer), split_unit(reference)
-    if _apart(unit, other_unit) or (unit == "%" and other_unit != "%"):
-        return False
-    if not one.strip():
+    if _apart(unit, other_unit) or (unit == "%" and other_unit != "%") or not one.strip():
         return False
     found = normal_form(one)
     return found != "" and (found == normal_form(other) or same_based(one, other))

@@ -106,7 +106,7 @@ def _plain(answer: str) -> str:
 
 def _angles_differ(answer: str, reference: str) -> bool:
     """True for the angles of two triples of points; either leg may come first."""
-    one, other = (_ANGLE.fullmatch(answer.strip(" $")), _ANGLE.fullmatch(reference.strip(" $")))
+    one, other = (_ANGLE.fullmatch(text.strip(" $")) for text in (answer, reference))
     if one is None or other is None:
         return False
     return one.groups() not in (other.groups(), other.groups()[::-1])
@@ -134,18 +134,14 @@ def _same_letters(one: str, other: str, may_be_products: bool) -> bool:
 
 def distinct_cases(answer: str, reference: str) -> tuple[str, str]:
     """Both with other letters for capital ones whose small ones occur too: math-verify reads R as r."""
-    symbols = {letter for text in (answer, reference) for letter in _symbols(text)}
+    symbols = {found for text in (answer, reference) for found in _SYMBOLS.findall(text) if len(found) == 1}
     clashing = sorted(letter for letter in symbols if letter.isupper() and letter.lower() in symbols)
     if not clashing:
         return answer, reference
     free = (letter for letter in "uvwpqszhkmn" if letter not in symbols and letter.upper() not in symbols)
     names = dict(zip(clashing, free, strict=False))
-    renamed = [
-        _SYMBOLS.sub(lambda found: names.get(found.group(), found.group()), text)
-        for text in (answer, reference)
-    ]
-    return renamed[0], renamed[1]
 
+    def renamed(text: str) -> str:
+        return _SYMBOLS.sub(lambda found: names.get(found.group(), found.group()), text)
 
-def _symbols(text: str) -> list[str]:
-    return [found for found in _SYMBOLS.findall(text) if len(found) == 1]
+    return renamed(answer), renamed(reference)

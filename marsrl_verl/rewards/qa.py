@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from marsrl_verl.core.trajectory import RewardResult
-from marsrl_verl.rewards.answer import AnswerReward
+from marsrl_verl.rewards.base import AnswerReward
 from marsrl_verl.rewards.extraction import boxed_answer, tagged_answer
 from marsrl_verl.settings.choices import Choice
 
