@@ -9,7 +9,7 @@ from marsrl_verl.core.group import Group
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import Trajectory, is_correct
-from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations, mean_estimate
+from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations
 from marsrl_verl.evaluation.runs import Call, Evaluation, ExampleSummary, Program, Run, Runs, tokens_of
 from marsrl_verl.evaluation.single_role import pass_at_k_estimates
 from marsrl_verl.rollout.workflow import METRICS, SOLVED
@@ -89,12 +89,9 @@ class WorkflowEvaluation(Evaluation):
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Messages and tokens of an episode."""
-        messages = [(float(len(run.calls[0].trajectory.events)), run.problem.problem_id) for run in runs.runs]
-        tokens = [(float(tokens_of(run)), run.problem.problem_id) for run in runs.runs]
-        return {
-            "messages": mean_estimate(messages, confidence),
-            "tokens": mean_estimate(tokens, confidence),
-        }
+        return runs.means(
+            confidence, messages=lambda run: len(run.calls[0].trajectory.events), tokens=tokens_of
+        )
 
     def description(self) -> str:
         """Who takes part."""

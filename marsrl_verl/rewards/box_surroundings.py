@@ -158,9 +158,8 @@ def _said_in_front(content: str, line: str) -> str | None:
     if found := _CHANGED_BY_A_WORD.search(line):
         word = found.group(1).lower()
         return f"-{content}" if word in ("minus", "negative") else f"{word} {content}"
-    if _OR_BEFORE.search(line) or _HEDGED.search(line):
-        return f"not {content}"
-    if _DENIED_SENTENCE.search(_CLAUSE.split(line)[-1]):
+    clause = _CLAUSE.split(line)[-1]
+    if _OR_BEFORE.search(line) or _HEDGED.search(line) or _DENIED_SENTENCE.search(clause):
         return f"not {content}"
     return None
 

@@ -43,9 +43,7 @@ class _Grader:
     """The pool's end of one forked process."""
 
     def __init__(self, place: socket.socket, server: subprocess.Popen[bytes] | None) -> None:
-        self.place = place
-        self.server = server
-        self.calls = 0
+        self.place, self.server, self.calls = place, server, 0
         self._buffer = b""
 
     def ask(self, line: bytes) -> None:
@@ -113,18 +111,12 @@ class GradePool:
             raise ValueError(f"memory_mb is {memory_mb}, expected at least 512")
         if processes < 1:
             raise ValueError(f"processes is {processes}, expected at least 1")
-        self.target = target
-        self.timeout_s = timeout_s
-        self.memory_mb = memory_mb
+        self.target, self.timeout_s, self.memory_mb, self.processes = target, timeout_s, memory_mb, processes
         self.wall_s = max(3 * timeout_s, min(30 * timeout_s, _LONG_ENOUGH_S)) if wall_s is None else wall_s
         self.start_timeout_s = start_timeout_s
-        self.starts = 0
-        """How often the server was started."""
-        self.forks = 0
-        """How often a process was forked."""
-        self.processes = processes
-        self._turns = threading.Semaphore(processes)
-        self._long_turns = threading.Semaphore(processes)
+        self.starts = self.forks = 0
+        """How often the server was started, and a process forked."""
+        self._turns, self._long_turns = threading.Semaphore(processes), threading.Semaphore(processes)
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
