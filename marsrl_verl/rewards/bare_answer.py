@@ -50,18 +50,14 @@ _LONGEST_UNIT = 60
 
 
 def same_bare_answer(answer: str, reference: str) -> bool:
-    """Whether two answers are one without units, bases, and a percent sign that the reference has.
-
-    Lists are compared element by element, their brackets as they stand.
-    """
+    """Whether two answers are one without units, bases, and a percent sign that the reference has; of lists
+    each element, their brackets as they stand."""
     return same_by(_same_leaf, answer, reference)
 
 
 def units_differ(first: str, second: str) -> bool:
-    """Whether two answers have units, and those are not one: cm and m, men and women, a.m. and p.m.
-
-    Of names that are no known units one may say more: apples and red apples.
-    """
+    """Whether two answers have units, and those are not one: cm and m, men and women, a.m. and p.m. Of names
+    that are no known units one may say more: apples and red apples."""
     return _apart(split_unit(first)[1], split_unit(second)[1])
 
 
@@ -99,10 +95,8 @@ def same_based(answer: str, reference: str) -> bool:
 @lru_cache(maxsize=64)
 def split_unit(answer: str) -> tuple[str, str]:
     """A number without its unit, and the unit's name with its power, such as `cm2`; "" where it has none.
-
-    Words that stand behind a number as `\\text{…}` are a unit even where they are none that is known; a
-    letter is one only where it is known, and magnitudes (`5\\text{ million dollars}`) stay with the number.
-    """
+    Words behind a number as `\\text{…}` are a unit even where they are none that is known; a letter is one
+    only where it is known, and magnitudes (`5\\text{ million dollars}`) stay with the number."""
     text = answer.strip().removesuffix(".").strip()
     is_money = text.lstrip("$ ").startswith("\\$") or text.startswith("\\$")
     text = text.strip("$").strip().removesuffix(".").rstrip()

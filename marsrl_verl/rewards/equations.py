@@ -26,10 +26,8 @@ _UNKNOWNS = frozenset("xyz")
 
 def chain(answer: str) -> list[str] | None:
     r"""The members of an equation or a chain of equations, of which all that are without letters must be the
-    answer; None where the answer is no equation. What has letters (`A = \pi r^2 = …`) names it.
-
-    Equality signs inside brackets, as in `P(X=2)` and `\sum_{i=1}`, separate nothing.
-    """
+    answer; None where the answer is no equation. What has letters (`A = \pi r^2 = …`) names it. Inside
+    brackets, as in `P(X=2)` and `\sum_{i=1}`, equality signs separate nothing."""
     if "=" not in answer or len(answer) > MOST_CHARACTERS or elements(answer) is not None:
         return None
     members, depth, start = [], 0, 0

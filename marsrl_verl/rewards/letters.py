@@ -25,11 +25,9 @@ _AS_TEXT = ("\\text", "\\mathrm", "\\mbox")
 
 
 def words_differ(answer: str, reference: str) -> bool:
-    """Whether both are words or sequences of letters, or lists of such, and not the same ones.
-
-    Case counts, but for the first letter of a word, and yes, no, true, false. A product of unknowns may have
-    another order: two small letters, or neighbours in the alphabet, such as `xyz`.
-    """
+    """Whether both are words or sequences of letters, or lists of such, and not the same ones. Case counts,
+    but for the first letter of a word, and yes, no, true, false. A product of unknowns may have another
+    order: two small letters, or neighbours in the alphabet, such as `xyz`."""
     one, other = _letters(answer), _letters(reference)
     if one is not None and other is not None:
         return not _same_letters(one, other, not any(mark in answer + reference for mark in _AS_TEXT))
@@ -51,11 +49,9 @@ def words_differ(answer: str, reference: str) -> bool:
 
 
 def same_word(answer: str, reference: str) -> bool:
-    """Whether both are one word, whose first letter may be capital, or yes, no, … in any case.
-
-    An article in front may be missing, several words may begin with a capital letter each, behind the letter
-    of a choice may stand what it says, and a number may be one in words.
-    """
+    """Whether both are one word, whose first letter may be capital, or yes, no, … in any case. An article in
+    front may be missing, several words may begin with a capital letter each, behind the letter of a choice
+    may stand what it says, and a number may be one in words."""
     one, other = _letters(answer), _letters(reference)
     if one is not None and other is not None and _same_letters(one, other, may_be_products=False):
         return True

@@ -234,9 +234,7 @@ def _equal(reference: str, parsed: list[Any]) -> tuple[bool, str | None]:
 
 def _are_apart(gold: list[Any], parsed: list[Any]) -> bool:
     """True if two exact numbers certainly differ, by 15 digits of their difference and without algebra.
-
-    Decimals and percentages are left to math-verify, which rounds the ones and overlooks the others.
-    """
+    Decimals and percentages are left to math-verify, which rounds the ones and overlooks the others."""
     for one in (gold, parsed):
         if not all(isinstance(text, str) for text in one[1:]):  # several answers
             return False

@@ -77,11 +77,9 @@ _AT_MOST_ONE = re.compile(r"(?:(?<![\d.,}])1|(?<!\d)0?\.\d+|\}|(?<!\d)\d/\d+)[\s
 
 def foreign(answer: str, reference: str) -> bool:
     """Whether a part of an answer is neither notation of numbers and expressions nor the reference's.
-
     Signs of sets, relations and intervals count as notation where the reference has one, words where they
     are a unit behind a number, the reference's or a function's name. An answer without digits or of words
-    alone has no such part: it is compared as text.
-    """
+    alone has no such part: it is compared as text."""
     if not any(character.isdigit() for character in answer):
         return False
     listed = elements(answer)
@@ -139,11 +137,9 @@ def _has_foreign_words(answer: str, reference: str) -> bool:
 
 def _is_unit_phrase(words: list[str], before: str, behind: str) -> bool:
     """True for words behind a number that count something: `cannot be` and `excluded` count nothing.
-
     Known units do, and nouns in the plural with what is said of them (red apples, inches taller). At the end
     of an answer any one or two words do that are no adverb, adjective or participle by their ending (pizza),
-    and behind 1 and what is less any words.
-    """
+    and behind 1 and what is less any words."""
     if not _says_more(before):
         return False
     words = [word.lower() for word in words]
