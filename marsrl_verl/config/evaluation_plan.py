@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.prompts import Prompts
-from marsrl_verl.evaluation.choice import method_evaluation
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.settings.evaluation import EvaluationConfig
 
 

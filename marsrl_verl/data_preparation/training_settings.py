@@ -19,8 +19,8 @@ from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.data.files import PromptLengths
-from marsrl_verl.evaluation.choice import method_evaluation
 from marsrl_verl.evaluation.runs import Evaluation
+from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.rollout.single_call import SingleCall

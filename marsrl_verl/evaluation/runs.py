@@ -355,8 +355,7 @@ def _check(
         raise ValueError("there is no problem to evaluate; give at least one")
     if repeats < 1:
         raise ValueError(f"repeats must be 1 or more, found {repeats}")
-    twice = [name for name, count in Counter(one.problem_id for one in problems).items() if count > 1]
-    if twice:
+    if twice := [name for name, count in Counter(one.problem_id for one in problems).items() if count > 1]:
         raise ValueError(f"problem_id {twice[0]!r} occurs twice; ids must be distinct")
     if missing := [role for role in roles if role not in sampling]:
         raise ValueError(f"sampling settings missing for {', '.join(missing)}; found {sorted(sampling)}")

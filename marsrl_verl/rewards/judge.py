@@ -160,7 +160,8 @@ class JudgeReward(RoleReward):
 
     async def _ask(self, question: str) -> bool:
         assert self._endpoint is not None
-        reply = await self._endpoint.ask(question, judge_chat(self.config.instruction, question))
+        system: Message = {"role": "system", "content": self.config.instruction}
+        reply = await self._endpoint.ask(question, (system, {"role": "user", "content": question}))
         if reply.finish is not FinishReason.STOP:
             raise ServiceError(
                 f"the judge gave no answer ({reply.finish.value}): {reply.detail or 'cut off'}"
@@ -172,11 +173,6 @@ def question_message(question: str, accepted: Sequence[str], answer: str) -> str
     """What the judge is told, as JSON."""
     fields: Mapping[str, Any] = {"question": question, "references": list(accepted), "answer": answer}
     return valid_unicode(json.dumps(fields, ensure_ascii=False))
-
-
-def judge_chat(instruction: str, question: str) -> tuple[Message, ...]:
-    """The judge's chat."""
-    return ({"role": "system", "content": instruction}, {"role": "user", "content": question})
 
 
 def read_verdict(reply: str) -> bool:

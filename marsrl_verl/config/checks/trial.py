@@ -14,7 +14,7 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.evaluation.choice import method_evaluation
+from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.settings.blame import blamed
