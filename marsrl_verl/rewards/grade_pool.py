@@ -40,7 +40,7 @@ class GradeFailure(Exception):
 
 
 class _Grader:
-    """The pool's end of one forked process."""
+    """The pool's end of one forked process, or of the server."""
 
     def __init__(self, place: socket.socket, server: subprocess.Popen[bytes] | None) -> None:
         self.place, self.server, self.calls = place, server, 0
@@ -67,17 +67,15 @@ class _Grader:
             return {"ended": None}
 
     def _read(self) -> dict[str, Any]:
-        while True:
-            line, end, rest = self._buffer.partition(b"\n")
-            if end:
-                self._buffer = rest
-                if line:
-                    return json.loads(line)
-                continue
-            chunk = self.place.recv(65536)
-            if not chunk:
-                return {"ended": None}
-            self._buffer += chunk
+        line = b""
+        while not line:
+            while b"\n" not in self._buffer:
+                chunk = self.place.recv(65536)
+                if not chunk:
+                    return {"ended": None}
+                self._buffer += chunk
+            line, _, self._buffer = self._buffer.partition(b"\n")
+        return json.loads(line)
 
 
 class GradePool:
@@ -226,24 +224,18 @@ class GradePool:
                 env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
         self.starts += 1
-        self._control.settimeout(self.start_timeout_s)
-        greeting = b""
+        greeting = _Grader(self._control, self._server).reply(self.start_timeout_s)
+        if "ready" in greeting:
+            return self._control
         try:
-            while not greeting.endswith(b"\n"):
-                chunk = self._control.recv(65536)
-                if not chunk:
-                    status = self._server.wait(timeout=10)
-                    raise GradeFailure(f"{self.target}: its process ended with exit status {status}")
-                greeting += chunk
-        except TimeoutError as error:
-            raise GradeFailure(f"{self.target}: no start within {self.start_timeout_s:g} s") from error
+            if "failed" in greeting:
+                raise GradeFailure(f"{self.target} can't be imported: {greeting['failed']}")
+            if "silent" in greeting:
+                raise GradeFailure(f"{self.target}: no start within {self.start_timeout_s:g} s")
+            status = self._server.wait(timeout=10)
+            raise GradeFailure(f"{self.target}: its process ended with exit status {status}")
         finally:
-            if not greeting.endswith(b"\n"):
-                self._stop()
-        if failed := json.loads(greeting).get("failed"):
             self._stop()
-            raise GradeFailure(f"{self.target} can't be imported: {failed}")
-        return self._control
 
     def _stop(self) -> None:
         server, self._server = self._server, None

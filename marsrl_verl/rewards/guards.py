@@ -19,8 +19,7 @@ _QUALIFIERS = re.compile(
     r"impossible|undefined|least|most|than|or\s+(?:more|less|fewer|so)|"
     r"maybe|perhaps|possibly|probably|guess|about|approximately|roughly|around|nearly|almost|doubtful|unsure|"
     r"ignore|plus|minus|divided|multiplied|half|halves|squared|cubed|factorial|remainder|twice|"
-    r"(?:dozen|hundred|thousand|million|billion|trillion|tenth|hundredth|thousandth|millionth)s|"
-    r"(?:dozen|hundred|thousand|million|billion|trillion|tenth|hundredth|thousandth|millionth))(?![a-zA-Z])",
+    r"(?:dozen|hundred|thousand|million|billion|trillion|tenth|hundredth|thousandth|millionth)s?)(?![a-zA-Z])",
     re.IGNORECASE,
 )
 _NEGATION = re.compile(r"\\(?:neq?|not(?:in)?|neg|lnot)(?![a-zA-Z])|[≠∉¬]|(?<![\d)}])!=")
