@@ -15,8 +15,7 @@ from marsrl_verl.data.columns import Columns
 from marsrl_verl.data.problems import Collected, collect
 from marsrl_verl.data.rows import read_rows
 from marsrl_verl.demo.problems import Split, generate
-from marsrl_verl.rewards.answer import AnswerReward
-from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rewards.base import AnswerReward, ScoreRequest
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer

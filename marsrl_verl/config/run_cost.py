@@ -15,8 +15,8 @@ from marsrl_verl.config.models import adapters
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.training_memory import ADAM_STATES, Numbers, adapter_parameters, shards
 from marsrl_verl.core.prompts import Prompts
-from marsrl_verl.evaluation.choice import method_evaluation
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.run_folder import read_evaluations
 from marsrl_verl.settings.evaluation import EvaluationConfig

@@ -41,7 +41,7 @@ from marsrl_verl.data_preparation.training_settings import (
     prompt_lengths_of,
     training_config,
 )
-from marsrl_verl.evaluation.choice import method_evaluation
+from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.reporting.files import refusal, write_json_atomic
 from marsrl_verl.rewards.base import UngradableError
 from marsrl_verl.rewards.running import RewardUnavailableError

@@ -30,9 +30,7 @@ def cache_folder() -> Path:
     return folder
 
 
-TINY = "tiny"
-"""The usual world."""
-_PACKAGES = {TINY: "marsrl_verl.demo", "smollm2": "marsrl_verl.demo.smollm2"}
+_PACKAGES = {"tiny": "marsrl_verl.demo", "smollm2": "marsrl_verl.demo.smollm2"}
 
 
 def tiny_model() -> str:
@@ -42,7 +40,7 @@ def tiny_model() -> str:
     return assets.model_path()
 
 
-def tiny_data(split: str, count: int, world: str = TINY, *levels: int) -> str:
+def tiny_data(split: str, count: int, world: str = "tiny", *levels: int) -> str:
     """The parquet file with `count` problems of a split (`train`, `held_out`); of some levels alone, in turn,
     where the world has levels and these are named.
 
@@ -57,15 +55,12 @@ def tiny_data(split: str, count: int, world: str = TINY, *levels: int) -> str:
     generator = importlib.import_module(f"{_PACKAGES.get(world, world)}.problems")
 
     def write(path: Path) -> None:
-        write_rows(
-            path, generator.rows(problems.Split(split), count, DATA_SEED, *([levels] if levels else []))
-        )
+        of_levels = [levels] if levels else []
+        write_rows(path, generator.rows(problems.Split(split), count, DATA_SEED, *of_levels))
 
-    sources = dict.fromkeys(
-        (str(generator.__file__), str(problems.__file__), *getattr(generator, "SOURCES", ()))
-    )
+    files = (str(generator.__file__), str(problems.__file__), *getattr(generator, "SOURCES", ()))
     name = "-".join(map(str, (world.rpartition(".")[2], split, count, DATA_SEED, *levels)))
-    return made_once(name, ".parquet", tuple(sources), write)
+    return made_once(name, ".parquet", tuple(dict.fromkeys(files)), write)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

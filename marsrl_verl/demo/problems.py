@@ -120,9 +120,8 @@ def parse_question(question: str) -> Chain:
     try:
         terms = tuple(int(part) for part in expression.replace("-", "+-").split("+"))
     except ValueError:
-        raise ValueError(f"not a question of the tiny world: {question!r}") from None
-    chain = Chain(terms)
-    if chain.question != question:
+        terms = ()
+    if not terms or (chain := Chain(terms)).question != question:
         raise ValueError(f"not a question of the tiny world: {question!r}")
     return chain
 
@@ -151,12 +150,11 @@ def generate(split: Split, count: int, seed: int, difficulty: Difficulty = DEFAU
     misses = 0
     while len(found) < count:
         chain = draw_chain(rng, difficulty)
-        if chain.split is split and chain not in found:
+        is_new = chain.split is split and chain not in found
+        misses = 0 if is_new else misses + 1
+        if is_new:
             found[chain] = None
-            misses = 0
-            continue
-        misses += 1
-        if misses > 50_000:
+        elif misses > 50_000:
             raise ValueError(
                 f"split {split.value} has too few problems at {difficulty}: asked for {count}, found "
                 f"{len(found)}; raise max_terms or max_operand, or ask for fewer"
@@ -167,15 +165,7 @@ def generate(split: Split, count: int, seed: int, difficulty: Difficulty = DEFAU
 def verl_row(
     data_source: str, question: str, answer: object, ability: str = "math", **extra_info: Any
 ) -> dict[str, Any]:
-    """A row in the format of verl's RL dataset.
-
-    Args:
-        data_source: the world's name.
-        question: what is asked.
-        answer: the right one.
-        ability: the kind of problem.
-        extra_info: what else is known of it.
-    """
+    """A row in the format of verl's RL dataset; `data_source` is the world's name."""
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": question}],

@@ -10,11 +10,7 @@ CORRECTION_REQUEST = "Correct the solution:"
 
 
 class TinyPrompts(RolePrompts):
-    """The same conversation shapes as the full prompts (MarsRL, arXiv 2511.11373, §3.1), in a few tokens.
-
-    Solver: the problem. Verifier: a system line, then problem and solution. Corrector: problem,
-    solution as its own earlier turn, then the request with the bug report.
-    """
+    """The same conversation shapes as the full prompts (MarsRL, arXiv 2511.11373, §3.1), in a few tokens."""
 
     # A line for each of up to four operations, then the answer: at a distance of four nothing is left.
     step_distance = 1
@@ -25,10 +21,8 @@ class TinyPrompts(RolePrompts):
         return ({"role": "user", "content": problem.question},)
 
     def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
-        """Problem and solution under a one-word system line.
-
-        The first line is the problem, whatever a solution says after it.
-        """
+        """Problem and solution under a one-word system line; the first line is the problem, whatever a
+        solution says after it."""
         question = " ".join(problem.question.splitlines())
         return (
             {"role": "system", "content": VERIFIER_SYSTEM},

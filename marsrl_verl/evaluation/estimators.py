@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 
 FEW = 30
@@ -52,7 +52,7 @@ class Estimate:
 
     def to_json(self) -> dict[str, float | int | None]:
         """`{mean, low, high, n}`."""
-        return {"mean": self.mean, "low": self.low, "high": self.high, "n": self.n}
+        return asdict(self)
 
     @property
     def few(self) -> bool:
@@ -216,19 +216,17 @@ def mean_estimate(values: Iterable[tuple[float, str]], confidence: float = 0.95)
     problems = len({problem for _, problem in items})
     if problems == 1:
         return Estimate(mean, None, None, len(items))
-    half = student_quantile(confidence, problems - 1) * math.sqrt(
-        _clustered_variance(_influence(items, mean))
-    )
+    variance = _clustered_variance(_influence(items, mean))
+    half = student_quantile(confidence, problems - 1) * math.sqrt(variance)
     return Estimate(mean, mean - half, mean + half, len(items))
 
 
 def _effective_size(observations: Observations, mean: float, confidence: float) -> float:
     n, problems = observations.n, len(set(observations.problems))
-    if not observations.yes_or_no:
-        return _clustered_size(observations.pairs(), mean, math.inf, confidence)
-    if problems == n:
+    if observations.yes_or_no and problems == n:
         return n
-    return _clustered_size(observations.pairs(), mean, n, confidence)
+    most = n if observations.yes_or_no else math.inf
+    return _clustered_size(observations.pairs(), mean, most, confidence)
 
 
 def _clustered_size(
@@ -246,12 +244,8 @@ def _clustered_size(
 
 
 def _influence(values: Sequence[tuple[float, str]], mean: float) -> dict[str, float]:
-    """Each problem's summed residual over n: what it contributes to the error of the mean.
-
-    Args:
-        values: n numbers with their problems' ids.
-        mean: theirs.
-    """
+    """Each problem's summed residual over n, the number of values: what it contributes to the error of their
+    mean."""
     sums: dict[str, float] = {}
     for value, problem in values:
         sums[problem] = sums.get(problem, 0.0) + (value - mean) / len(values)

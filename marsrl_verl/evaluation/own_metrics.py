@@ -59,11 +59,9 @@ def _figures(
     name: str, function: OwnFunction[StepMetric], key: str, groups: Sequence[Group]
 ) -> dict[str, float]:
     value = function.call(key, groups)
-    named = (
-        {f"{name}/{one}": each for one, each in value.items()}
-        if isinstance(value, Mapping)
-        else {name: value}
-    )
+    named = {name: value}
+    if isinstance(value, Mapping):
+        named = {f"{name}/{one}": each for one, each in value.items()}
     try:
         numbers = {one: float(each) for one, each in named.items()}
     except (TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from typing import Any
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory, is_correct
-from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations
+from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations, mean_estimate
 from marsrl_verl.rollout.engine import RolloutEngine
 
 Program = Generator[RolloutRequest, Trajectory, None]
@@ -105,6 +105,15 @@ class Runs:
     runs: list[Run]
     skipped: list[Run] = field(default_factory=list)
     """Runs in which nothing was asked (`Run.skipped`): they say nothing about the system."""
+
+    def means(self, confidence: float, **measures: Callable[[Run], float]) -> dict[str, Estimate]:
+        """The mean of each measure over the runs, with its interval."""
+        return {
+            name: mean_estimate(
+                ((float(measure(run)), run.problem.problem_id) for run in self.runs), confidence
+            )
+            for name, measure in measures.items()
+        }
 
     @property
     def calls(self) -> list[Call]:
@@ -219,12 +228,9 @@ class Evaluation(ABC):
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
         """What a call came to, in a few words; `quote` makes an answer part of them."""
         trajectory, answer = call.trajectory, final_answer(call.trajectory)
-        verdict = f"answer {quote(answer)}, " if answer is not None else "no answer, "
-        return (
-            verdict
-            + ("correct" if is_correct(answer_reward(trajectory)) else "incorrect")
-            + ending(trajectory)
-        )
+        found = "no answer" if answer is None else f"answer {quote(answer)}"
+        verdict = "correct" if is_correct(answer_reward(trajectory)) else "incorrect"
+        return f"{found}, {verdict}{ending(trajectory)}"
 
     def result(self, run: Run) -> str:
         """What a run came to, in a few words."""
@@ -277,8 +283,6 @@ def run_evaluation(
     """Run the system `repeats` times on each problem.
 
     Args:
-        engine: answers and scores requests.
-        evaluation: the system.
         problems: with distinct `problem_id`s.
         sampling: settings by role.
         repeats: independent runs per problem.
@@ -351,8 +355,7 @@ def _check(
         raise ValueError("there is no problem to evaluate; give at least one")
     if repeats < 1:
         raise ValueError(f"repeats must be 1 or more, found {repeats}")
-    twice = [name for name, count in Counter(one.problem_id for one in problems).items() if count > 1]
-    if twice:
+    if twice := [name for name, count in Counter(one.problem_id for one in problems).items() if count > 1]:
         raise ValueError(f"problem_id {twice[0]!r} occurs twice; ids must be distinct")
     if missing := [role for role in roles if role not in sampling]:
         raise ValueError(f"sampling settings missing for {', '.join(missing)}; found {sorted(sampling)}")

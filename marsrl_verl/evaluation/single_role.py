@@ -16,7 +16,6 @@ from marsrl_verl.evaluation.estimators import (
     Estimate,
     MetricInfo,
     Observations,
-    mean_estimate,
     share_estimate,
 )
 from marsrl_verl.evaluation.runs import (
@@ -92,11 +91,7 @@ class SingleRole(Evaluation):
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Calls and tokens of a run."""
-        found = {}
-        for name, measure in (("calls", calls_of), ("tokens", tokens_of)):
-            pairs = [(float(measure(run)), run.problem.problem_id) for run in runs.runs]
-            found[name] = mean_estimate(pairs, confidence)
-        return found
+        return runs.means(confidence, calls=calls_of, tokens=tokens_of)
 
     def description(self) -> str:
         """What is asked."""

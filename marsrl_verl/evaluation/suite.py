@@ -75,8 +75,7 @@ class EvaluationRecord:
         known = {name: self.observations[name] for name in names if name in self.observations}
         found = {}
         for source, ids in sorted(self.sources.items()):
-            problems = frozenset(ids)
-            some = {name: observed.among(problems) for name, observed in known.items()}
+            some = {name: observed.among(frozenset(ids)) for name, observed in known.items()}
             found[source] = estimates(some, self.confidence)
         return found
 
@@ -121,12 +120,12 @@ class EvaluationRecord:
 
 
 _ESTIMATED = ("effort", "derived")
-_NODES = ("observations", "metrics", *_ESTIMATED)
 
 
 def _plain_fields() -> list[str]:
     """The record's fields that are JSON values themselves."""
-    return [item.name for item in fields(EvaluationRecord) if item.name not in _NODES]
+    others = ("observations", "metrics", *_ESTIMATED)
+    return [item.name for item in fields(EvaluationRecord) if item.name not in others]
 
 
 def _sources(problems: Iterable[Problem]) -> dict[str, list[str]]:
@@ -191,32 +190,23 @@ def evaluate(
     if not samples_per_problem and not greedy:
         raise ValueError("samples_per_problem is 0 and greedy is false: expected one of the two passes")
     start = clock()
-    unsegmented = {role: replace(item, segment_tokens=None) for role, item in sampling.items()}
-    warm = {
-        role: replace(item, temperature=temperature, top_p=item.top_p if top_p is None else top_p, seed=seed)
-        for role, item in unsegmented.items()
-    }
-    sampled, cold_runs = None, None
+    passes: dict[str, Runs] = {}
     observations: dict[str, Observations] = {}
     costs: dict[str, Estimate] = {}
+
+    def run(one: Evaluation, suffix: str, repeats: int, **settings: Any) -> None:
+        used = {role: replace(item, segment_tokens=None, **settings) for role, item in sampling.items()}
+        runs = run_evaluation(engine, one, problems, used, repeats=repeats, tag=f"{tag}{suffix}", step=step)
+        observations.update({f"{name}{suffix}": item for name, item in one.observations(runs).items()})
+        costs.update({f"{name}{suffix}": item for name, item in one.effort(runs, confidence).items()})
+        passes[suffix] = runs
+
     if samples_per_problem:
-        sampled = run_evaluation(
-            engine, evaluation, problems, warm, repeats=samples_per_problem, tag=tag, step=step
-        )
-        observations |= evaluation.observations(sampled)
-        costs |= evaluation.effort(sampled, confidence)
+        own = {} if top_p is None else {"top_p": top_p}
+        run(evaluation, "", samples_per_problem, temperature=temperature, seed=seed, **own)
     if greedy:
-        cold = {
-            role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in unsegmented.items()
-        }
-        one = evaluation.greedy()
-        cold_runs = run_evaluation(
-            engine, one, problems, cold, repeats=1, tag=f"{tag}{GREEDY_SUFFIX}", step=step
-        )
-        observations |= {f"{name}{GREEDY_SUFFIX}": item for name, item in one.observations(cold_runs).items()}
-        costs |= {f"{name}{GREEDY_SUFFIX}": item for name, item in one.effort(cold_runs, confidence).items()}
+        run(evaluation.greedy(), GREEDY_SUFFIX, 1, temperature=0.0, top_p=1.0, top_k=-1)
     derived = evaluation.derived(observations, confidence)
-    passes = [runs for runs in (sampled, cold_runs) if runs is not None]
     suffix = "" if samples_per_problem else GREEDY_SUFFIX
     measured = {name.removesuffix(GREEDY_SUFFIX) for name in (*observations, *derived)}
     record = EvaluationRecord(
@@ -227,17 +217,17 @@ def evaluate(
         problems=len(problems),
         samples_per_problem=samples_per_problem,
         seconds=clock() - start,
-        generated_tokens=sum(runs.generated_tokens for runs in passes),
+        generated_tokens=sum(runs.generated_tokens for runs in passes.values()),
         observations=observations,
         effort=costs,
         derived=derived,
         system=evaluation.settings(),
         description=evaluation.description(),
         top_p=top_p,
-        skipped=len({run.problem.problem_id for run in passes[0].skipped}),
+        skipped=len({one.problem.problem_id for one in next(iter(passes.values())).skipped}),
         metrics={name: info for name, info in evaluation.metrics.items() if name in measured},
         curves=tuple(f"{name}{suffix}" for name in evaluation.curves if name in measured),
         headline=tuple(f"{name}{suffix}" for name in evaluation.headline if name in measured),
         sources=_sources(problems),
     )
-    return EvaluationResult(record, evaluation, sampled, cold_runs)
+    return EvaluationResult(record, evaluation, passes.get(""), passes.get(GREEDY_SUFFIX))

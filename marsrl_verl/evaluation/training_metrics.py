@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.inert_text import REPLACEMENT
 from marsrl_verl.core.method import Method, answering_roles
+from marsrl_verl.core.rows import RESPONSE_MASK, Rows
 from marsrl_verl.core.trajectory import FinishReason, Trajectory, is_correct
 from marsrl_verl.evaluation.single_role import answer_metrics
 from marsrl_verl.evaluation.workflow import episode_metrics, is_episode
@@ -183,3 +185,28 @@ def _texts(members: list[Trajectory]) -> dict[str, float]:
             if values:
                 metrics[metric + suffix] = float(np.mean(values))
     return metrics
+
+
+def advantage_metrics(rows: Rows, advantages: NDArray[np.float32]) -> dict[str, float]:
+    """Mean and extremes of the advantages, before any token is masked, over the tokens that the policy chose,
+    and how much of the batch has one other than 0.
+
+    Advantages of single tokens can vanish, as in a tree on a segment whose continuations do as well as all
+    leaves do. A sequence counts where any of its tokens does. Empty without tokens.
+
+    Args:
+        rows: of the step.
+        advantages: (N,)
+    """
+    chosen = rows.columns[RESPONSE_MASK].astype(bool)
+    values = advantages[chosen].astype(np.float64)
+    if not len(values):
+        return {}
+    moving = (advantages != 0) & chosen
+    return {
+        "batch/advantage_mean": float(values.mean()),
+        "batch/advantage_min": float(values.min()),
+        "batch/advantage_max": float(values.max()),
+        "batch/samples_with_advantage_share": float((rows.row_sums(moving) > 0.5).mean()),
+        "batch/tokens_with_advantage_share": float((values != 0).mean()),
+    }

@@ -90,10 +90,9 @@ class RoleStep:
         """Of several steps together."""
         numbers = ("groups", "right", "wrong", "samples", "truncated", "failed")
         found = cls(**{name: sum(getattr(one, name) for one in steps) for name in numbers})
-        for one in steps:
-            found.first_failure = found.first_failure or one.first_failure
-            found.outcomes = dict(Counter(found.outcomes) + Counter(one.outcomes))
-            found.due = dict(Counter(found.due) + Counter(one.due))
+        found.first_failure = next((one.first_failure for one in steps if one.first_failure), "")
+        found.outcomes = dict(sum((Counter(one.outcomes) for one in steps), Counter[str]()))
+        found.due = dict(sum((Counter(one.due) for one in steps), Counter[str]()))
         return found
 
 
@@ -126,9 +125,8 @@ def step_facts(
     some = ended if method.Schedule.unit is Unit.PROBLEM else groups.keys() - untrained
     roles = {role: RoleStep.of(found, method) for role, found in groups.items()}
     unequal = any(one.groups > one.right + one.wrong for role, one in roles.items() if role not in untrained)
-    return StepFacts(
-        roles, trained=updated, could_train=due and bool(some) and not result.deferred and not unequal
-    )
+    could_train = due and bool(some) and not result.deferred and not unequal
+    return StepFacts(roles, updated, could_train)
 
 
 def _equal_groups(role: str, found: RoleStep, standing: bool) -> str | None:
@@ -274,9 +272,8 @@ class Watch:
             self._idle, self._idle_samples = [], 0
         elif facts.could_train:
             self._idle.append(step)
-            self._idle_samples += sum(
-                one.samples for role, one in facts.roles.items() if role not in self.untrained
-            )
+            trainable = facts.roles.keys() - self.untrained
+            self._idle_samples += sum(facts.roles[role].samples for role in trainable)
         enough = len(self._idle) >= self._config.steps and self._idle_samples >= LEAST_IDLE
         idle = self._idle if enough else []
         text, solved = self._nothing_trained() if idle else (None, False)
@@ -342,9 +339,8 @@ class Watch:
         steps = [one for role in sorted(self._roles.keys() - self.untrained) for _, one in self._roles[role]]
         found = RoleStep.total(steps)
         equal = f" {found.right + found.wrong} of {found.groups} groups have equal rewards ({_which(found)})"
-        cut = f", {found.truncated} of {found.samples} responses reach the token limit" * bool(
-            found.truncated
-        )
+        limit = f", {found.truncated} of {found.samples} responses reach the token limit"
+        cut = limit if found.truncated else ""
         failed = f", {found.failed} failed, the first: {found.first_failure}" if found.failed else ""
         solved = found.groups > 0 and found.right >= MOSTLY * found.groups
         return f"no group was trained:{equal}{cut}{failed}. {_remedy(found)}", solved
@@ -353,7 +349,7 @@ class Watch:
         """What a checkpoint holds."""
         return {
             "roles": {
-                role: [[step, asdict(one)] for step, one in found] for role, found in self._roles.items()
+                role: [[step, asdict(one)] for step, one in some] for role, some in self._roles.items()
             },
             "idle": list(self._idle),
             "idle_samples": self._idle_samples,

@@ -1,18 +1,22 @@
-"""How a workflow is evaluated: it is played on held-out problems, and its own figures are reported."""
+"""Evaluation of a workflow, which is played on held-out problems and reports figures of its own; which one a
+method has."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marsrl_verl.core.group import Group
+from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import Trajectory, is_correct
-from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations, mean_estimate
+from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations
 from marsrl_verl.evaluation.runs import Call, Evaluation, ExampleSummary, Program, Run, Runs, tokens_of
-from marsrl_verl.evaluation.single_role import pass_at_k_estimates
-from marsrl_verl.rollout.workflow import METRICS, SOLVED
+from marsrl_verl.evaluation.single_role import SingleRole, pass_at_k_estimates
+from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.rollout.workflow import METRICS, SOLVED, Workflow
 
 ACCURACY = "accuracy"
 
@@ -89,12 +93,9 @@ class WorkflowEvaluation(Evaluation):
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Messages and tokens of an episode."""
-        messages = [(float(len(run.calls[0].trajectory.events)), run.problem.problem_id) for run in runs.runs]
-        tokens = [(float(tokens_of(run)), run.problem.problem_id) for run in runs.runs]
-        return {
-            "messages": mean_estimate(messages, confidence),
-            "tokens": mean_estimate(tokens, confidence),
-        }
+        return runs.means(
+            confidence, messages=lambda run: len(run.calls[0].trajectory.events), tokens=tokens_of
+        )
 
     def description(self) -> str:
         """Who takes part."""
@@ -110,3 +111,22 @@ class WorkflowEvaluation(Evaluation):
     def example_call(self, call: Call) -> str:
         """The stage, as each message has its agent's name."""
         return call.request.stage.capitalize()
+
+
+def method_evaluation(
+    method: type[Method], config: object, evaluation: object, prompts: Prompts
+) -> Evaluation:
+    """The method's own (`Method.evaluation`); else its first stage's workflow is played, or the role of that
+    stage answers.
+
+    Raises:
+        ValueError: there is no such rollout program.
+    """
+    found: Evaluation | None = method.evaluation(config, evaluation, prompts)
+    if found is not None:
+        return found
+    first: Stage = method.stages(config)[0]
+    program = find_program(first.program)
+    if inspect.isclass(program) and issubclass(program, Workflow):
+        return WorkflowEvaluation(first, prompts)
+    return SingleRole(first.role, prompts, first.program)

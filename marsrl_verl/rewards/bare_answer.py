@@ -32,7 +32,7 @@ _UNITS = {
 } | {"mph": "mi/h", "kmh": "km/h", "kph": "km/h"}
 _SMALL = {spelling.lower(): unit for spelling, unit in _UNITS.items()}
 _WITHOUT_SIZE = frozenset({"unit", "units", "point", "points"})
-_ONE_LETTER = frozenset(name for name in _UNITS if len(name) == 1 and name.isalpha())
+UNIT_LETTERS = frozenset(name for name in _UNITS if len(name) == 1 and name.isalpha())
 """Units only upright or behind a space: `5 m` and `5\\text{m}` have a unit, `5m` has none."""
 _DIMENSION = {"square": "2", "sq": "2", "cubic": "3", "cu": "3", "squared": "2", "cubed": "3"}
 _UPRIGHT = (r"\text", r"\mathrm", r"\mbox")
@@ -50,18 +50,14 @@ _LONGEST_UNIT = 60
 
 
 def same_bare_answer(answer: str, reference: str) -> bool:
-    """Whether two answers are one without units, bases, and a percent sign that the reference has.
-
-    Lists are compared element by element, their brackets as they stand.
-    """
+    """Whether two answers are one without units, bases, and a percent sign that the reference has; of lists
+    each element, their brackets as they stand."""
     return same_by(_same_leaf, answer, reference)
 
 
 def units_differ(first: str, second: str) -> bool:
-    """Whether two answers have units, and those are not one: cm and m, men and women, a.m. and p.m.
-
-    Of names that are no known units one may say more: apples and red apples.
-    """
+    """Whether two answers have units, and those are not one: cm and m, men and women, a.m. and p.m. Of names
+    that are no known units one may say more: apples and red apples."""
     return _apart(split_unit(first)[1], split_unit(second)[1])
 
 
@@ -74,11 +70,6 @@ def _apart(one: str, other: str) -> bool:
     are_known = all(name.rstrip("23") in _UNITS for name in (one, other))
     is_rate = any("/" in name or " per " in name for name in (one, other))
     return are_known or is_rate or not (words <= others or others <= words)
-
-
-def is_unit_letter(letter: str) -> bool:
-    """Whether one upright letter behind a number is a known unit (m, s, N), not an unknown."""
-    return letter in _ONE_LETTER
 
 
 def is_unit_word(word: str) -> bool:
@@ -94,8 +85,6 @@ def bases_differ(first: str, second: str) -> bool:
 def same_based(answer: str, reference: str) -> bool:
     """Whether a number with a base is the other number; the reference's base may be left out."""
     one, other = _based(answer), _based(reference)
-    if one is None and other is None:
-        return False
     if one is None:
         return other is not None and answer.strip().strip("$").strip() == other[0]
     value = _value(one)
@@ -106,10 +95,8 @@ def same_based(answer: str, reference: str) -> bool:
 @lru_cache(maxsize=64)
 def split_unit(answer: str) -> tuple[str, str]:
     """A number without its unit, and the unit's name with its power, such as `cm2`; "" where it has none.
-
-    Words that stand behind a number as `\\text{…}` are a unit even where they are none that is known; a
-    letter is one only where it is known, and magnitudes (`5\\text{ million dollars}`) stay with the number.
-    """
+    Words behind a number as `\\text{…}` are a unit even where they are none that is known; a letter is one
+    only where it is known, and magnitudes (`5\\text{ million dollars}`) stay with the number."""
     text = answer.strip().removesuffix(".").strip()
     is_money = text.lstrip("$ ").startswith("\\$") or text.startswith("\\$")
     text = text.strip("$").strip().removesuffix(".").rstrip()
@@ -166,7 +153,7 @@ def _unit(name: str, power: str, spaced: bool, upright: bool) -> str | None:
     elif last in _DIMENSION:
         name, power = first, _DIMENSION[last]
     parts = [_known(part) for part in re.split(r" ?/ ?| per ", name)]
-    if all(parts) and (spaced or name not in _ONE_LETTER):
+    if all(parts) and (spaced or name not in UNIT_LETTERS):
         return None if power and parts == ["%"] else "/".join(part for part in parts if part) + power
     if name.lower() in _WITHOUT_SIZE:
         return ""
@@ -183,9 +170,7 @@ def _known(name: str) -> str | None:
 
 def _same_leaf(answer: str, reference: str) -> bool:
     (one, unit), (other, other_unit) = split_unit(answer), split_unit(reference)
-    if _apart(unit, other_unit) or (unit == "%" and other_unit != "%"):
-        return False
-    if not one.strip():
+    if _apart(unit, other_unit) or (unit == "%" and other_unit != "%") or not one.strip():
         return False
     found = normal_form(one)
     return found != "" and (found == normal_form(other) or same_based(one, other))

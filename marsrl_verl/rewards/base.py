@@ -1,4 +1,4 @@
-"""The interface of a role's reward: one response in, one result out."""
+"""The interface of a role's reward: one response in, one result out. The base of rewards for an answer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import ClassVar
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.rewards.extraction import references
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +118,36 @@ class RoleReward(ABC):
 
     def close(self) -> None:  # noqa: B027 — most rewards hold nothing
         """Release what the reward holds (processes, connections)."""
+
+
+def accepted_answers(problem: Problem) -> list[str]:
+    """The references in its ground truth (`extraction.references`).
+
+    Raises:
+        ValueError: there is none.
+    """
+    accepted = references(problem.ground_truth)
+    if not accepted:
+        raise ValueError(f"problem {problem.problem_id}: the ground truth is empty")
+    return accepted
+
+
+class AnswerReward(RoleReward):
+    """1 when the final answer equals a reference, else 0 (MarsRL, arXiv 2511.11373, §3.2).
+
+    A response that the model did not end itself (cut off, aborted) and one without a final text have
+    reward 0 and are not looked at further. The ground truth is one reference or a JSON list of
+    strings, of which any may be met. `grade` gives the answer that it found as `info["answer"]`.
+    """
+
+    tells_answer = True
+
+    def score(self, request: ScoreRequest) -> RewardResult:
+        """Compare the final answer with the problem's ground truth."""
+        if request.finish_reason is not FinishReason.STOP or not request.final_text.strip():
+            return RewardResult(0.0)
+        return self.grade(request.final_text, accepted_answers(request.problem))
+
+    @abstractmethod
+    def grade(self, final_text: str, references: list[str]) -> RewardResult:
+        """Extract the final answer of a finished response and compare it with the references."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from marsrl_verl.rewards.bare_answer import is_unit_letter
+from marsrl_verl.rewards.bare_answer import UNIT_LETTERS
 from marsrl_verl.rewards.normal_form import MAGNITUDES
 
 SEEN = 80
@@ -158,9 +158,8 @@ def _said_in_front(content: str, line: str) -> str | None:
     if found := _CHANGED_BY_A_WORD.search(line):
         word = found.group(1).lower()
         return f"-{content}" if word in ("minus", "negative") else f"{word} {content}"
-    if _OR_BEFORE.search(line) or _HEDGED.search(line):
-        return f"not {content}"
-    if _DENIED_SENTENCE.search(_CLAUSE.split(line)[-1]):
+    clause = _CLAUSE.split(line)[-1]
+    if _OR_BEFORE.search(line) or _HEDGED.search(line) or _DENIED_SENTENCE.search(clause):
         return f"not {content}"
     return None
 
@@ -198,7 +197,7 @@ def _is_touched(left: str, behind: str, in_math: bool) -> bool:
     """True where an operator, a function or the like stands next to the box."""
     if in_math and behind.startswith("!"):
         return True
-    if behind[:1].isalpha() and is_unit_letter(behind[0]):
+    if behind[:1].isalpha() and behind[0] in UNIT_LETTERS:
         return False
     left, behind = _without_brackets(left, behind)
     spaced = in_math or not left.endswith(" ")  # a dash in prose has a space behind it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,39 +16,6 @@ DEFAULT_REWARDS: Mapping[str, Mapping[str, Any]] = {
     MATH: {"target": "marsrl_verl.rewards.math_verify:MathVerifyReward"},
     QA: {"target": "marsrl_verl.rewards.qa:QAGrader"},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Kinds:
-    """Which kind a problem is of."""
-
-    known: tuple[str, ...]
-    data_sources: Mapping[str, str]
-    """Kinds by shell pattern of a data source, the first that fits."""
-    otherwise: str | None = None
-    """Where neither data source nor ability tells; None: nobody knows."""
-
-    def of(self, problem: Problem) -> str:
-        """Its kind: by its data source, else the ability of its row.
-
-        Raises:
-            UngradableError: neither tells.
-        """
-        for pattern, kind in self.data_sources.items():
-            if fnmatchcase(problem.data_source, pattern):
-                return kind
-        ability = problem.ability.strip().casefold()
-        if ability in self.known:
-            return ability
-        if self.otherwise is None:
-            ability = f"the ability {problem.ability!r}" if problem.ability else "no ability"
-            raise UngradableError(
-                f"{ability} and the data source {problem.data_source!r} tell none of the kinds "
-                f"{', '.join(self.known)}",
-                "name the kind in the column `ability` (prepare_data --ability, --source), or what such rows "
-                "are in the reward's kwargs (otherwise, data_sources)",
-            )
-        return self.otherwise
 
 
 class RewardByAbility(RoleReward):
@@ -69,8 +35,8 @@ class RewardByAbility(RoleReward):
         otherwise: str | None = None,
     ) -> None:
         specs = {**DEFAULT_REWARDS, **(rewards or {})}
-        self.kinds = Kinds(tuple(specs), dict(data_sources or {}), otherwise)
-        named = {*self.kinds.data_sources.values(), *([otherwise] if otherwise is not None else [])}
+        self.data_sources, self.otherwise = dict(data_sources or {}), otherwise
+        named = {*self.data_sources.values(), *([otherwise] if otherwise is not None else [])}
         if unknown := sorted(named - specs.keys()):
             raise ClassLoadError(
                 f"{', '.join(unknown)}: no reward has this kind; kwargs.rewards has {', '.join(specs)}"
@@ -78,13 +44,35 @@ class RewardByAbility(RoleReward):
         self.rewards: dict[str, RoleReward] = {kind: _load(kind, spec) for kind, spec in specs.items()}
         self.tells_answer = all(reward.tells_answer for reward in self.rewards.values())
 
+    def kind_of(self, problem: Problem) -> str:
+        """The kind of a problem: by its data source, else the ability of its row.
+
+        Raises:
+            UngradableError: neither tells.
+        """
+        for pattern, kind in self.data_sources.items():
+            if fnmatchcase(problem.data_source, pattern):
+                return kind
+        ability = problem.ability.strip().casefold()
+        if ability in self.rewards:
+            return ability
+        if self.otherwise is None:
+            ability = f"the ability {problem.ability!r}" if problem.ability else "no ability"
+            raise UngradableError(
+                f"{ability} and the data source {problem.data_source!r} tell none of the kinds "
+                f"{', '.join(self.rewards)}",
+                "name the kind in the column `ability` (prepare_data --ability, --source), or what such rows "
+                "are in the reward's kwargs (otherwise, data_sources)",
+            )
+        return self.otherwise
+
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
         """Ask the reward of the problem's kind."""
-        return self.rewards[self.kinds.of(request.problem)].score(request)
+        return self.rewards[self.kind_of(request.problem)].score(request)
 
     def check_problem(self, problem: Problem) -> None:
         """Its kind is known, and the reward of its kind can grade it."""
-        self.rewards[self.kinds.of(problem)].check_problem(problem)
+        self.rewards[self.kind_of(problem)].check_problem(problem)
 
     def longest_s(self, calls: int) -> float | None:
         """The longest of any kind."""

@@ -65,21 +65,20 @@ class ComputeScoreReward(RoleReward):
             "extra_info": {**request.problem.extra_info, **_SINGLE_TURN},
         }
         result = self.function(**{**arguments, **self.kwargs})
-        return self._later(result) if inspect.isawaitable(result) else _result(result)
+        return _later(result) if inspect.isawaitable(result) else _result(result)
 
-    @staticmethod
-    async def _later(result: Awaitable[Any]) -> RewardResult:
-        return _result(await result)
+
+async def _later(result: Awaitable[Any]) -> RewardResult:
+    return _result(await result)
 
 
 def _result(result: Any) -> RewardResult:
-    found = result
-    if isinstance(result, dict):
-        if "score" not in result:
-            raise KeyError(f"the function returned a dictionary without 'score', with {sorted(result)}")
-        found = result["score"]
-    answer = result.get("pred") if isinstance(result, dict) else None
-    return RewardResult(float(found), {} if answer is None else {"answer": str(answer)})
+    if not isinstance(result, dict):
+        return RewardResult(float(result))
+    if "score" not in result:
+        raise KeyError(f"the function returned a dictionary without 'score', with {sorted(result)}")
+    answer = result.get("pred")
+    return RewardResult(float(result["score"]), {} if answer is None else {"answer": str(answer)})
 
 
 def _ground_truth(text: str) -> Any:
@@ -90,9 +89,7 @@ def _ground_truth(text: str) -> Any:
         parsed = json.loads(text)
     except ValueError:
         return text
-    is_structured = isinstance(parsed, dict) or (
-        isinstance(parsed, list) and all(isinstance(one, str) for one in parsed)
-    )
+    is_structured = isinstance(parsed, dict) or all(isinstance(one, str) for one in parsed)
     return parsed if is_structured else text
 
 

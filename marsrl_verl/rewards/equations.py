@@ -20,14 +20,14 @@ _NAMED = re.compile(
     r"[a-zA-Z]{2,}(?: [a-zA-Z]+)+|.*\|_ ?\{[^{}]*\}",
     re.DOTALL,
 )
+_UNKNOWNS = frozenset("xyz")
+"""Unknowns to solve for: `x+y = 5` names nothing, and `m+n = 25` does."""
 
 
 def chain(answer: str) -> list[str] | None:
     r"""The members of an equation or a chain of equations, of which all that are without letters must be the
-    answer; None where the answer is no equation. What has letters (`A = \pi r^2 = …`) names it.
-
-    Equality signs inside brackets, as in `P(X=2)` and `\sum_{i=1}`, separate nothing.
-    """
+    answer; None where the answer is no equation. What has letters (`A = \pi r^2 = …`) names it. Inside
+    brackets, as in `P(X=2)` and `\sum_{i=1}`, equality signs separate nothing."""
     if "=" not in answer or len(answer) > MOST_CHARACTERS or elements(answer) is not None:
         return None
     members, depth, start = [], 0, 0
@@ -50,19 +50,13 @@ def _separates(answer: str, at: int) -> bool:
     return not before.endswith(("\\", "<", ">", ":", "=")) and behind != "="
 
 
-_UNKNOWNS = frozenset("xyz")
-"""Unknowns to solve for: `x+y = 5` names nothing, and `m+n = 25` does."""
-
-
 def is_name(member: str) -> bool:
     """Whether a side of an equation names what the other one is: `x`, `f(x)`, `m + n`, `\\sin x`, a sum over
     an index, words, `|S|`; not `2x`, `x^2`, `|x|`."""
-    text = normal_form(member)
-    if not isinstance(text, str):
+    if not isinstance(normal_form(member), str):
         return False
     plain = re.sub(r"\\(?:text|mathrm)\s*\{([^{}]*)\}", r"\1", member).strip()
-    is_sum = _NAMES_ADDED.fullmatch(plain) is not None
-    if is_sum:
+    if _NAMES_ADDED.fullmatch(plain):
         parts = re.split(r" ?[-+] ?", plain)
         return len(set(parts)) == len(parts) and not {part[0] for part in parts} & _UNKNOWNS
     return bool(name_of(member)) or _NAMED.fullmatch(plain) is not None

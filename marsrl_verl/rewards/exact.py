@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marsrl_verl.core.trajectory import RewardResult
-from marsrl_verl.rewards.answer import AnswerReward
+from marsrl_verl.rewards.base import AnswerReward
 from marsrl_verl.rewards.extraction import boxed_answer, last_number
 from marsrl_verl.rewards.normal_form import same_answer
 

@@ -52,15 +52,16 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
     Returns:
         The answer; None when there is no complete box. Of nested boxes the inner ones count.
     """
-    places = _innermost_boxes(text)
+    places = boxes(text)
     if not places:
         return None
-    contents = [text[start:end].strip() for start, end in places]
+    contents = [content.strip() for _, content in places]
+    ends = [start + len(content) for start, content in places]
     joined, first = contents[-1], places[-1][0]
     normalized = [normal_form(joined)]
     for index in range(len(places) - 2, -1, -1):
         # Behind the closing brace, and before the command of the next box.
-        between = text[places[index][1] + 1 : places[index + 1][0]].rpartition("\\")[0]
+        between = text[ends[index] + 1 : places[index + 1][0]].rpartition("\\")[0]
         if not _is_one_list(between):
             break
         if normal_form(contents[index]) in normalized:
@@ -68,7 +69,7 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
             continue
         normalized.append(normal_form(contents[index]))
         joined = contents[index] + ("=" if _EQUALS.fullmatch(between) else ", ") + joined
-    end = places[-1][1]
+    end = ends[-1]
     if len(normalized) == 1:  # not a list of boxes
         command = text.rfind("\\", 0, first)
         joined = read_with_surroundings(
@@ -79,11 +80,6 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
 
 def boxes(text: str) -> list[tuple[int, str]]:
     """Where the contents of a text's last complete boxes begin, with these; of nested ones the inner ones."""
-    return [(start, text[start:end]) for start, end in _innermost_boxes(text)]
-
-
-def _innermost_boxes(text: str) -> list[tuple[int, int]]:
-    """Where the contents of the last complete boxes without a box inside begin and end, in their order."""
     open_braces: list[int | None] = []
     spans: list[tuple[int, int]] = []
     first = min((at for at in (text.find("\\boxed"), text.find("\\fbox")) if at >= 0), default=len(text))
@@ -97,7 +93,7 @@ def _innermost_boxes(text: str) -> list[tuple[int, int]]:
                 spans.append((start, token.start()))
         elif symbol.endswith("{") and len(symbol) > 2:
             open_braces.append(token.end())
-    return spans[-_MOST_BOXES:]
+    return [(start, text[start:end]) for start, end in spans[-_MOST_BOXES:]]
 
 
 def _is_one_list(between: str) -> bool:
@@ -106,20 +102,16 @@ def _is_one_list(between: str) -> bool:
     return len(between) < _NEAR or _LIST_MARK.search(between) is not None
 
 
-_ANSWER_OPEN, _ANSWER_CLOSE = "<answer>", "</answer>"
-
-
 def tagged_answer(text: str) -> str | None:
     """What stands in the last complete `<answer>…</answer>`; None when there is none."""
-    end = text.rfind(_ANSWER_CLOSE)
-    start = text.rfind(_ANSWER_OPEN, 0, end) if end >= 0 else -1
-    return text[start + len(_ANSWER_OPEN) : end].strip() if start >= 0 else None
+    before, closed, _ = text.rpartition("</answer>")
+    _, opened, inside = before.rpartition("<answer>")
+    return inside.strip() if closed and opened else None
 
 
 def last_number(text: str) -> str | None:
     """The last integer, decimal or fraction in the text; None when there is none."""
-    numbers = _NUMBER.findall(text)
-    return numbers[-1] if numbers else None
+    return next(reversed(_NUMBER.findall(text)), None)
 
 
 _SENTENCE_ENDS = re.compile(r"\n|[.!?;](?=\s|$)|\\\]")
@@ -144,7 +136,6 @@ class Mention:
     """The answer with the words around it: in front those behind a verb or a colon, so that "if x is even,
     the answer is" says nothing."""
     with_unit: str
-    """With the unit behind it."""
     clause: str
     """All that stands in front of it behind the last comma, "so", "thus", …"""
     front: str
@@ -152,7 +143,6 @@ class Mention:
     behind: str
     """The rest of the sentence."""
     is_asked: bool
-    """Whether the sentence is a question."""
     is_stated: bool
     """True where a verb, a colon or an equality sign behind a name stands in front of it, or nothing."""
 
@@ -204,6 +194,6 @@ def references(ground_truth: str) -> list[str]:
             parsed = None
         if isinstance(parsed, list) and parsed and all(isinstance(item, str) for item in parsed):
             found = parsed
-    boxes = [boxed_answer(item) for item in found]
-    unwrapped = [item if box is None else box.readings[-1] for item, box in zip(found, boxes, strict=True)]
+    answers = [boxed_answer(item) for item in found]
+    unwrapped = [item if box is None else box.readings[-1] for item, box in zip(found, answers, strict=True)]
     return [item.strip() for item in unwrapped if item.strip()]

@@ -17,18 +17,6 @@ Fails = Callable[[RewardResult], bool]
 """Which grades count as failed."""
 
 
-def _failed(reward: RewardResult) -> bool:
-    return not reward.graded
-
-
-def _raised(reward: RewardResult) -> bool:
-    return reward.raised
-
-
-def _unanswered(reward: RewardResult) -> bool:
-    return not (reward.graded or reward.raised)
-
-
 class GradeWatch:
     """Looks at every round's grades, each role's by itself.
 
@@ -57,9 +45,10 @@ class GradeWatch:
         answered = list(answered)
         for role, found in _by_role(answered).items():
             self._look_for_all(role, found)
-        for shares, fails in ((self._raising, _raised), (self._silent, _unanswered)):
-            for role, found in _by_role(answered, fails).items():
-                shares.add(role, found)
+        for role, found in _by_role(answered, lambda one: one.raised).items():
+            self._raising.add(role, found)
+        for role, found in _by_role(answered, lambda one: not (one.graded or one.raised)).items():
+            self._silent.add(role, found)
         if not round_ended:
             return
         for role, over in self._raising.end_round():
@@ -83,9 +72,8 @@ class GradeWatch:
         row.join(found)
         if row.many:
             raise RewardUnavailableError(
-                f"all of the last {row.failed} grades of the {role} failed, so nothing can be trained: "
-                f"fix its reward (marsrl.reward.{role}). The first error of this round: "
-                f"{found.first_error}"
+                f"all of the last {row.failed} grades of the {role} failed, so nothing can be trained: fix "
+                f"its reward (marsrl.reward.{role}). The first error of this round: {found.first_error}"
             )
 
 
@@ -106,7 +94,7 @@ def grade_warnings(answered: Answered) -> list[str]:
     ]
 
 
-def _by_role(answered: Answered, fails: Fails = _failed) -> dict[str, Failures]:
+def _by_role(answered: Answered, fails: Fails = lambda one: not one.graded) -> dict[str, Failures]:
     """The grades of trajectories that have one; that of an answer which an endpoint refused says nothing
     about the reward."""
     found: dict[str, Failures] = {}

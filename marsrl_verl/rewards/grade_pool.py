@@ -40,12 +40,10 @@ class GradeFailure(Exception):
 
 
 class _Grader:
-    """The pool's end of one forked process."""
+    """The pool's end of one forked process, or of the server."""
 
     def __init__(self, place: socket.socket, server: subprocess.Popen[bytes] | None) -> None:
-        self.place = place
-        self.server = server
-        self.calls = 0
+        self.place, self.server, self.calls = place, server, 0
         self._buffer = b""
 
     def ask(self, line: bytes) -> None:
@@ -69,17 +67,15 @@ class _Grader:
             return {"ended": None}
 
     def _read(self) -> dict[str, Any]:
-        while True:
-            line, end, rest = self._buffer.partition(b"\n")
-            if end:
-                self._buffer = rest
-                if line:
-                    return json.loads(line)
-                continue
-            chunk = self.place.recv(65536)
-            if not chunk:
-                return {"ended": None}
-            self._buffer += chunk
+        line = b""
+        while not line:
+            while b"\n" not in self._buffer:
+                chunk = self.place.recv(65536)
+                if not chunk:
+                    return {"ended": None}
+                self._buffer += chunk
+            line, _, self._buffer = self._buffer.partition(b"\n")
+        return json.loads(line)
 
 
 class GradePool:
@@ -113,18 +109,12 @@ class GradePool:
             raise ValueError(f"memory_mb is {memory_mb}, expected at least 512")
         if processes < 1:
             raise ValueError(f"processes is {processes}, expected at least 1")
-        self.target = target
-        self.timeout_s = timeout_s
-        self.memory_mb = memory_mb
+        self.target, self.timeout_s, self.memory_mb, self.processes = target, timeout_s, memory_mb, processes
         self.wall_s = max(3 * timeout_s, min(30 * timeout_s, _LONG_ENOUGH_S)) if wall_s is None else wall_s
         self.start_timeout_s = start_timeout_s
-        self.starts = 0
-        """How often the server was started."""
-        self.forks = 0
-        """How often a process was forked."""
-        self.processes = processes
-        self._turns = threading.Semaphore(processes)
-        self._long_turns = threading.Semaphore(processes)
+        self.starts = self.forks = 0
+        """How often the server was started, and a process forked."""
+        self._turns, self._long_turns = threading.Semaphore(processes), threading.Semaphore(processes)
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -234,24 +224,18 @@ class GradePool:
                 env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
         self.starts += 1
-        self._control.settimeout(self.start_timeout_s)
-        greeting = b""
+        greeting = _Grader(self._control, self._server).reply(self.start_timeout_s)
+        if "ready" in greeting:
+            return self._control
         try:
-            while not greeting.endswith(b"\n"):
-                chunk = self._control.recv(65536)
-                if not chunk:
-                    status = self._server.wait(timeout=10)
-                    raise GradeFailure(f"{self.target}: its process ended with exit status {status}")
-                greeting += chunk
-        except TimeoutError as error:
-            raise GradeFailure(f"{self.target}: no start within {self.start_timeout_s:g} s") from error
+            if "failed" in greeting:
+                raise GradeFailure(f"{self.target} can't be imported: {greeting['failed']}")
+            if "silent" in greeting:
+                raise GradeFailure(f"{self.target}: no start within {self.start_timeout_s:g} s")
+            status = self._server.wait(timeout=10)
+            raise GradeFailure(f"{self.target}: its process ended with exit status {status}")
         finally:
-            if not greeting.endswith(b"\n"):
-                self._stop()
-        if failed := json.loads(greeting).get("failed"):
             self._stop()
-            raise GradeFailure(f"{self.target} can't be imported: {failed}")
-        return self._control
 
     def _stop(self) -> None:
         server, self._server = self._server, None

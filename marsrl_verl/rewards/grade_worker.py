@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -109,8 +110,6 @@ def _grade(
 
 def _limit_memory(megabytes: int) -> None:
     """A runaway expansion ends as a MemoryError here, not as a machine out of memory."""
-    import resource
-
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     requested = megabytes * 2**20
     limit = requested if hard == resource.RLIM_INFINITY else min(requested, hard)

@@ -1,4 +1,4 @@
-r"""What keeps an answer from being the reference whatever a computer algebra system makes of both.
+r"""Checks that keep an answer from being the reference whatever a computer algebra system makes of both.
 
 math-verify drops what it does not understand: `\neq 5`, `5 \text{ is wrong}` and `10_2` are 5 and 10 to it,
 `2t` loses its unknown as a unit and `1 2 3` is a sum. These checks are of text, cheap, and come before it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from marsrl_verl.rewards.bare_answer import bases_differ, is_unit_letter, split_unit, units_differ
+from marsrl_verl.rewards.bare_answer import UNIT_LETTERS, bases_differ, split_unit, units_differ
 from marsrl_verl.rewards.extraction import Mention
 from marsrl_verl.rewards.letters import words_differ
 from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, apart, elements, name_of, normal_form
@@ -19,8 +19,7 @@ _QUALIFIERS = re.compile(
     r"impossible|undefined|least|most|than|or\s+(?:more|less|fewer|so)|"
     r"maybe|perhaps|possibly|probably|guess|about|approximately|roughly|around|nearly|almost|doubtful|unsure|"
     r"ignore|plus|minus|divided|multiplied|half|halves|squared|cubed|factorial|remainder|twice|"
-    r"(?:dozen|hundred|thousand|million|billion|trillion|tenth|hundredth|thousandth|millionth)s|"
-    r"(?:dozen|hundred|thousand|million|billion|trillion|tenth|hundredth|thousandth|millionth))(?![a-zA-Z])",
+    r"(?:dozen|hundred|thousand|million|billion|trillion|tenth|hundredth|thousandth|millionth)s?)(?![a-zA-Z])",
     re.IGNORECASE,
 )
 _NEGATION = re.compile(r"\\(?:neq?|not(?:in)?|neg|lnot)(?![a-zA-Z])|[≠∉¬]|(?<![\d)}])!=")
@@ -75,55 +74,32 @@ def doubted(found: Mention, reference: str) -> bool:
     return bool(hedged or _DENIED.search(found.clause))
 
 
-def contradiction(answer: str, reference: str) -> str | None:
-    """Why the answer can't be the reference; None where nothing speaks against it."""
+def contradiction(answer: str, reference: str) -> bool:
+    """Whether something speaks against the answer being the reference, by any of these checks."""
     if max(len(answer), len(reference)) > MOST_CHARACTERS:
-        return None
-    if (qualified := qualification(answer, reference)) is not None:
-        return qualified
-    if (part := foreign(answer, reference)) is not None:
-        return f"{part!r} is neither notation of numbers and expressions nor the reference's"
-    if units_differ(answer, reference):
-        return "their units differ"
-    if _is_percent(answer) and not _is_percent(reference):
-        return "only the answer has a percent sign"
-    if bool(_PERCENT_INSIDE.search(answer)) != bool(_PERCENT_INSIDE.search(reference)):
-        return "only one of them has a percent sign inside"
-    if _strange_end(answer) != _strange_end(reference):
-        return "what stands behind the number of one of them is no unit"
-    if bases_differ(answer, reference):
-        return "their bases differ"
-    if _other_subscript(answer, reference):
-        return "they are different quantities of one letter"
-    if words_differ(answer, reference):
-        return "they are words or sequences of letters, which are compared as text"
-    if _is_several(answer, reference):
-        return "a list, or an equation inside brackets, is no number"
-    if _numbers_apart(answer, reference):
-        return "they are small numbers and differ"
-    if _primes_differ(answer, reference):
-        return "only one of them has a prime"
-    if _marks(answer) != _marks(reference):
-        return "only one of them is transposed, a complement or the like"
-    if any(_CROSS.search(text) for text in (answer, reference)) and normal_form(answer) != normal_form(
-        reference
-    ):
-        return "products of vectors are compared as text"
-    if _other_case(answer, reference):
-        return "their unknowns are capital in one of them and small in the other"
-    if _JOINED.fullmatch(answer.strip()) or _SCORE.fullmatch(reference.strip()):
-        return "numbers joined by marks, such as dates, are compared as text"
-    if _JOINED.fullmatch(reference.strip()):
-        return "numbers joined by marks, such as dates, are compared as text"
-    if _RATIO.fullmatch(answer.strip(" $")) and _RATIO.fullmatch(reference.strip(" $")):
-        return "ratios are compared as text"
-    if _side_by_side(answer) or _side_by_side(reference):
-        return "numbers side by side are neither a number nor a list"
-    if _kind(answer) != _kind(reference) and {_kind(answer), _kind(reference)} == {"tuple", "set"}:
-        return "one is ordered and the other one is not"
-    if _drops_unknown(answer, reference) or _drops_unknown(reference, answer):
-        return "only one of them has the unknown"
-    return None
+        return False
+    return (
+        qualification(answer, reference)
+        or foreign(answer, reference)
+        or units_differ(answer, reference)
+        or _percent_differs(answer, reference)
+        or _strange_end(answer) != _strange_end(reference)
+        or bases_differ(answer, reference)
+        or _other_subscript(answer, reference)
+        or words_differ(answer, reference)
+        or _is_several(answer, reference)
+        or _numbers_apart(answer, reference)
+        or _primes_differ(answer, reference)
+        or _marks(answer) != _marks(reference)
+        or _products_of_vectors_differ(answer, reference)
+        or _other_case(answer, reference)
+        or _joined_by_marks(answer, reference)
+        or _side_by_side(answer)
+        or _side_by_side(reference)
+        or {_kind(answer), _kind(reference)} == {"tuple", "set"}
+        or _drops_unknown(answer, reference)
+        or _drops_unknown(reference, answer)
+    )
 
 
 def _other_subscript(answer: str, reference: str) -> bool:
@@ -140,7 +116,7 @@ def _is_several(answer: str, reference: str) -> bool:
     if isinstance(normal_form(split_unit(reference)[0]), str):
         return False
     plain = answer.strip(" $.,")
-    return _COMMA.search(plain) is not None or (_INNER_EQUALS.search(plain) is not None)
+    return _COMMA.search(plain) is not None or _INNER_EQUALS.search(plain) is not None
 
 
 def _numbers_apart(answer: str, reference: str) -> bool:
@@ -163,21 +139,35 @@ def _marks(answer: str) -> list[str]:
     return _MARK.findall(answer.replace(" ", ""))
 
 
+def _products_of_vectors_differ(answer: str, reference: str) -> bool:
+    """Whether one has a cross product, which is compared as text, and the texts differ."""
+    is_cross = _CROSS.search(answer) or _CROSS.search(reference)
+    return is_cross is not None and normal_form(answer) != normal_form(reference)
+
+
+def _joined_by_marks(answer: str, reference: str) -> bool:
+    """Whether numbers are joined by marks, as in dates, scores and ratios, which are compared as text."""
+    if any(_JOINED.fullmatch(text.strip()) for text in (answer, reference)):
+        return True
+    if _SCORE.fullmatch(reference.strip()):
+        return True
+    return all(_RATIO.fullmatch(text.strip(" $")) for text in (answer, reference))
+
+
 def _other_case(answer: str, reference: str) -> bool:
     """Whether their unknowns are the same but for capital letters: `3R^2` and `3r^2`."""
     one, other = (set(_SYMBOL.findall(_UPRIGHT.sub("", text))) for text in (answer, reference))
     return one != other and {name.lower() for name in one} == {name.lower() for name in other}
 
 
-def qualification(answer: str, reference: str) -> str | None:
-    """How only one of two answers, or of the sentences that they stand in, is qualified; None: it is not."""
-    if _words(answer) != _words(reference):
-        return "only one of them is qualified by a word such as not, if, at least, about, thousand"
-    if bool(_NEGATION.search(answer)) != bool(_NEGATION.search(reference)):
-        return "only one of them is a negation"
-    if bool(_BOUND.match(answer)) != bool(_BOUND.match(reference)):
-        return "only one of them is a bound or an approximation"
-    return None
+def qualification(answer: str, reference: str) -> bool:
+    """Whether only one of two answers, or of the sentences that they stand in, is qualified: by a word such
+    as not, if, at least, about, thousand, as a negation, or as a bound or an approximation."""
+    return (
+        _words(answer) != _words(reference)
+        or bool(_NEGATION.search(answer)) != bool(_NEGATION.search(reference))
+        or bool(_BOUND.match(answer)) != bool(_BOUND.match(reference))
+    )
 
 
 def _words(answer: str) -> set[str]:
@@ -186,6 +176,13 @@ def _words(answer: str) -> set[str]:
     text = bare if unit and not _QUALIFIERS.search(unit) else answer
     found = (word for word in _QUALIFIERS.findall(text) if word not in ("NO", "IF"))
     return {" ".join(word.lower().split()).removesuffix("s") for word in found}
+
+
+def _percent_differs(answer: str, reference: str) -> bool:
+    """Whether only the answer has a percent sign, or only one of them has one inside."""
+    if _is_percent(answer) and not _is_percent(reference):
+        return True
+    return bool(_PERCENT_INSIDE.search(answer)) != bool(_PERCENT_INSIDE.search(reference))
 
 
 def _is_percent(answer: str) -> bool:
@@ -203,8 +200,8 @@ def _strange_end(answer: str) -> str:
 
 
 def _side_by_side(answer: str) -> bool:
-    # Mixed numbers and thin spaces between groups of digits are numbers, exponents and indices belong to what
-    # stands before them.
+    """Whether numbers stand side by side that are neither a number (mixed, or with thin spaces between groups
+    of digits) nor a list; exponents and indices belong to what stands before them."""
     plain = _ARGUMENTS.sub(r"\\frac", _SCRIPT.sub("'", answer))
     if _NUMBERS_SIDE_BY_SIDE.search(plain) is None or not isinstance(normal_form(split_unit(answer)[0]), str):
         return False
@@ -226,6 +223,6 @@ def _drops_unknown(first: str, second: str) -> bool:
     if match is None:
         return False
     letter = match.group(1) or match.group(3)
-    if match.group(2) in ("text", "mathrm", "mbox", "rm") and is_unit_letter(letter):
+    if match.group(2) in ("text", "mathrm", "mbox", "rm") and letter in UNIT_LETTERS:
         return False
     return letter not in _COMMAND.sub("", second)

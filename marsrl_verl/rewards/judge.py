@@ -19,8 +19,7 @@ from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.endpoints.chat import LONGEST_PAUSE_S, ChatEndpoint
 from marsrl_verl.endpoints.config import EndpointConfig
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest, ServiceError
-from marsrl_verl.rewards.extraction import references
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest, ServiceError, accepted_answers
 from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.rewards.qa import exact_match, stated_answer
 from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
@@ -95,10 +94,9 @@ class JudgeReward(RoleReward):
                 "kwargs.endpoint needs base_urls, such as [http://host:8000/v1], and the model's name there"
             )
         try:
-            key = read_api_key(endpoint)
+            self._key = read_api_key(endpoint)
         except ApiKeyError as error:
             raise ClassLoadError(f"kwargs.endpoint.{error}; the key belongs into the environment") from error
-        self._key = key
         self._replies: OrderedDict[str, Future[bool]] = OrderedDict()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -108,9 +106,7 @@ class JudgeReward(RoleReward):
         """Ask for a verdict; called in a thread, which waits for it."""
         if request.finish_reason is not FinishReason.STOP:
             return RewardResult(0.0)
-        accepted = references(request.problem.ground_truth)
-        if not accepted:
-            raise ValueError(f"problem {request.problem.problem_id}: the ground truth is empty")
+        accepted = accepted_answers(request.problem)
         answer = stated_answer(request.final_text, allow_plain=self.config.allow_plain)
         if answer is None:
             return RewardResult(0.0)
@@ -164,7 +160,8 @@ class JudgeReward(RoleReward):
 
     async def _ask(self, question: str) -> bool:
         assert self._endpoint is not None
-        reply = await self._endpoint.ask(question, judge_chat(self.config.instruction, question))
+        system: Message = {"role": "system", "content": self.config.instruction}
+        reply = await self._endpoint.ask(question, (system, {"role": "user", "content": question}))
         if reply.finish is not FinishReason.STOP:
             raise ServiceError(
                 f"the judge gave no answer ({reply.finish.value}): {reply.detail or 'cut off'}"
@@ -176,11 +173,6 @@ def question_message(question: str, accepted: Sequence[str], answer: str) -> str
     """What the judge is told, as JSON."""
     fields: Mapping[str, Any] = {"question": question, "references": list(accepted), "answer": answer}
     return valid_unicode(json.dumps(fields, ensure_ascii=False))
-
-
-def judge_chat(instruction: str, question: str) -> tuple[Message, ...]:
-    """The judge's chat."""
-    return ({"role": "system", "content": instruction}, {"role": "user", "content": question})
 
 
 def read_verdict(reply: str) -> bool:

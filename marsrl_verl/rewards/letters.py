@@ -25,11 +25,9 @@ _AS_TEXT = ("\\text", "\\mathrm", "\\mbox")
 
 
 def words_differ(answer: str, reference: str) -> bool:
-    """Whether both are words or sequences of letters, or lists of such, and not the same ones.
-
-    Case counts, but for the first letter of a word, and yes, no, true, false. A product of unknowns may have
-    another order: two small letters, or neighbours in the alphabet, such as `xyz`.
-    """
+    """Whether both are words or sequences of letters, or lists of such, and not the same ones. Case counts,
+    but for the first letter of a word, and yes, no, true, false. A product of unknowns may have another
+    order: two small letters, or neighbours in the alphabet, such as `xyz`."""
     one, other = _letters(answer), _letters(reference)
     if one is not None and other is not None:
         return not _same_letters(one, other, not any(mark in answer + reference for mark in _AS_TEXT))
@@ -51,11 +49,9 @@ def words_differ(answer: str, reference: str) -> bool:
 
 
 def same_word(answer: str, reference: str) -> bool:
-    """Whether both are one word, whose first letter may be capital, or yes, no, … in any case.
-
-    An article in front may be missing, several words may begin with a capital letter each, behind the letter
-    of a choice may stand what it says, and a number may be one in words.
-    """
+    """Whether both are one word, whose first letter may be capital, or yes, no, … in any case. An article in
+    front may be missing, several words may begin with a capital letter each, behind the letter of a choice
+    may stand what it says, and a number may be one in words."""
     one, other = _letters(answer), _letters(reference)
     if one is not None and other is not None and _same_letters(one, other, may_be_products=False):
         return True
@@ -106,7 +102,7 @@ def _plain(answer: str) -> str:
 
 def _angles_differ(answer: str, reference: str) -> bool:
     """True for the angles of two triples of points; either leg may come first."""
-    one, other = (_ANGLE.fullmatch(answer.strip(" $")), _ANGLE.fullmatch(reference.strip(" $")))
+    one, other = (_ANGLE.fullmatch(text.strip(" $")) for text in (answer, reference))
     if one is None or other is None:
         return False
     return one.groups() not in (other.groups(), other.groups()[::-1])
@@ -134,18 +130,14 @@ def _same_letters(one: str, other: str, may_be_products: bool) -> bool:
 
 def distinct_cases(answer: str, reference: str) -> tuple[str, str]:
     """Both with other letters for capital ones whose small ones occur too: math-verify reads R as r."""
-    symbols = {letter for text in (answer, reference) for letter in _symbols(text)}
+    symbols = {found for text in (answer, reference) for found in _SYMBOLS.findall(text) if len(found) == 1}
     clashing = sorted(letter for letter in symbols if letter.isupper() and letter.lower() in symbols)
     if not clashing:
         return answer, reference
     free = (letter for letter in "uvwpqszhkmn" if letter not in symbols and letter.upper() not in symbols)
     names = dict(zip(clashing, free, strict=False))
-    renamed = [
-        _SYMBOLS.sub(lambda found: names.get(found.group(), found.group()), text)
-        for text in (answer, reference)
-    ]
-    return renamed[0], renamed[1]
 
+    def renamed(text: str) -> str:
+        return _SYMBOLS.sub(lambda found: names.get(found.group(), found.group()), text)
 
-def _symbols(text: str) -> list[str]:
-    return [found for found in _SYMBOLS.findall(text) if len(found) == 1]
+    return renamed(answer), renamed(reference)

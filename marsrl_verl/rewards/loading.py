@@ -26,18 +26,10 @@ class ClassLoadError(ValueError):
 
 
 def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> T:
-    """Import `package.module:ClassName` and construct it.
-
-    Args:
-        target: the class.
-        kwargs: keyword arguments of its constructor.
-        base: what it must be derived from.
-
-    Returns:
-        The constructed object.
+    """Imports `package.module:ClassName` and constructs it with the keyword arguments.
 
     Raises:
-        ClassLoadError: the module or class isn't there, the class has another base, or its
+        ClassLoadError: the module or class isn't there, the class is not derived from `base`, or its
             constructor refuses the arguments.
     """
     cls = _find(target, base)
@@ -100,16 +92,15 @@ def _check_arguments(target: str, cls: type, arguments: dict[str, Any]) -> None:
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        parameters = signature.parameters.values()
-        known = [parameter.name for parameter in parameters]
+        known = list(signature.parameters)
         unknown = [name for name in arguments if name not in known]
-        required = [
-            parameter.name
-            for parameter in parameters
-            if parameter.default is parameter.empty
-            and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        missing = [
+            name
+            for name, one in signature.parameters.items()
+            if one.default is one.empty
+            and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+            and name not in arguments
         ]
-        missing = [name for name in required if name not in arguments]
         problems = [f"unknown {unknown}"] * bool(unknown) + [f"missing {missing}"] * bool(missing)
         near = [near for name in unknown for near in did_you_mean(name, known)]
         fix = f"Did you mean {', '.join(near)}?" if near else "Leave out what it does not take."

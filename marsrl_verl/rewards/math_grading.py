@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -84,14 +85,16 @@ def grade(final_text: str, references: list[str]) -> dict[str, Any]:
     boxed = boxed_answer(final_text)
     if boxed is None:
         return _grade_unboxed(final_text[-_READ_WITHOUT_BOX:], references)
+    return _verdict(boxed.text, (_same(one, known) for known in references for one in boxed.readings))
+
+
+def _verdict(answer: str, comparisons: Iterable[tuple[bool, str | None]]) -> dict[str, Any]:
     error: str | None = None
-    for reference in references:
-        for reading in boxed.readings:
-            equal, problem = _same(reading, reference)
-            if equal:
-                return {"correct": True, "answer": boxed.text, "error": None}
-            error = error or problem
-    return {"correct": False, "answer": boxed.text, "error": error}
+    for equal, problem in comparisons:
+        if equal:
+            return {"correct": True, "answer": answer, "error": None}
+        error = error or problem
+    return {"correct": False, "answer": answer, "error": error}
 
 
 def _grade_unboxed(text: str, references: list[str]) -> dict[str, Any]:
@@ -102,16 +105,13 @@ def _grade_unboxed(text: str, references: list[str]) -> dict[str, Any]:
         return {"correct": False, "answer": answer, "error": error}
     found = mention(text, answer)
     sentence, with_unit = (answer, answer) if found is None else (found.sentence, found.with_unit)
-    for reference in references:
+
+    def is_plausible(reference: str) -> bool:
         if qualification(sentence, reference) or contradiction(with_unit, reference):
-            continue
-        if found is not None and doubted(found, reference):
-            continue
-        equal, problem = _same(answer, reference, parsed)
-        if equal:
-            return {"correct": True, "answer": answer, "error": None}
-        error = error or problem
-    return {"correct": False, "answer": answer, "error": error}
+            return False
+        return found is None or not doubted(found, reference)
+
+    return _verdict(answer, (_same(answer, one, parsed) for one in filter(is_plausible, references)))
 
 
 def _same(answer: str, reference: str, parsed: list[Any] | None = None) -> tuple[bool, str | None]:
@@ -128,12 +128,10 @@ def _same(answer: str, reference: str, parsed: list[Any] | None = None) -> tuple
     answer, reference = distinct_cases(answer, _counted(reference))
     if not answer or contradiction(_counted(answer), reference):
         return False, None
-    if same_bare_answer(answer, reference):
-        return True, None
-    if same_based(answer, reference):
+    if same_bare_answer(answer, reference) or same_based(answer, reference):
         return True, None
     if (pairs := aligned(answer, reference)) is not None:
-        return _same_pairs(pairs)
+        return _all_same(pairs) if 0 < len(pairs) <= _LONGEST_CHAIN else (False, None)
     members = chain(answer)
     if members is not None and chain(reference) is None:
         return _same_chain(members, reference)
@@ -164,14 +162,13 @@ def _counted(answer: str) -> str:
     return rf"{number}\text{{ {unit}}}" if unit else str(number)
 
 
-def _same_pairs(pairs: list[tuple[str, str]]) -> tuple[bool, str | None]:
-    if not 0 < len(pairs) <= _LONGEST_CHAIN:
-        return False, None
+def _all_same(pairs: Iterable[tuple[str, str]]) -> tuple[bool, str | None]:
+    error: str | None = None
     for answer, reference in pairs:
         equal, error = _same(answer, reference)
         if not equal:
             return False, error
-    return True, None
+    return True, error
 
 
 def _same_chain(members: list[str], reference: str) -> tuple[bool, str | None]:
@@ -183,14 +180,8 @@ def _same_chain(members: list[str], reference: str) -> tuple[bool, str | None]:
         members = members[::-1]
     if any(has_letters(one) for one in members[:-1]) and not is_name(members[0]):
         return False, None
-    error: str | None = None
-    for index, member in enumerate(members):
-        if index < len(members) - 1 and (has_letters(member) or is_name(member)):
-            continue
-        equal, error = _same(member, reference)
-        if not equal:
-            return False, error
-    return True, error
+    values = [one for one in members[:-1] if not (has_letters(one) or is_name(one))]
+    return _all_same((member, reference) for member in (*values, members[-1]))
 
 
 def _same_approximated(answer: str, decimal: str, reference: str) -> tuple[bool, str | None]:
@@ -243,9 +234,7 @@ def _equal(reference: str, parsed: list[Any]) -> tuple[bool, str | None]:
 
 def _are_apart(gold: list[Any], parsed: list[Any]) -> bool:
     """True if two exact numbers certainly differ, by 15 digits of their difference and without algebra.
-
-    Decimals and percentages are left to math-verify, which rounds the ones and overlooks the others.
-    """
+    Decimals and percentages are left to math-verify, which rounds the ones and overlooks the others."""
     for one in (gold, parsed):
         if not all(isinstance(text, str) for text in one[1:]):  # several answers
             return False

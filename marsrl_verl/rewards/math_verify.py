@@ -6,7 +6,7 @@ import importlib.util
 from fractions import Fraction
 
 from marsrl_verl.core.trajectory import RewardResult
-from marsrl_verl.rewards.answer import AnswerReward
+from marsrl_verl.rewards.base import AnswerReward
 from marsrl_verl.rewards.extraction import BoxedAnswer, boxed_answer
 from marsrl_verl.rewards.grade_pool import GradePool, TooHard
 from marsrl_verl.rewards.normal_form import apart, normal_form, same_answer

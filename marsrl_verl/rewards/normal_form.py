@@ -133,12 +133,9 @@ def same_by(same: Callable[[str, str], bool], first: str, second: str, depth: in
 
 
 def elements(answer: str) -> tuple[str, list[str]] | None:
-    r"""The brackets of a list (`()`, `[]`, `(]`, `[)`, `\{\}`, or none) and what stands between its commas.
-
-    None where there is no list. Semicolons, "and" and "or" separate as commas do. A comma between groups of
-    three digits separates only where nothing else does: `1,234` is a number and `(1,234)` a pair, but `1,234
-    and 5` has two elements.
-    """
+    r"""The brackets of a list (`()`, `[]`, `(]`, `[)`, `\{\}`, or none) and what stands between its commas,
+    semicolons, "and" and "or"; None where there is no list. A comma between groups of three digits separates
+    only where nothing else does: `1,234` is a number, `(1,234)` a pair, `1,234 and 5` has two elements."""
     text = _plain(answer)
     if len(text) > MOST_CHARACTERS or _GROUPED.fullmatch(text):
         return None
@@ -181,9 +178,7 @@ def _enclosing(text: str) -> str:
 def aligned(first: str, second: str) -> list[tuple[str, str]] | None:
     """The pairs to compare where one list says which unknown is which and the other one does not, so that the
     order tells: `x = 1, y = 2` and `(1, 2)`. None for all other answers; empty where the lengths differ.
-
-    Unknowns that are neighbours in the alphabet come in its order, others in that of their list.
-    """
+    Unknowns that are neighbours in the alphabet come in its order, others in that of their list."""
     left, right = _named(first), _named(second)
     if (left is None) == (right is None):
         return None

@@ -51,10 +51,8 @@ WORDED_VALUES = re.compile(
 def number_of(found: re.Match[str]) -> str:
     """The number of a match of `WORDED_VALUES` in digits, such as `2/3`."""
     if found["above"]:
-        below = _PARTS[
-            "half" if found["below"].lower() == "halves" else found["below"].lower().removesuffix("s")
-        ]
-        return f"{spelled(found['above'])}/{below}"
+        part = found["below"].lower().replace("halves", "half").removesuffix("s")
+        return f"{spelled(found['above'])}/{_PARTS[part]}"
     if found["negative"]:
         return f"-{spelled(found['negative'])}"
     if found["many"]:

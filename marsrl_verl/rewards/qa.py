@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from marsrl_verl.core.trajectory import RewardResult
-from marsrl_verl.rewards.answer import AnswerReward
+from marsrl_verl.rewards.base import AnswerReward
 from marsrl_verl.rewards.extraction import boxed_answer, tagged_answer
 from marsrl_verl.settings.choices import Choice
 
@@ -95,9 +95,8 @@ def _plain_character(character: str) -> str:
     kind = unicodedata.decomposition(character).partition(" ")[0]
     if kind == "<fraction>":
         return " " + unicodedata.normalize("NFKC", character).replace("\u2044", "/")
-    return (
-        unicodedata.normalize("NFKC", character) if kind in ("<wide>", "<narrow>", "<compat>") else character
-    )
+    is_typeset = kind in ("<wide>", "<narrow>", "<compat>")
+    return unicodedata.normalize("NFKC", character) if is_typeset else character
 
 
 def _without_accents(text: str) -> str:
@@ -106,12 +105,11 @@ def _without_accents(text: str) -> str:
     characters: list[str] = []
     latin = False
     for character in unicodedata.normalize("NFD", text):
-        if unicodedata.category(character) == "Mn":
-            if latin:
-                continue
-        else:
+        is_accent = unicodedata.category(character) == "Mn"
+        if not is_accent:
             latin = unicodedata.name(character, "").startswith("LATIN")
-        characters.append(character)
+        if not (is_accent and latin):
+            characters.append(character)
     return unicodedata.normalize("NFC", "".join(characters))
 
 

@@ -106,19 +106,12 @@ class RewardRunner:
 
     async def _call(self, request: ScoreRequest) -> Any:
         try:
-            return await self._call_among_others(request)
+            if inspect.iscoroutinefunction(self.reward.score):
+                return await self._in_loop(self.reward.score(request))
+            result = await self._threads.run(lambda: self.reward.score(request), self.timeout_s, self._limit)
+            return await self._in_loop(result) if inspect.isawaitable(result) else result
         except _LoopBlockedError:
             return await self._call_alone(request)
-
-    async def _call_among_others(self, request: ScoreRequest) -> Any:
-        if inspect.iscoroutinefunction(self.reward.score):
-            return await self._in_loop(self.reward.score(request))
-        result = await self._threads.run(lambda: self.reward.score(request), self.timeout_s)
-        if result is None:
-            raise TimeoutError(self._limit)
-        if result.error is not None:
-            raise result.error
-        return await self._in_loop(result.value) if inspect.isawaitable(result.value) else result.value
 
     async def _call_alone(self, request: ScoreRequest) -> Any:
         """Once more, in a thread and an event loop that no other call shares."""
@@ -127,12 +120,8 @@ class RewardRunner:
             result = self.reward.score(request)
             return await self._limited(result) if inspect.isawaitable(result) else result
 
-        result = await self._threads.run(lambda: asyncio.run(limited()), self.timeout_s + _GRACE_S)
-        if result is None:
-            raise TimeoutError(f"{self._limit}: the coroutine blocks its event loop")
-        if result.error is not None:
-            raise result.error
-        return result.value
+        late = f"{self._limit}: the coroutine blocks its event loop"
+        return await self._threads.run(lambda: asyncio.run(limited()), self.timeout_s + _GRACE_S, late)
 
     async def _in_loop(self, awaitable: Any) -> Any:
         """Await in the rewards' event loop."""
@@ -207,24 +196,32 @@ class _Threads:
         self._count, self._stuck_message = count, stuck_message
         self._change = threading.Condition()
         self._waiting: deque[_Call] = deque()
-        self._threads = 0
-        self._idle = 0
-        self._stuck = 0
+        self._threads = self._idle = self._stuck = 0
         self._closed = False
 
-    async def run(self, function: Callable[[], Any], limit_s: float) -> _Result | None:
-        """What the function returned or raised; None when it took longer than the limit, which begins when a
-        thread takes the call up.
+    async def run(self, function: Callable[[], Any], limit_s: float, late: str) -> Any:
+        """What the function returned.
 
         Raises:
+            TimeoutError: it took longer than the limit, which begins when a thread takes it up; the message
+                is `late`.
             RewardUnavailableError: all threads are held by calls that overran theirs.
         """
         call = _Call(function)
-        self._submit(call)
+        with self._change:
+            if self._stuck >= self._count:
+                raise self._error()
+            self._waiting.append(call)
+            self._serve()
         await asyncio.wrap_future(call.started)
         future = asyncio.wrap_future(call.result)
         done, _ = await asyncio.wait({future}, timeout=limit_s)
-        return future.result() if done or not self._give_up(call) else None
+        if not done and self._give_up(call):
+            raise TimeoutError(late)
+        result = await future
+        if result.error is not None:
+            raise result.error
+        return result.value
 
     def note_stuck(self) -> None:
         """Count a thread that somebody else lost."""
@@ -236,12 +233,6 @@ class _Threads:
         with self._change:
             self._closed = True
             self._change.notify_all()
-
-    def _submit(self, call: _Call) -> None:
-        with self._change:
-            self._refuse_when_stuck()
-            self._waiting.append(call)
-            self._serve()
 
     def _serve(self) -> None:
         if len(self._waiting) > self._idle and self._threads < self._count:
@@ -265,10 +256,6 @@ class _Threads:
         if self._stuck >= self._count:
             while self._waiting:
                 self._waiting.popleft().started.set_exception(self._error())
-
-    def _refuse_when_stuck(self) -> None:
-        if self._stuck >= self._count:
-            raise self._error()
 
     def _error(self) -> RewardUnavailableError:
         return RewardUnavailableError(self._stuck_message.format(self._stuck))

@@ -14,8 +14,8 @@ from marsrl_verl.core.method import trained_rows
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.evaluation.choice import method_evaluation
 from marsrl_verl.evaluation.single_role import SingleRole
+from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.settings.evaluation import EvaluationConfig
 
 RIGHT = {"p0": (0, 2), "p1": ()}

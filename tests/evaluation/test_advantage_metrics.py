@@ -8,7 +8,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows, token_advantages
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.evaluation.advantage_metrics import advantage_metrics
+from marsrl_verl.evaluation.training_metrics import advantage_metrics
 
 
 def rows(*lengths: int, masked: tuple[int, ...] = ()) -> Rows:

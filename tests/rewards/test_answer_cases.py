@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from reward_tools import request
 
-from marsrl_verl.rewards.answer import AnswerReward
+from marsrl_verl.rewards.base import AnswerReward
 from marsrl_verl.rewards.exact import ExactAnswerReward
 from marsrl_verl.rewards.hybrid import HybridReward
 from marsrl_verl.rewards.math_verify import MathVerifyReward

@@ -10,7 +10,7 @@ from reward_tools import Asynchronous, Constant, request
 
 from marsrl_verl.core.request import Problem
 from marsrl_verl.rewards.base import RoleReward
-from marsrl_verl.rewards.by_ability import Kinds, RewardByAbility
+from marsrl_verl.rewards.by_ability import RewardByAbility
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rewards.running import RewardRunner
 
@@ -62,9 +62,9 @@ def test_a_problem_of_no_kind_fails_its_grade():
 
 
 def test_the_first_pattern_that_fits_decides():
-    kinds = Kinds(("math", "qa"), {"gsm*": "math", "*": "qa"})
-    assert kinds.of(Problem("p", "", "", "gsm8k", ability="qa")) == "math"
-    assert kinds.of(Problem("p", "", "", "nq", ability="math")) == "qa"
+    reward = RewardByAbility(REWARDS, {"gsm*": "math", "*": "qa"})
+    assert reward.kind_of(Problem("p", "", "", "gsm8k", ability="qa")) == "math"
+    assert reward.kind_of(Problem("p", "", "", "nq", ability="math")) == "qa"
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from typing import Any
 from marsrl_verl.algos.rema.claims import claims, holds, states, tells_in_words, values
 from marsrl_verl.algos.rema.json_actions import parse_action
 from marsrl_verl.core.trajectory import RewardResult
-from marsrl_verl.rewards.answer import AnswerReward
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.base import AnswerReward, RoleReward, ScoreRequest
 from marsrl_verl.rewards.extraction import references
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rewards.normal_form import same_answer

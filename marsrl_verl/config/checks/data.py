@@ -16,7 +16,7 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, PromptLengths, Seen, as_list, read_report
 from marsrl_verl.data.problems import Fault
 from marsrl_verl.data.rows import DataError
-from marsrl_verl.evaluation.choice import method_evaluation
+from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.settings.issues import ConfigIssue
 
 SPLITS = ("train", "val")

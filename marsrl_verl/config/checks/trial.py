@@ -13,7 +13,7 @@ from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.evaluation.choice import method_evaluation
+from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.settings.imports import blamed
 from marsrl_verl.settings.issues import ConfigIssue

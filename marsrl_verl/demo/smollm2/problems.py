@@ -113,7 +113,7 @@ def draw(rng: random.Random, level: int) -> WordProblem:
     rng.shuffle(names)
     words = {"name": names[0], "other": names[1], "things": rng.choice(_THINGS)}
     shape = _LEVELS[level]
-    count, largest = shape.steps, shape.largest
+    largest = shape.largest
     while True:
         steps: list[Step] = []
         story: list[str] = []
@@ -125,7 +125,7 @@ def draw(rng: random.Random, level: int) -> WordProblem:
         total = steps[0].result if steps else rng.randint(2, largest)
         if not steps:
             story.append(f"{{name}} has {total} {{things}}.")
-        while len(steps) < count:
+        while len(steps) < shape.steps:
             sign, n = rng.choice("+-"), rng.randint(2, largest)
             steps.append(Step(total, sign, n))
             total = steps[-1].result

@@ -28,12 +28,7 @@ _CORRECT, _WRONG = "Correctness: Correct", "Correctness: Wrong"
 
 
 def report(line: str, said: int) -> str:
-    """The text before a Verifier's verdict.
-
-    Args:
-        line: the calculation as it should be.
-        said: the solution's answer.
-    """
+    """The text before a Verifier's verdict: the calculation as it should be, and the solution's answer."""
     return f"{line}\nThe solution says {said}."
 
 

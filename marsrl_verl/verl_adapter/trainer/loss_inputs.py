@@ -23,7 +23,7 @@ from marsrl_verl.core.rows import (
     Rows,
 )
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
-from marsrl_verl.evaluation.advantage_metrics import advantage_metrics
+from marsrl_verl.evaluation.training_metrics import advantage_metrics
 from marsrl_verl.settings.choices import OffPolicyMode
 
 

@@ -18,12 +18,12 @@ from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.evaluation.choice import method_evaluation
 from marsrl_verl.evaluation.own_metrics import OwnMetrics
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import counting, role_metric, training_metrics
 from marsrl_verl.evaluation.watch import Warned
+from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.files import BackgroundWriter

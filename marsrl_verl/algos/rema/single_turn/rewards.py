@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.core.trajectory import RewardResult, Trajectory, is_correct
-from marsrl_verl.rewards.answer import AnswerReward
-from marsrl_verl.rewards.base import RoleReward
+from marsrl_verl.rewards.base import AnswerReward, RoleReward
 from marsrl_verl.rewards.grade_pool import GradeFailure
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rewards.normal_form import same_answer
