@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marsrl_script import ScriptedEngine, SkillModel
 
-from marsrl_verl.algos.marsrl.evaluation.effort import effort
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     Fallback,
@@ -19,6 +18,7 @@ from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     SystemRun,
     candidates,
 )
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import effort
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Problem, Sampling

@@ -71,8 +71,7 @@ class Budget:
 
         Args:
             wishes: by trajectory, for each result that it has read since its birth whether each of `forks`
-            tries is a
-                fork.
+                tries is a fork.
             ended: trajectories that read no further result.
 
         Returns:

@@ -36,8 +36,7 @@ class HierarchicalReward(RoleReward):
 
     Args:
         grader: `{target: package.module:Class, kwargs: {…}}`, the reward that grades the answer; None: by the
-        kind of
-            the problem, mathematics or a question.
+            kind of the problem, mathematics or a question.
         bonus: added to the grade of a right answer where all tools of `bonus_tools` ran without an error.
         bonus_tools: None: any two tools.
         right: from which grade on an answer is right enough for the bonus.

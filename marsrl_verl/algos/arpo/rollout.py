@@ -13,17 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.algos.arpo.branching import (
-    BranchLaw,
-    EntropyOf,
-    fork_place,
-    own_forks,
-    token_entropies,
-    turn_entropy,
-)
+from marsrl_verl.algos.arpo.advantages import NODE, node_column
+from marsrl_verl.algos.arpo.branching import BranchLaw, EntropyOf, own_forks, token_entropies, turn_entropy
 from marsrl_verl.algos.arpo.budget import Birth, Budget
 from marsrl_verl.algos.arpo.config import Config
-from marsrl_verl.algos.arpo.nodes import NODE, node_column
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, Fork, RolloutOutput, Trajectory
@@ -108,7 +101,7 @@ class _Round:
 
     def __init__(self, config: Config, request: RolloutRequest, context: RolloutContext) -> None:
         self.config, self.request, self.context = config, request, context
-        self.branching, self.rule = config.branching, config.branching.rule
+        self.branching = config.branching
         self.budget: Budget = config.budget(request.n)
         self.branches = self.budget.roots < self.budget.size
         self.protocol = self._protocol()
@@ -182,9 +175,8 @@ class _Round:
         for birth in self.budget.allot(self.wishes, self.ended).births:
             if birth.number not in self._born:
                 self._born.add(birth.number)
-                path = (
-                    self._root(birth) if birth.parent is None else self._fork(birth, self.paths[birth.parent])
-                )
+                parent = birth.parent
+                path = self._root(birth) if parent is None else self._fork(birth, self.paths[parent])
                 self.paths[birth.number] = path
                 self._start(path)
 
@@ -240,7 +232,7 @@ class _Round:
     def _probes(self, path: _Path) -> bool:
         """Whether the turn that begins is probed: never because of what other trajectories did, so that a
         request's tokens do not depend on the order of completion."""
-        if not (self.branches and self.rule.by_entropy and path.birth.forkable):
+        if not (self.branches and self.branching.by_entropy and path.birth.forkable):
             return False
         turn = path.agent.turn
         if self.branching.entropy is EntropyOf.CALL:
@@ -263,7 +255,7 @@ class _Round:
         if not self.branches or agent.turn > self.budget.levels:
             return
         path.read.append(agent.place())
-        if not self.rule.by_entropy or self.branching.entropy is EntropyOf.CALL:
+        if not self.branching.by_entropy or self.branching.entropy is EntropyOf.CALL:
             self._decide(path)
         path.probing = self._probes(path)
 
@@ -272,18 +264,18 @@ class _Round:
         if not path.birth.forkable:
             return
         change = None
-        if self.rule.by_entropy and path.entropy is not None and path.baseline is not None:
+        if self.branching.by_entropy and path.entropy is not None and path.baseline is not None:
             change = path.entropy - path.baseline
-        rng, law = self.context.rng("fork", path.number, path.agent.turn), self.rule.law
-        if own := isinstance(law, OwnFunction):
-            at = fork_place(path.agent.turn, path.agent.events, self.rule, rng, change)
-            decisions = own_forks(law, at)
+        turn, events, rule = path.agent.turn, path.agent.events, self.branching
+        rng = self.context.rng("fork", path.number, turn)
+        if own := isinstance(rule.law, OwnFunction):
+            decisions = own_forks(rule.law, turn, events, rule.forks, rng, change)
         else:
-            decisions = self.rule.decide_forks(change, rng.random(self.rule.forks).tolist())
-        path.agent.events[-1] |= {
-            "entropy": path.entropy if self.rule.by_entropy else None,
+            decisions = rule.decide_forks(change, rng.random(rule.forks).tolist())
+        events[-1] |= {
+            "entropy": path.entropy if rule.by_entropy else None,
             "entropy_change": change,
-            "fork_probability": None if own else self.rule.probability(change),
+            "fork_probability": None if own else rule.probability(change),
             "forks_wanted": sum(decisions),
         }
         self.wishes.setdefault(path.number, []).append(decisions)

@@ -127,10 +127,10 @@ def passes_filter(statistics: ProblemStatistics, rule: FilterRule, mean: float |
     """Whether the problem is expanded. `mean` already has the current step's problems in it."""
     if not in_filter(statistics, rule) or mean is None:
         return True
-    if rule is FilterRule.PAPER:
-        # A running mean of equal numbers may differ from them in its last digits.
-        return statistics.influence >= mean or math.isclose(statistics.influence, mean, rel_tol=1e-9)
-    return statistics.influence > mean and not math.isclose(statistics.influence, mean, rel_tol=1e-9)
+    # A running mean of equal numbers may differ from them in its last digits.
+    if math.isclose(statistics.influence, mean, rel_tol=1e-9):
+        return rule is FilterRule.PAPER
+    return statistics.influence > mean
 
 
 def trees_to_expand(statistics: ProblemStatistics, rounding: ExpansionRounding) -> int:

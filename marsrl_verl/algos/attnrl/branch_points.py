@@ -9,7 +9,8 @@ the distribution.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,10 +158,7 @@ def choose_branch_points(
         chosen = _most_apart(features, candidates, rule, eligible)
     else:
         chosen = _completed(features, _spaced(features, candidates, rule), rule, eligible)
-    times: dict[int, int] = {}
-    for step in chosen:
-        times[step] = times.get(step, 0) + 1
-    return [BranchPoint(features.steps.start(step), times[step]) for step in sorted(times)]
+    return [BranchPoint(features.steps.start(step), times) for step, times in sorted(Counter(chosen).items())]
 
 
 def _ordered(
@@ -172,15 +170,11 @@ def _ordered(
     if rule.criterion is BranchCriterion.RANDOM:
         return [int(step) for step in rng.permutation(np.array(eligible, dtype=np.int64))]
     if rule.criterion is BranchCriterion.UNIFORM:
-        far = [
-            step
-            for step in eligible
-            if features.prompt_tokens + features.steps.start(step) >= rule.min_token_distance
-        ]
-        if len(far) > rule.num_branch_points:
-            places = (np.arange(rule.num_branch_points) + 0.5) * len(far) / rule.num_branch_points
-            return [far[int(place)] for place in places]
-        return far
+        far = [step for step in eligible if _keeps_distance(features, step, (), rule)]
+        if len(far) <= rule.num_branch_points:
+            return far
+        places = (np.arange(rule.num_branch_points) + 0.5) * len(far) / rule.num_branch_points
+        return [far[int(place)] for place in places]
     if isinstance(rule.criterion, OwnFunction):
         scores = features.step_scores
         able = [step for step in eligible if scores[step] > -math.inf]
@@ -205,13 +199,20 @@ def _most_influential(features: ResponseFeatures, rule: BranchRule, eligible: ra
 
 def _spaced(features: ResponseFeatures, candidates: Sequence[int], rule: BranchRule) -> list[int]:
     """The first candidates that keep the distance to the beginning and to one another."""
-    chosen: list[int] = []
-    for step in candidates:
-        if len(chosen) == rule.num_branch_points:
+    return _extended(features, [], candidates, rule.num_branch_points, rule)
+
+
+def _extended(
+    features: ResponseFeatures, chosen: Sequence[int], others: Iterable[int], most: int, rule: BranchRule
+) -> list[int]:
+    """Steps and, up to `most` in all, the first of the others that keep the distance."""
+    found = list(chosen)
+    for step in others:
+        if len(found) == most:
             break
-        if _keeps_distance(features, step, chosen, rule):
-            chosen.append(step)
-    return chosen
+        if _keeps_distance(features, step, found, rule):
+            found.append(step)
+    return found
 
 
 def _keeps_distance(features: ResponseFeatures, step: int, chosen: Sequence[int], rule: BranchRule) -> bool:
@@ -235,15 +236,8 @@ def _most_apart(
     for step in [*candidates, *others]:
         if len(chosen) == most:
             break
-        if not _keeps_distance(features, step, chosen, rule):
-            continue
-        extended = [*chosen, step]
-        for other in eligible:
-            if len(extended) == most:
-                break
-            if _keeps_distance(features, other, extended, rule):
-                extended.append(other)
-        if len(extended) == most:
+        fits = _keeps_distance(features, step, chosen, rule)
+        if fits and len(_extended(features, [*chosen, step], eligible, most, rule)) == most:
             chosen.append(step)
     return chosen
 

@@ -25,9 +25,8 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
 from marsrl_verl.algos.attnrl.branch_points import BranchPoint
 from marsrl_verl.algos.attnrl.branch_scores import ENTROPIES
 from marsrl_verl.algos.attnrl.config import CONTINUATION, INITIAL, SOLVER
-from marsrl_verl.algos.attnrl.credit import TreeCredit
+from marsrl_verl.algos.attnrl.credit import TreeCredit, tree_metrics
 from marsrl_verl.algos.attnrl.problem_count import TreeSchedule
-from marsrl_verl.algos.attnrl.response_trees import tree_metrics
 from marsrl_verl.algos.attnrl.responses import FirstResponses
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
@@ -154,12 +153,10 @@ class AttnRL(Method):
         )
 
     def _statistics(self, group: Group) -> ProblemStatistics:
-        means = []
-        leaves = group.comparable
+        leaves, means = group.comparable, []
         if self.config.needs_influence:
-            for one in leaves:
-                influence = self.responses.aggregated(one) if one.tokens else ()
-                means.append(float(np.mean(influence)) if influence else 0.0)
+            influences = [self.responses.aggregated(one) if one.tokens else () for one in leaves]
+            means = [float(np.mean(one)) if one else 0.0 for one in influences]
         correct = sum(is_correct(one.value) for one in leaves)
         mean = float(np.mean(means)) if means else 0.0
         return ProblemStatistics(correct, len(leaves), mean, sum(not value for value in means))
@@ -170,7 +167,7 @@ class AttnRL(Method):
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """The answer, and the steps of first responses with their influence."""
-        found: dict[str, Any] = {"answer": trajectory.scored.info.get("answer")}
+        found: dict[str, Any] = super().record(request, trajectory)
         if request.prefix is None and trajectory.sequences:
             influence = self.responses.influence(trajectory)
             found["steps"] = list(self.responses.steps(trajectory).ends)

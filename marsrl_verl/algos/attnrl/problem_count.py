@@ -13,20 +13,6 @@ from marsrl_verl.core.schedule import Schedule, Unit
 from marsrl_verl.core.stage import EndReason
 
 
-def batch_controller(config: settings_of.Config, problems: int) -> BatchController | None:
-    """What adapts the number of problems, `problems` at the beginning; None where it stays as it is."""
-    batch = config.adaptive_batch
-    if not batch.enabled:
-        return None
-    return BatchController(
-        target_samples=batch.target_samples or problems * config.samples_per_problem,
-        problems=float(problems),
-        least=batch.min_problems,
-        most=config.most_problems(problems),
-        smoothing=batch.smoothing,
-    )
-
-
 class TreeSchedule(Schedule):
     """A problem's tree is trained as a whole; where the number of problems is adapted, it follows what steps
     train."""
@@ -35,13 +21,20 @@ class TreeSchedule(Schedule):
 
     def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
-        self.controller = batch_controller(config, tools.problems)
-        self._trained = 0
-        """Samples trained since the controller was last told."""
-        self._completing_steps = 0
-        """Steps since then in which a problem passed the last stage."""
-        self._other_steps = 0
-        """Steps since then in which problems ended, all of them before the last stage."""
+        batch, problems = config.adaptive_batch, tools.problems
+        self.controller: BatchController | None = None
+        """Adapts the number of problems; None: it stays as it is."""
+        if batch.enabled:
+            self.controller = BatchController(
+                target_samples=batch.target_samples or problems * config.samples_per_problem,
+                problems=float(problems),
+                least=batch.min_problems,
+                most=config.most_problems(problems),
+                smoothing=batch.smoothing,
+            )
+        self._seen = dict.fromkeys(("trained", "completing_steps", "other_steps"), 0)
+        """Since the controller was last told: samples trained, steps in which a problem passed the last
+        stage, and other steps in which problems ended, all of them before it."""
 
     @classmethod
     def most_problems(cls, config: settings_of.Config, configured: int) -> int:
@@ -56,9 +49,9 @@ class TreeSchedule(Schedule):
         """Sees what a step trained; the metric of the next one's number where it is adapted."""
         finished = any(end.reason is EndReason.FINISHED for end in view.ended)
         ended = any(end.reason is not EndReason.DROPPED for end in view.ended)
-        self._trained += len(view.rows)
-        self._completing_steps += finished
-        self._other_steps += ended and not finished
+        self._seen["trained"] += len(view.rows)
+        self._seen["completing_steps"] += finished
+        self._seen["other_steps"] += ended and not finished
         self._tell_controller(view.deferred_groups)
         return {} if self.controller is None else {"attnrl/next_problems": self.controller.number()}
 
@@ -70,28 +63,23 @@ class TreeSchedule(Schedule):
         branched, or the filter lets none through. Trees that are deferred for a larger update count in the
         step that trains them, as those of several steps.
         """
-        steps = self._completing_steps or (self._other_steps if self._other_steps > 1 else 0)
+        others = self._seen["other_steps"]
+        steps = self._seen["completing_steps"] or (others if others > 1 else 0)
         if not steps or deferred_groups:
             return
         if self.controller is not None:
-            self.controller.observe(self._trained / steps)
-        self._trained = self._completing_steps = self._other_steps = 0
+            self.controller.observe(self._seen["trained"] / steps)
+        self._seen = dict.fromkeys(self._seen, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """The counts and the controller."""
-        state: dict[str, Any] = {
-            "trained": self._trained,
-            "completing_steps": self._completing_steps,
-            "other_steps": self._other_steps,
-        }
+        state: dict[str, Any] = dict(self._seen)
         if self.controller is not None:
             state["controller"] = self.controller.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues with a saved state."""
-        self._trained = int(state["trained"])
-        self._completing_steps = int(state["completing_steps"])
-        self._other_steps = int(state["other_steps"])
+        self._seen = {name: int(state[name]) for name in self._seen}
         if self.controller is not None and "controller" in state:
             self.controller.load_state_dict(state["controller"])

@@ -29,10 +29,8 @@ def recorded_response(run: Path, trajectory: str, model: str | None = None) -> S
     """
     if not (run / "rollouts").is_dir():
         raise ValueError(f"{run} holds no rollouts/: give the folder of a run, e.g. outputs/NAME")
-    line = next(
-        (one for one in _lines(run) if one["trajectory"] == trajectory and one["sequence"] == 0), None
-    )
-    if line is None:
+    found = (one for one in _lines(run) if one["trajectory"] == trajectory and one["sequence"] == 0)
+    if (line := next(found, None)) is None:
         raise ValueError(
             f"{run} has no trajectory {trajectory!r} in rollouts/step_N.jsonl (key `trajectory`)"
         )
@@ -40,7 +38,8 @@ def recorded_response(run: Path, trajectory: str, model: str | None = None) -> S
         raise ValueError(f"trajectory {trajectory} has no tokens: {line['error'] or line['finish_reason']}")
     tokenizer = _tokenizer(run, model)
     ids = line["token_ids"]
-    steps = step_cutter(tokenizer, _step_ends(run)).cut(ids)
+    ends = StepEnds(_setting(run, "marsrl.algo.step_ends") or StepEnds.BREAKS)
+    steps = step_cutter(tokenizer, ends).cut(ids)
     if line.get("steps") and list(steps.ends) != line["steps"]:
         raise ValueError(
             f"trajectory {trajectory}: its steps end at {line['steps'][:5]}…, with this tokenizer at "
@@ -77,9 +76,8 @@ def _lines(run: Path) -> Iterator[dict[str, Any]]:
             for text in file:
                 line = json.loads(text)
                 if "trajectory" not in line:
-                    raise ValueError(
-                        f"{path} is of an earlier version of this program: lines have no `trajectory`"
-                    )
+                    what = "is of an earlier version of this program: lines have no `trajectory`"
+                    raise ValueError(f"{path} {what}")
                 yield line
 
 
@@ -90,13 +88,11 @@ def _branches(run: Path, trajectory: str) -> dict[int, str]:
         if line["parent"] == trajectory and line.get("prefix_tokens"):
             end = "failed" if line["error"] else "right" if is_correct(line["reward"]) else "wrong"
             ends.setdefault(line["prefix_tokens"], []).append(end)
-    labels = {
-        token: [f"{found.count(end)} {end}" for end in _ENDS if end in found] for token, found in ends.items()
-    }
-    return {
-        token: f"branch point: {len(ends[token])} continuations, {', '.join(parts)}"
-        for token, parts in labels.items()
-    }
+    labels = {}
+    for token, found in ends.items():
+        parts = ", ".join(f"{found.count(end)} {end}" for end in _ENDS if end in found)
+        labels[token] = f"branch point: {len(found)} continuations, {parts}"
+    return labels
 
 
 def _trained(run: Path, trajectory: str) -> tuple[int | None, tuple[tuple[int, float], ...]]:
@@ -107,20 +103,15 @@ def _trained(run: Path, trajectory: str) -> tuple[int | None, tuple[tuple[int, f
     return None, ()
 
 
-def _step_ends(run: Path) -> StepEnds:
+def _setting(run: Path, key: str) -> Any:
     # this module is importable with torch alone.
     from omegaconf import OmegaConf
 
-    config = OmegaConf.load(run / "config.yaml")
-    return StepEnds(OmegaConf.select(config, "marsrl.algo.step_ends") or StepEnds.BREAKS)
+    return OmegaConf.select(OmegaConf.load(run / "config.yaml"), key)
 
 
 def _tokenizer(run: Path, model: str | None) -> Any:
     # this module is importable with torch alone.
-    from omegaconf import OmegaConf
     from transformers import AutoTokenizer
 
-    if model is None:
-        config = OmegaConf.load(run / "config.yaml")
-        model = str(OmegaConf.select(config, "actor_rollout_ref.model.path"))
-    return AutoTokenizer.from_pretrained(model)
+    return AutoTokenizer.from_pretrained(model or str(_setting(run, "actor_rollout_ref.model.path")))

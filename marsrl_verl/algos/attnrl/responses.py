@@ -84,19 +84,17 @@ class FirstResponses:
         """Where a response is continued; nowhere where it has no token."""
         if not one.tokens:
             return []
-        sequence, criterion = one.sequence, self.rule.criterion
+        ids, criterion = one.sequence.response_ids.tolist(), self.rule.criterion
         by_surprisal = criterion is BranchCriterion.SURPRISAL
         by_step = self.chooses_steps(one)
         own = self._own_scores(one, criterion) if isinstance(criterion, OwnFunction) else ()
         features = ResponseFeatures(
             self.steps(one),
-            len(sequence.prompt_ids),
+            len(one.sequence.prompt_ids),
             influence=self.aggregated(one) if criterion is BranchCriterion.FCI else (),
             token_scores=() if by_step else own or self._token_scores(one),
             step_scores=own if by_step else (),
-            answer_token=self.cutter.first_final_word(sequence.response_ids.tolist())
-            if by_surprisal
-            else None,
+            answer_token=self.cutter.first_final_word(ids) if by_surprisal else None,
         )
         return choose_branch_points(features, self.rule, self._rng(one))
 
@@ -116,14 +114,8 @@ class FirstResponses:
                 asked[INFLUENCES] = np.asarray(self.aggregated(one))
             if ENTROPIES in rule.needs:
                 asked[ENTROPIES] = self._entropies(one)
-            view = ResponseView(
-                ids,
-                [self.cutter.texts[token] for token in ids],
-                self.steps(one),
-                self._log_probs(one),
-                self._rng(one),
-                asked,
-            )
+            texts = [self.cutter.texts[token] for token in ids]
+            view = ResponseView(ids, texts, self.steps(one), self._log_probs(one), self._rng(one), asked)
             self._scores[one.trajectory_id] = branch_scores(rule, view)
         return self._scores[one.trajectory_id]
 
@@ -133,9 +125,8 @@ class FirstResponses:
     def earliest_points(self, one: Trajectory) -> list[BranchPoint]:
         """The points that the same rule chooses without the criterion."""
         rule = self.rule.model_copy(update={"criterion": BranchCriterion.EARLIEST})
-        return choose_branch_points(
-            ResponseFeatures(self.steps(one), len(one.sequence.prompt_ids)), rule, self._rng(one)
-        )
+        features = ResponseFeatures(self.steps(one), len(one.sequence.prompt_ids))
+        return choose_branch_points(features, rule, self._rng(one))
 
     def _token_scores(self, one: Trajectory) -> Sequence[float]:
         """What a criterion that chooses tokens ranks them by."""
@@ -175,11 +166,10 @@ class FirstResponses:
             backend: what computes FCI (`attention.choices.FciBackend`).
             entropies: whether the tokens' entropies are wanted too.
         """
-        settings = {"delta": self.delta, "backend": backend}
         return Probe(
             name,
             FCI_MEASURE,
-            settings,
+            {"delta": self.delta, "backend": backend},
             self._measured_steps,
             (INFLUENCE,),
             entropies,

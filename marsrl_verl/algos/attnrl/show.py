@@ -28,7 +28,6 @@ from marsrl_verl.algos.attnrl.branch_points import (
     BranchRule,
     FciAggregation,
     ResponseFeatures,
-    Shortfall,
     aggregated_influence,
     choose_branch_points,
 )
@@ -41,6 +40,7 @@ from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.layout import build_layout
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.steps import Steps
+from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.settings.reading import read
 
@@ -120,9 +120,8 @@ def look_at(
         answer_token=cutter.first_final_word(response_ids),
     )
     points = choose_branch_points(features, rule, np.random.default_rng(0))
-    texts = step_texts(tokenizer, response_ids, steps)
     return ShownResponse(
-        texts,
+        step_texts(tokenizer, response_ids, steps),
         steps,
         influence,
         {point.token: "branch point" for point in points},
@@ -194,6 +193,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     defaults = BranchRule()
     add = parser.add_argument
+
+    def add_choice(name: str, default: Choice, help_text: str | None = None) -> None:
+        add(name, choices=[one.value for one in type(default)], default=default.value, help=help_text)
+
     add("--model", help="folder or name of a transformers model; with --run the one whose tokenizer it had")
     add("--text", help="the response, or a file that holds it")
     add("--run", type=Path, help="folder of a run")
@@ -201,19 +204,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--question", help="what it answers")
     add("--output", type=Path, default=Path("attention.html"))
     add("--delta", type=int, default=DELTA, help="least distance in steps from which attention counts")
-    add("--criterion", choices=[one.value for one in BranchCriterion], default=str(defaults.criterion))
-    add("--fci-aggregation", choices=[one.value for one in FciAggregation], default=FciAggregation.SUM.value)
-    add("--step-ends", choices=[one.value for one in StepEnds], default=StepEnds.BREAKS.value)
+    add_choice("--criterion", BranchCriterion(defaults.criterion))
+    add_choice("--fci-aggregation", FciAggregation.SUM)
+    add_choice("--step-ends", StepEnds.BREAKS)
     add("--branch-points", dest="num_branch_points", type=int, default=defaults.num_branch_points)
     add("--top-share", type=float, default=defaults.top_share)
     add("--min-token-distance", type=int, default=defaults.min_token_distance)
-    add(
-        "--shortfall",
-        choices=[one.value for one in Shortfall],
-        default=defaults.shortfall.value,
-        help="where too few steps qualify: %(default)s unless told otherwise",
+    add_choice(
+        "--shortfall", defaults.shortfall, "where too few steps qualify: %(default)s unless told otherwise"
     )
-    add("--backend", choices=[one.value for one in FciBackend], default=FciBackend.AUTO.value)
+    add_choice("--backend", FciBackend.AUTO)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser
 

@@ -76,19 +76,13 @@ class TreeFigures:
 
     def ended(self, groups: Sequence[Group], *, trains: bool) -> None:
         """A problem ended with these groups; `trains` tells whether its tree enters a loss."""
-        first, later = (
-            [
-                is_correct(reward)
-                for group in groups
-                if (group.request.prefix is not None) is after
-                for reward in group.rewards
-            ]
-            for after in (False, True)
-        )
+        first: list[bool] = []
+        later: list[bool] = []
+        for group in groups:
+            (first if group.request.prefix is None else later).extend(map(is_correct, group.rewards))
         if first or later:
-            self.outcomes.append(
-                TreeOutcome(_rightness(first), _rightness(later), _rightness(first + later), trains)
-            )
+            leaves = _rightness(first + later)
+            self.outcomes.append(TreeOutcome(_rightness(first), _rightness(later), leaves, trains))
 
     def metrics(self, *, influence: bool) -> dict[str, float]:
         """The figures by their names; what was not observed is absent.
@@ -116,9 +110,8 @@ class TreeFigures:
             if influence:
                 found["attnrl/influence_mean"] = float(np.mean([one.influence for one in self.statistics]))
                 without = sum(one.without_influence for one in self.statistics)
-                found["attnrl/without_influence_share"] = without / sum(
-                    one.responses for one in self.statistics
-                )
+                responses = sum(one.responses for one in self.statistics)
+                found["attnrl/without_influence_share"] = without / responses
                 if all_correct:
                     of_these = [one.influence for one in all_correct]
                     found["attnrl/influence_all_correct_mean"] = float(np.mean(of_these))
@@ -127,8 +120,7 @@ class TreeFigures:
             found["attnrl/branch_position_mean"] = self.branch_positions / self.branch_points
         if self.compared_responses:
             found["attnrl/earliest_points_share"] = self.like_earliest / self.compared_responses
-        found |= self._ends()
-        return found
+        return found | self._ends()
 
     def _ends(self) -> dict[str, float]:
         """What became of the trees."""

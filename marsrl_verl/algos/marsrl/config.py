@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from pydantic import Field
@@ -84,7 +84,28 @@ class Config(EstimatorConfig):
 
     def plan_lines(self, run: RunView) -> list[str]:
         """Which outputs become inputs; nothing where no stage follows."""
-        return _plan_lines(run, self)
+        if len(chain(self)) == 1:
+            return []
+        k, half = self.requests_per_stage, "half of each class"
+        if k == 1:
+            half = "of either class with equal chance"
+        elif k % 2:
+            half += ", the odd one of either with equal chance"
+        rules = {
+            Strategy.RANDOM: "drawn from all",
+            Strategy.BALANCED: half,
+            Strategy.ADAPTIVE: "incorrect solutions and rightly found errors first",
+        }
+        rule = self.selection
+        chosen = f"chosen by {rule}" if isinstance(rule, OwnFunction) else rules[rule]
+        lines = [f"  inputs of a stage after the first: {k} a {self.select_scope}, {chosen}"]
+        least, counted = run.settings.pipeline.min_groups, self.verdict_balance is not VerdictBalance.INPUTS
+        if counted and least > 1 and VERIFIER in self.train_roles:
+            lines.append(
+                f"  ! marsrl.pipeline.min_groups = {least} counts Verifier groups with equal rewards, which "
+                f"train nothing, too ({_ALGO}.verdict_balance = {self.verdict_balance})"
+            )
+        return lines
 
 
 def chain(config: Config) -> tuple[Stage, ...]:
@@ -95,126 +116,87 @@ def chain(config: Config) -> tuple[Stage, ...]:
     roles = [SOLVER] + [VERIFIER, CORRECTOR] * config.correction_rounds
     while len(roles) > 1 and roles[-1] not in config.train_roles:
         roles.pop()
-    names = [
-        role if role == SOLVER else f"{role}_{roles[: at + 1].count(role)}" for at, role in enumerate(roles)
-    ]
-    following = [(name,) for name in names[1:]] + [()]
+    names = [SOLVER, *(f"{role}_{at // 2 + 1}" for at, role in enumerate(roles[1:]))]
     stages: list[Stage] = []
     groups = 1
     for at, role in enumerate(roles):
         if at > 0:
             groups = config.requests_per_stage * (groups if config.select_scope is SelectScope.GROUP else 1)
-        trained = role in config.train_roles
-        stages.append(Stage(names[at], role, config.group_size, groups, trained=trained, next=following[at]))
+        trained, following = role in config.train_roles, tuple(names[at + 1 : at + 2])
+        stages.append(Stage(names[at], role, config.group_size, groups, trained=trained, next=following))
     return tuple(stages)
-
-
-def _plan_lines(run: RunView, config: Config) -> list[str]:
-    if len(chain(config)) == 1:
-        return []
-    least, counted = run.settings.pipeline.min_groups, config.verdict_balance is not VerdictBalance.INPUTS
-    note = (
-        f"  ! marsrl.pipeline.min_groups = {least} counts Verifier groups with equal rewards, which train "
-        f"nothing, too ({_ALGO}.verdict_balance = {config.verdict_balance})"
-    )
-    k, half = config.requests_per_stage, "half of each class"
-    if k == 1:
-        half = "of either class with equal chance"
-    elif k % 2:
-        half += ", the odd one of either with equal chance"
-    rules = {
-        Strategy.RANDOM: "drawn from all",
-        Strategy.BALANCED: half,
-        Strategy.ADAPTIVE: "incorrect solutions and rightly found errors first",
-    }
-    rule = config.selection
-    chosen = f"chosen by {rule}" if isinstance(rule, OwnFunction) else rules[rule]
-    inputs = f"  inputs of a stage after the first: {k} a {config.select_scope}, {chosen}"
-    return [inputs, note] if counted and least > 1 and VERIFIER in config.train_roles else [inputs]
 
 
 _ALGO = "marsrl.algo"
 
 
-def _selection(config: Config) -> list[ConfigIssue]:
+def _unused(config: Config, what: str, instead: str, *names: str) -> Iterator[ConfigIssue]:
+    """Settings that were changed and have no effect."""
+    for name in config.changed(*names):
+        fix = f"Leave it at {Config.model_fields[name].default}, or {instead}."
+        yield ConfigIssue(f"{_ALGO}.{name}", what, fix, getattr(config, name))
+
+
+def _selection(config: Config) -> Iterator[ConfigIssue]:
     """Inputs per stage against what a stage can give."""
+    rounds = f"{_ALGO}.correction_rounds"
     if config.correction_rounds == 0:
-        return [
-            ConfigIssue(
-                f"{_ALGO}.{name}",
-                f"With {_ALGO}.correction_rounds = 0 the Solver is the only stage, so no inputs of a next "
-                "one are chosen.",
-                f"Leave it at {Config.model_fields[name].default}, or raise {_ALGO}.correction_rounds.",
-                getattr(config, name),
-            )
-            for name in config.changed("selection", "select_scope", "requests_per_stage", "distinct_answers")
-        ]
-    issues = []
+        what = f"With {rounds} = 0 the Solver is the only stage, so no inputs of a next one are chosen."
+        names = ("selection", "select_scope", "requests_per_stage", "distinct_answers")
+        yield from _unused(config, what, f"raise {rounds}", *names)
+        return
     if config.requests_per_stage > config.group_size:
         what = (
             f"The Solver's one group per problem has {config.group_size} responses, so no more of them can "
             "be chosen as inputs of the next stage."
         )
         fix = f"Set it to at most {_ALGO}.group_size = {config.group_size}."
-        issues.append(ConfigIssue(f"{_ALGO}.requests_per_stage", what, fix, config.requests_per_stage))
+        yield ConfigIssue(f"{_ALGO}.requests_per_stage", what, fix, config.requests_per_stage)
     if config.distinct_answers and set(config.train_roles) == {SOLVER}:
         what = "It concerns the Verifier's inputs, and none are chosen where the Solver alone is trained."
         fix = f"Leave it out, or add a role to {_ALGO}.train_roles."
-        issues.append(ConfigIssue(f"{_ALGO}.distinct_answers", what, fix, config.distinct_answers))
-    return issues
+        yield ConfigIssue(f"{_ALGO}.distinct_answers", what, fix, config.distinct_answers)
 
 
-def train_role_issues(config: Config) -> list[ConfigIssue]:
+def train_role_issues(config: Config) -> Iterator[ConfigIssue]:
     """Roles that can't be trained."""
     key, roles = f"{_ALGO}.train_roles", config.train_roles
     if not roles:
-        return [ConfigIssue(key, "No role is trained.", f"Name at least one of: {', '.join(ROLES)}.", "[]")]
-    issues = [no_such_choice(key, role, ROLES) for role in roles if role not in ROLES]
+        yield ConfigIssue(key, "No role is trained.", f"Name at least one of: {', '.join(ROLES)}.", "[]")
+    yield from (no_such_choice(key, role, ROLES) for role in roles if role not in ROLES)
     if len(set(roles)) < len(roles):
-        issues.append(ConfigIssue(key, "A role is named twice.", "Name each role once.", ", ".join(roles)))
-    absent = [role for role in roles if role in ROLES[1:]] if config.correction_rounds == 0 else []
-    if absent:
+        yield ConfigIssue(key, "A role is named twice.", "Name each role once.", ", ".join(roles))
+    absent = [role for role in roles if role in ROLES[1:]]
+    if absent and config.correction_rounds == 0:
         what = (
             f"With {_ALGO}.correction_rounds = 0 only the Solver is generated, so {' and '.join(absent)} "
             "can't be trained."
         )
         fix = f"Raise {_ALGO}.correction_rounds, or use algo=grpo."
-        issues.append(ConfigIssue(key, what, fix, ", ".join(roles)))
-    return issues
+        yield ConfigIssue(key, what, fix, ", ".join(roles))
 
 
-def _weights(config: Config) -> list[ConfigIssue]:
-    issues: list[ConfigIssue] = []
+def _weights(config: Config) -> Iterator[ConfigIssue]:
     for role, weight in config.role_weights.items():
         key = f"{_ALGO}.role_weights.{role}"
         if role not in ROLES:
-            issues.append(no_such_choice(key, role, ROLES))
+            yield no_such_choice(key, role, ROLES)
         elif role not in config.train_roles:
             what = "The role is not trained, so its weight has no effect."
             fix = f"Add the role to {_ALGO}.train_roles, or remove the weight."
-            issues.append(ConfigIssue(key, what, fix, weight))
+            yield ConfigIssue(key, what, fix, weight)
         elif weight <= 0.0:
-            what = "Expected a weight above 0."
             fix = f"To leave a role untrained remove it from {_ALGO}.train_roles."
-            issues.append(ConfigIssue(key, what, fix, weight))
-    return issues
+            yield ConfigIssue(key, "Expected a weight above 0.", fix, weight)
 
 
-def _verdicts(config: Config) -> list[ConfigIssue]:
-    if VERIFIER in config.train_roles and config.correction_rounds > 0:
-        return []
-    return [
-        ConfigIssue(
-            f"{_ALGO}.{name}",
-            "No Verifier is trained, so nothing is weighted by what it judges.",
-            f"Leave it at {Config.model_fields[name].default}, or train the Verifier.",
-            getattr(config, name),
-        )
-        for name in config.changed("verdict_balance")
-    ]
+def _verdicts(config: Config) -> Iterator[ConfigIssue]:
+    if VERIFIER not in config.train_roles or config.correction_rounds == 0:
+        what = "No Verifier is trained, so nothing is weighted by what it judges."
+        yield from _unused(config, what, "train the Verifier", "verdict_balance")
 
 
-def _frozen(run: RunView, config: Config) -> list[ConfigIssue]:
+def _frozen(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     """A role with a frozen policy can't be trained."""
     frozen = {role: name for role, name in run.frozen_roles.items() if role in config.train_roles}
     rest = [role for role in config.train_roles if role not in frozen]
@@ -226,4 +208,5 @@ def _frozen(run: RunView, config: Config) -> list[ConfigIssue]:
         fix = f"Choose algo=marsrl_vc, or set {_ALGO}.train_roles=[verifier,corrector]."
     elif not rest:
         fix = "Leave the policy of a role out."
-    return [ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.train_roles))] if frozen else []
+    if frozen:
+        yield ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.train_roles))

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_groups import agent_request, config, runner_settings
 
-from marsrl_verl.algos.arpo.nodes import NODE
+from marsrl_verl.algos.arpo.advantages import NODE
 from marsrl_verl.core.sequence import TURN, equal_sequences
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.testing.client import run_once, run_rounds

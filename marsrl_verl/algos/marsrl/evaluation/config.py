@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import Field
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import Fallback, LoopRules
@@ -62,53 +64,43 @@ _KEY = "marsrl.evaluation"
 _ROUNDS = f"{_KEY}.correction_rounds"
 
 
-def checks(run: RunView) -> list[ConfigIssue]:
+def checks(run: RunView) -> Iterator[ConfigIssue]:
     """The loop's numbers against the number of rounds, and the loop against the roles that there are and
     against a frozen Solver."""
     one: Evaluation = run.settings.evaluation
     rounds = one.rounds(run.settings.algo.correction_rounds)
     if rounds and (absent := [role for role in ROLES if role not in run.settings.roles]):
         what = f"The method {run.settings.algo.name} has no {' and no '.join(absent)} for them."
-        return [ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)]
-    issues = _with_rounds(one, rounds) if rounds else _without_rounds(one)
-    return [*issues, *(_frozen_solver(one, rounds) if SOLVER in run.frozen_roles else [])]
+        yield ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)
+        return
+    yield from _with_rounds(one, rounds) if rounds else _without_rounds(one)
+    if SOLVER in run.frozen_roles:
+        yield from _frozen_solver(one, rounds)
 
 
-def _with_rounds(one: Evaluation, rounds: int) -> list[ConfigIssue]:
+def _with_rounds(one: Evaluation, rounds: int) -> Iterator[ConfigIssue]:
     # A round gives one verdict, so what takes more of them than there are rounds never happens.
-    numbers = (("accept_passes", one.accept_passes), ("reject_fails", one.reject_fails or 0))
-    return [
-        ConfigIssue(
-            f"{_KEY}.{name}",
-            f"A round gives one verdict, so there are never so many in a row in {rounds} of them.",
-            f"Set it to at most {_ROUNDS} = {rounds}, or raise that.",
-            number,
-        )
-        for name, number in numbers
-        if number > rounds
-    ]
+    what = f"A round gives one verdict, so there are never so many in a row in {rounds} of them."
+    fix = f"Set it to at most {_ROUNDS} = {rounds}, or raise that."
+    for name in ("accept_passes", "reject_fails"):
+        if (number := getattr(one, name) or 0) > rounds:
+            yield ConfigIssue(f"{_KEY}.{name}", what, fix, number)
 
 
-def _without_rounds(one: Evaluation) -> list[ConfigIssue]:
+def _without_rounds(one: Evaluation) -> Iterator[ConfigIssue]:
     """Without rounds there is the Solver's solution alone."""
-    return [
-        ConfigIssue(
-            f"{_KEY}.{name}",
-            f"With {_ROUNDS} = 0 nobody judges the Solver's solution, so it has no effect.",
-            f"Set evaluation=solver, or leave it out, or raise {_ROUNDS}.",
-            getattr(one, name),
-        )
-        for name in one.changed(*_LOOP)
-    ]
+    what = f"With {_ROUNDS} = 0 nobody judges the Solver's solution, so it has no effect."
+    fix = f"Set evaluation=solver, or leave it out, or raise {_ROUNDS}."
+    for name in one.changed(*_LOOP):
+        yield ConfigIssue(f"{_KEY}.{name}", what, fix, getattr(one, name))
 
 
-def _frozen_solver(one: Evaluation, rounds: int) -> list[ConfigIssue]:
+def _frozen_solver(one: Evaluation, rounds: int) -> Iterator[ConfigIssue]:
     """Somebody who is trained has to be evaluated."""
     what = "Only the Solver would be evaluated, whose policy is frozen: training does not change it."
     if one.every > 0 and one.in_between.solver_only:
         key = f"{_KEY}.in_between.solver_only"
-        return [ConfigIssue(key, what, f"Set it to false, or {_KEY}.every=0.", True)]
-    if rounds > 0 or not (one.before or one.after or one.every > 0):
-        return []
-    fix = f"Set it to 1 or more, or switch the evaluation off ({_KEY}.before, after, every)."
-    return [ConfigIssue(_ROUNDS, what, fix, rounds)]
+        yield ConfigIssue(key, what, f"Set it to false, or {_KEY}.every=0.", True)
+    elif rounds == 0 and (one.before or one.after or one.every > 0):
+        fix = f"Set it to 1 or more, or switch the evaluation off ({_KEY}.before, after, every)."
+        yield ConfigIssue(_ROUNDS, what, fix, rounds)

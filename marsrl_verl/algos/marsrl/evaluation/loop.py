@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, replace
+from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from marsrl_verl.algos.marsrl.evaluation.effort import AGAIN, effort
 from marsrl_verl.algos.marsrl.evaluation.frozen import (
     FROZEN_METRICS,
     frozen_observations,
@@ -31,6 +31,7 @@ from marsrl_verl.algos.marsrl.evaluation.frozen import (
     judge_frozen,
 )
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
+    AGAIN,
     Decision,
     Fallback,
     LoopRules,
@@ -42,14 +43,15 @@ from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
 )
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import (
     EVALUATION_METRICS,
+    effort,
     f1_estimates,
+    log_fields,
     system_observations,
 )
-from marsrl_verl.algos.marsrl.evaluation.stories import HEADLINES, shown_by, verdict_outcome
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
-from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
-from marsrl_verl.core.trajectory import Trajectory
+from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations
 from marsrl_verl.evaluation.runs import (
     Call,
@@ -59,6 +61,7 @@ from marsrl_verl.evaluation.runs import (
     Run,
     Runs,
     answer_reward,
+    ending,
     is_usable,
 )
 from marsrl_verl.evaluation.single_role import majority_observations, pass_at_k_estimates
@@ -148,11 +151,7 @@ class VerifyCorrect(Evaluation):
 
     @staticmethod
     def _request(
-        run: SystemRun,
-        stage: str,
-        role: str,
-        messages: tuple[Message, ...],
-        parent: Trajectory,
+        run: SystemRun, stage: str, role: str, messages: tuple[Message, ...], parent: Trajectory
     ) -> RolloutRequest:
         solution = _solution(run)
         inputs = {"solution": solution.final_text, "solution_reward": solution.value}
@@ -185,12 +184,7 @@ class VerifyCorrect(Evaluation):
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """What was judged or repaired, and what was found in the trajectory."""
-        info = trajectory.scored.info
-        return {
-            "answer": info.get("answer"),
-            "verdict": info.get("verdict"),
-            "solution_reward": request.inputs.get("solution_reward"),
-        }
+        return log_fields(request, trajectory)
 
     # --- an example for readers ----------------------------------------------------------------
 
@@ -264,3 +258,56 @@ def _solution(run: SystemRun) -> Trajectory:
     if run.solution is None:
         raise ValueError(f"problem {run.problem.problem_id}: there is no solution to judge")
     return run.solution
+
+
+class Shown(IntEnum):
+    """What an example shows, the most telling last."""
+
+    OTHER = 0
+    UNFINISHED = 1
+    """The Solver gave no usable solution."""
+    ACCEPTED = 2
+    """The Solver is correct and the Verifier accepts."""
+    FOUND = 3
+    """The Solver is wrong, the Verifier finds it, the repair fails."""
+    REPAIRED = 4
+    """The Solver is wrong, the Verifier finds it, the Corrector repairs it."""
+    REPAIRED_AND_ACCEPTED = 5
+    """And the Verifier accepts the repaired solution."""
+
+
+HEADLINES = {
+    Shown.OTHER: "How one problem went through the stages",
+    Shown.UNFINISHED: "The Solver gave no usable solution",
+    Shown.ACCEPTED: "The Solver is right and the Verifier accepts",
+    Shown.FOUND: "The Verifier finds the Solver's error, the repair fails",
+    Shown.REPAIRED: "The Verifier finds the Solver's error and the Corrector repairs it",
+    Shown.REPAIRED_AND_ACCEPTED: "The Verifier finds the Solver's error, the Corrector repairs it, and the "
+    "Verifier accepts the repair",
+}
+
+
+def shown_by(run: SystemRun) -> Shown:
+    """What a run shows."""
+    if run.end is RunEnd.NO_SOLUTION:
+        return Shown.UNFINISHED
+    verdicts, solved_at_once = run.verdicts, is_correct(run.solver_reward)
+    accepted = run.end is RunEnd.ACCEPTED
+    if solved_at_once and accepted and set(verdicts) == {Verdict.CORRECT}:
+        return Shown.ACCEPTED
+    if solved_at_once or not verdicts or verdicts[0] is not Verdict.WRONG:
+        return Shown.OTHER
+    if not run.solved:
+        repaired = run.solution is not None and is_correct(run.solution.value)
+        return Shown.OTHER if repaired else Shown.FOUND  # a repair that was not chosen did not fail
+    return Shown.REPAIRED_AND_ACCEPTED if accepted and run.answer is run.solution else Shown.REPAIRED
+
+
+def verdict_outcome(call: Call) -> str:
+    """What a Verifier's call came to."""
+    trajectory = call.trajectory
+    verdict = verdict_of(trajectory)
+    if verdict is Verdict.INVALID:
+        return f"no readable verdict{ending(trajectory)}"
+    right = verdict is right_verdict(call.request.inputs["solution_reward"])
+    return f"verdict {verdict.value.capitalize()}, {'rightly' if right else 'wrongly'}{ending(trajectory)}"

@@ -18,6 +18,9 @@ from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.evaluation.runs import Call, Run, final_answer, is_usable
 from marsrl_verl.settings.choices import Choice
 
+AGAIN = "_again"
+"""Ends the stage of a question that is put a second time, after an unreadable verdict."""
+
 
 def verdict_of(trajectory: Trajectory) -> Verdict:
     """The Verifier's verdict as its scorer read it; INVALID where it read none, or where there is no answer.

@@ -1,4 +1,5 @@
-"""What the roles and the system are measured by, from trajectories and the requests that they answer.
+"""What the roles and the system are measured by, from trajectories and the requests that they answer, and
+what the system's runs cost.
 
 For the Verifier the positive class is an incorrect solution: a true positive is the verdict Wrong on an
 incorrect solution. An INVALID verdict is a wrong judgement (it lowers accuracy, and recall when the
@@ -8,14 +9,23 @@ solution was incorrect) but no alarm: it counts neither for precision nor as a f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from marsrl_verl.algos.marsrl.evaluation.loop_rules import verdict_of
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import AGAIN, verdict_of
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.trajectory import is_correct
-from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, Observations, estimate
-from marsrl_verl.evaluation.runs import Call, Runs, answer_reward, final_answer
+from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.trajectory import Trajectory, is_correct
+from marsrl_verl.evaluation.estimators import (
+    GREEDY_SUFFIX,
+    Estimate,
+    MetricInfo,
+    Observations,
+    estimate,
+    mean_estimate,
+)
+from marsrl_verl.evaluation.runs import Call, Run, Runs, answer_reward, calls_of, final_answer, tokens_of
 from marsrl_verl.evaluation.single_role import accuracy_info, accuracy_metric
 
 ROLE_METRICS: dict[str, MetricInfo] = {
@@ -56,8 +66,45 @@ EVALUATION_METRICS: dict[str, MetricInfo] = {
 }
 """The metrics of an evaluation; with the suffix `_greedy` at temperature 0."""
 
+EFFORT_METRICS: dict[str, str] = {
+    "accepted_share": "share of runs in which a solution was accepted",
+    "rejected_share": "share of runs that were given up after Wrong verdicts in a row",
+    "iterations": "verify–correct rounds that a run entered",
+    "calls": "model calls of a run",
+    "tokens": "tokens that all roles generated in a run",
+}
+"""How a run went and what it cost: name → meaning; with the suffix `_greedy` at temperature 0."""
+
 VERIFIER_F1 = "verifier_f1"
 """No share of observations, so it is none of the metrics above; `f1_estimates` derives it from them."""
+
+
+def effort(evaluation: Runs, confidence: float = 0.95) -> dict[str, Estimate]:
+    """The mean of each of `EFFORT_METRICS` over the runs, with an interval clustered by problem."""
+    runs, found = evaluation.runs, {}
+    for name, end in (("accepted_share", "accepted"), ("rejected_share", "rejected")):
+        ended = Observations.of((run.end == end, run.problem.problem_id) for run in runs)
+        found[name] = estimate(ended, confidence)
+    for name, measure in (("iterations", _iterations), ("calls", calls_of), ("tokens", tokens_of)):
+        pairs = [(float(measure(run)), run.problem.problem_id) for run in runs]
+        found[name] = mean_estimate(pairs, confidence)
+    return found
+
+
+def _iterations(run: Run) -> int:
+    # A Verifier that is asked again after an unreadable verdict is still in the same round.
+    asked = [call.request for call in run.calls if call.request.role == VERIFIER]
+    return len({request.stage.removesuffix(AGAIN) for request in asked})
+
+
+def log_fields(request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
+    """What was judged or repaired, and what was found in the trajectory, for the rollout log."""
+    info = trajectory.scored.info
+    return {
+        "answer": info.get("answer"),
+        "verdict": info.get("verdict"),
+        "solution_reward": request.inputs.get("solution_reward"),
+    }
 
 
 def role_observations(calls: Iterable[Call]) -> dict[str, Observations]:
@@ -153,9 +200,10 @@ def _observed(call: Call) -> list[tuple[str, bool]]:
 
 def _observed_verdict(solution_correct: bool, verdict: Verdict) -> list[tuple[str, bool]]:
     alarm = verdict is Verdict.WRONG
-    right = verdict is (Verdict.CORRECT if solution_correct else Verdict.WRONG)
-    observed = [("verifier_accuracy", right)]
-    observed.append(("verifier_false_alarm_rate" if solution_correct else "verifier_recall", alarm))
+    observed = [
+        ("verifier_accuracy", verdict is right_verdict(float(solution_correct))),
+        ("verifier_false_alarm_rate" if solution_correct else "verifier_recall", alarm),
+    ]
     if alarm:
         observed.append(("verifier_precision", not solution_correct))
     return observed

@@ -62,9 +62,8 @@ def dialogue_reward(one: Trajectory, grade: RewardResult | None, *, mask: bool) 
 async def _reward_meta_thinking(
     held: Sequence[tuple[Trajectory, Transcript]], context: RolloutContext, rules: Config
 ) -> None:
-    found = await context.score(
-        [_text(one, instructions(transcript)) for one, transcript in held], META_THINKING
-    )
+    spoken = [_text(one, instructions(transcript)) for one, transcript in held]
+    found = await context.score(spoken, META_THINKING)
     found = await _without_known_answers(held, found, context)
     for (one, _), own in zip(held, found, strict=True):
         reward, leak = one.scored, bool(own.info.get(LEAK, False))

@@ -8,19 +8,19 @@ from typing import ClassVar, Protocol
 
 from pydantic import Field
 
-from marsrl_verl.algos.rema import json_actions
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
+from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
 from marsrl_verl.algos.rema.single_turn.rewards import (
     NEED_LOOK,
     LeakRule,
     PenaltyMode,
     PlanRewardKind,
+    SolutionValues,
     tells_answers,
 )
 from marsrl_verl.core.credit import Estimator, EstimatorConfig
-from marsrl_verl.core.stage import Stage
 from marsrl_verl.settings.choices import Choice, OffPolicyMode
-from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
+from marsrl_verl.settings.declaration import Needs, Switched, limits
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
@@ -85,17 +85,6 @@ class FilterConfig(Switched):
     """Largest one, itself included."""
 
 
-class SolutionValuesConfig(Settings):
-    """What a solution earns (appendix C.2)."""
-
-    correct: float = 1.0
-    """A correct one."""
-    wrong: float = -0.5
-    """A wrong one with an answer in the form that is asked for."""
-    no_answer: float = -1.0
-    """One without such an answer, or that did not come to its end."""
-
-
 class Config(EstimatorConfig):
     """Plan and solution in one turn each, trained in turns (ReMA, arXiv 2503.09501, §3.2.1, alg. 1)."""
 
@@ -134,7 +123,7 @@ class Config(EstimatorConfig):
     """Training passes over the data in a phase."""
     filter: FilterConfig = Field(default_factory=FilterConfig)
     """Which problems a phase trains."""
-    solution_values: SolutionValuesConfig = Field(default_factory=SolutionValuesConfig)
+    solution_values: SolutionValues = Field(default_factory=SolutionValues)
     """What solutions earn."""
     plan_reward: PlanRewardKind = limits(PlanRewardKind.CORRECTNESS, needs=Needs("process", Process.MAMRP))
     """`correctness`: the share of a plan's solutions that are correct; `consistency`: the share with the most
@@ -190,33 +179,6 @@ def grammar_roles(config: Config) -> frozenset[str]:
     return frozenset({META_THINKING} if held and META_THINKING in config.train_roles else ())
 
 
-def stages(config: Config) -> tuple[Stage, ...]:
-    """The most that the stages of a pass hold for each problem of `data.train_batch_size`, those of passes
-    that count among them."""
-    trained = config.phase_roles
-    most = max(config.group_size, config.filter.samples if config.filter.enabled else 0)
-    if config.process is not Process.MAMRP:
-        return (Stage(SOLUTION, REASONING, most, rewarded_later=True),)
-    if META_THINKING not in trained:
-        # A problem with several plans stands for as many.
-        plans, groups, solutions = 1, 1, most
-    else:
-        plans, groups, solutions = most, most, config.solutions_per_plan
-    program = json_actions.PROGRAM if config.plan_form is PlanForm.JSON else "single_call"
-    return (
-        Stage(
-            PLAN,
-            META_THINKING,
-            plans,
-            rollout=program,
-            trained=META_THINKING in trained,
-            rewarded_later=True,
-            next=(SOLUTION,),
-        ),
-        Stage(SOLUTION, REASONING, solutions, groups, trained=REASONING in trained, rewarded_later=True),
-    )
-
-
 def _own(run: RunView) -> Iterator[ConfigIssue]:
     config: Config = run.settings.algo
     if config.filter.lowest > config.filter.highest:
@@ -235,16 +197,16 @@ def _own(run: RunView) -> Iterator[ConfigIssue]:
         yield from _one_agent(run, config)
     yield from _frozen(run, config)
     evaluation: Evaluation = run.settings.evaluation
-    if evaluation.both_orders and not _judges(run):
+    if evaluation.both_orders and not isinstance(run.prompts(), JudgePrompts):
         what = "It is for pairs of answers, and these prompts ask for no verdict."
         fix = "Choose algo=rema_judge (vrp_judge, mrp_judge), or leave it out."
         yield ConfigIssue("marsrl.evaluation.both_orders", what, fix, True)
 
 
-def _judges(run: RunView) -> bool:
-    from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
-
-    return isinstance(run.prompts(), JudgePrompts)
+def _left_out(config: Config, what: str, *names: str) -> Iterator[ConfigIssue]:
+    """Settings that were changed and have no effect."""
+    for name in config.changed(*names):
+        yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
 
 
 def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
@@ -257,11 +219,9 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     elif len(set(roles)) < len(roles):
         yield ConfigIssue(key, "A role is named twice.", "Name each role once.", ", ".join(roles))
     if META_THINKING not in roles:
-        for name in config.changed(
-            "solutions_per_plan", "plan_reward", "leak_rule", "penalty", "penalty_mode"
-        ):
-            what = f"It rewards plans, and {key} has no {META_THINKING}."
-            yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
+        what = f"It rewards plans, and {key} has no {META_THINKING}."
+        names = ("solutions_per_plan", "plan_reward", "leak_rule", "penalty", "penalty_mode")
+        yield from _left_out(config, what, *names)
     elif config.plan_reward is PlanRewardKind.CONSISTENCY and config.solutions_per_plan < 2:
         what = "Consistency compares the answers of several solutions of a plan."
         fix = "Set it to 8, or to 4 at least."
@@ -281,13 +241,12 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         )
         fix = "Lower it, or raise data.train_batch_size."
         yield ConfigIssue(f"{_ALGO}.plans_per_problem", what, fix, config.plans_per_problem)
-    if REASONING not in roles and config.changed("plans_per_problem"):
+    if REASONING not in roles:
         what = f"It counts the prompts of the reasoning agent's phases, and {key} has no {REASONING}."
-        yield ConfigIssue(f"{_ALGO}.plans_per_problem", what, "Leave it out.", config.plans_per_problem)
+        yield from _left_out(config, what, "plans_per_problem")
     if config.leak_rule is LeakRule.NONE and config.plan_form is PlanForm.TEXT:
-        for name in config.changed("penalty", "penalty_mode"):
-            what = f"With {_ALGO}.leak_rule = none no plan is punished."
-            yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
+        what = f"With {_ALGO}.leak_rule = none no plan is punished."
+        yield from _left_out(config, what, "penalty", "penalty_mode")
     kwargs = run.settings.reward[META_THINKING].kwargs
     if META_THINKING in roles and config.leak_rule in NEED_LOOK and kwargs.get("look") is False:
         what = (

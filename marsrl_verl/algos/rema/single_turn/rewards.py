@@ -6,7 +6,6 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.core.trajectory import RewardResult, Trajectory, is_correct
@@ -16,7 +15,7 @@ from marsrl_verl.rewards.grade_pool import GradeFailure
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rewards.normal_form import same_answer
 from marsrl_verl.settings.choices import Choice
-from marsrl_verl.settings.declaration import RewardSpec
+from marsrl_verl.settings.declaration import RewardSpec, Settings
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,21 +62,15 @@ class PenaltyMode(Choice):
     """It is added to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SolutionValues:
-    """What a solution earns."""
+class SolutionValues(Settings):
+    """What a solution earns (appendix C.2)."""
 
     correct: float = 1.0
+    """A correct one."""
     wrong: float = -0.5
-    """With an answer in the form that is asked for."""
+    """A wrong one with an answer in the form that is asked for."""
     no_answer: float = -1.0
-    """Without one, or cut off before its end."""
-
-    def of(self, *, correct: bool, has_answer: bool) -> float:
-        """The value of one solution."""
-        if correct:
-            return self.correct
-        return self.wrong if has_answer else self.no_answer
+    """One without such an answer, or that did not come to its end."""
 
 
 def solution_reward(
@@ -97,13 +90,8 @@ def solution_reward(
         return found
     correct = one.finished and is_correct(found.value)
     formed = one.finished and has_answer(one.final_text)
-    value = values.of(correct=correct, has_answer=formed)
+    value = values.correct if correct else values.wrong if formed else values.no_answer
     return RewardResult(value, {**found.info, "correct": correct, "has_answer": formed}, found.error)
-
-
-def mean_correctness(correct: Sequence[bool]) -> float:
-    """The share of a plan's solutions that are correct."""
-    return sum(correct) / len(correct)
 
 
 def consistency(answers: Sequence[str | None], same: Same = same_answer) -> float:
