@@ -29,16 +29,12 @@ ENTROPY = "entropy"
 
 
 class BranchLaw(Choice):
-    """When a trajectory is forked after a tool's result."""
+    """When a trajectory is forked after a tool's result (`BranchingConfig.law`)."""
 
     THRESHOLD = "threshold"
-    """Where P = α + β ΔH exceeds τ (the paper)."""
     BERNOULLI = "bernoulli"
-    """With probability P (the released code)."""
     RANDOM = "random"
-    """With probability α, whatever the entropy is."""
     OFF = "off"
-    """Never: independent trajectories."""
 
 
 class EntropyOf(Choice):

@@ -46,12 +46,10 @@ BY_TOKEN = frozenset({BranchCriterion.SURPRISAL, BranchCriterion.ENTROPY})
 
 
 class FciAggregation(Choice):
-    """How the attention that later steps pay to a step becomes its influence."""
+    """How the attention that later steps pay to a step becomes its influence (`Config.fci_aggregation`)."""
 
     SUM = "sum"
-    """Their sum (arXiv 2509.26628, eq. 5), to which more steps add the earlier the step is."""
     MEAN = "mean"
-    """Their mean, which does not favour a step for being early."""
 
 
 def aggregated_influence(

@@ -28,12 +28,10 @@ _NEVER = "with a weight of 1 for the past nothing ever changes"
 
 
 class AdvantageRule(Choice):
-    """How rewards become advantages."""
+    """How rewards become advantages (`Config.advantage_rule`)."""
 
     ATTNRL = "attnrl"
-    """arXiv 2509.26628, eq. 2 and 3."""
     TREERL_ORIGINAL = "treerl_original"
-    """TreeRL's released code."""
 
 
 class AdaptiveBatchConfig(Switched):

@@ -22,12 +22,10 @@ from marsrl_verl.settings.run_view import RunView
 
 
 class SelectScope(Choice):
-    """Over what the K inputs of the next stage are counted."""
+    """Over what the K inputs of the next stage are counted (`Config.select_scope`)."""
 
     PROBLEM = "problem"
-    """K per problem, pooled over the groups of its stage: 1 + 2 + 2 + 2 + 2 groups with K = 2."""
     GROUP = "group"
-    """K per group: 1 + 2 + 4 + 8 + 16 groups with K = 2."""
 
 
 class Config(EstimatorConfig):

@@ -20,11 +20,8 @@ class Strategy(Choice):
     Verifier the incorrect solutions, for a Corrector the errors that were found rightly."""
 
     RANDOM = "random"
-    """Uniformly over all candidates."""
     BALANCED = "balanced"
-    """Half from each class; the odd one is drawn from either with equal chance."""
     ADAPTIVE = "adaptive"
-    """The preferred class as far as it reaches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,14 @@ class VerifyCorrect(Evaluation):
 
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
         """A Verifier's verdict and whether it is right; the answer of the others."""
-        return verdict_outcome(call) if call.request.role == VERIFIER else super().outcome(call, quote)
+        if call.request.role != VERIFIER:
+            return super().outcome(call, quote)
+        verdict = verdict_of(call.trajectory)
+        if verdict is Verdict.INVALID:
+            return f"no readable verdict{ending(call.trajectory)}"
+        right = verdict is right_verdict(call.request.inputs["solution_reward"])
+        said = f"verdict {verdict.value.capitalize()}, {'rightly' if right else 'wrongly'}"
+        return f"{said}{ending(call.trajectory)}"
 
     def result(self, run: Run) -> str:
         """Where the answer is not the last solution, the reader is told which one it is."""
@@ -301,13 +308,3 @@ def shown_by(run: SystemRun) -> Shown:
         repaired = run.solution is not None and is_correct(run.solution.value)
         return Shown.OTHER if repaired else Shown.FOUND  # a repair that was not chosen did not fail
     return Shown.REPAIRED_AND_ACCEPTED if accepted and run.answer is run.solution else Shown.REPAIRED
-
-
-def verdict_outcome(call: Call) -> str:
-    """What a Verifier's call came to."""
-    trajectory = call.trajectory
-    verdict = verdict_of(trajectory)
-    if verdict is Verdict.INVALID:
-        return f"no readable verdict{ending(trajectory)}"
-    right = verdict is right_verdict(call.request.inputs["solution_reward"])
-    return f"verdict {verdict.value.capitalize()}, {'rightly' if right else 'wrongly'}{ending(trajectory)}"

@@ -19,12 +19,10 @@ from marsrl_verl.settings.run_view import RunView
 
 
 class FinishStops(Choice):
-    """Whose message ends where `[FINISH]` is written."""
+    """Whose message ends where `[FINISH]` is written (`Config.finish_stops`)."""
 
     META_THINKING = "meta_thinking"
-    """The meta-thinking agent's, which alone decides."""
     BOTH = "both"
-    """Either agent's (released code)."""
 
 
 class GuardConfig(Settings):

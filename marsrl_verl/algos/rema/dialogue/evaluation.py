@@ -1,5 +1,6 @@
-"""How the pair of agents is evaluated, by dialogues as they are trained; what dialogues say of each agent, and
-of themselves, beside the figures that all methods have."""
+"""How the pair of agents is evaluated, by dialogues as they are trained; what dialogues say of each agent and
+of themselves, beside the figures that all methods have.
+"""
 
 from __future__ import annotations
 

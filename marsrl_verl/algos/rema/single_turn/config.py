@@ -33,30 +33,24 @@ _ALGO = "marsrl.algo"
 
 
 class Process(Choice):
-    """How an answer comes about (arXiv 2503.09501, §3.1)."""
+    """How an answer comes about (`Config.process`; arXiv 2503.09501, §3.1)."""
 
     MAMRP = "mamrp"
-    """A plan by the meta-thinking agent, then a solution by the reasoning agent."""
     MRP = "mrp"
-    """Plan and solution in one answer of one agent."""
     VRP = "vrp"
-    """A solution of one agent."""
 
 
 class PlanForm(Choice):
-    """What a plan looks like."""
+    """What a plan looks like (`Config.plan_form`)."""
 
     TEXT = "text"
-    """Plain text."""
     JSON = "json"
-    """An object with `action` and `output`, decoded by a grammar."""
 
 
 class FilterRule(Choice):
-    """Which problems a phase trains, by what was counted."""
+    """Which problems a phase trains, by what was counted (`FilterConfig.rule`)."""
 
     BOUNDS = "bounds"
-    """Those with a success rate between two bounds."""
 
 
 class Keeps(Protocol):

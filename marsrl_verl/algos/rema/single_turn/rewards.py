@@ -26,27 +26,20 @@ PARALLEL = 4
 
 
 class PlanRewardKind(Choice):
-    """What a plan earns by the solutions that follow it."""
+    """What a plan earns by the solutions that follow it (`Config.plan_reward`; Eq. 14)."""
 
     CORRECTNESS = "correctness"
-    """The share of them that are correct."""
     CONSISTENCY = "consistency"
-    """The share of them that have their most frequent answer (Eq. 14)."""
 
 
 class LeakRule(Choice):
-    """Which plans are punished for giving the answer away."""
+    """Which plans are punished for giving the answer away (`Config.leak_rule`)."""
 
     EQUIVALENCE = "equivalence"
-    """Those that claim something equal to the reference (`leak.PlanReward`)."""
     FORMAT = "format"
-    """Those that have an answer in the form of answers, whatever it is (the paper's)."""
     EITHER = "either"
-    """Both."""
     VALUE = "value"
-    """Those in which any value that the question does not hold equals the reference, claimed or not."""
     NONE = "none"
-    """None of them."""
 
 
 NEED_LOOK = frozenset({LeakRule.EQUIVALENCE, LeakRule.EITHER, LeakRule.VALUE})
@@ -54,12 +47,10 @@ NEED_LOOK = frozenset({LeakRule.EQUIVALENCE, LeakRule.EITHER, LeakRule.VALUE})
 
 
 class PenaltyMode(Choice):
-    """How a penalty is charged."""
+    """How a penalty is charged (`Config.penalty_mode`)."""
 
     REPLACE = "replace"
-    """It is the reward."""
     ADD = "add"
-    """It is added to it."""
 
 
 class SolutionValues(Settings):
