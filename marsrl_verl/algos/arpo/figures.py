@@ -147,7 +147,6 @@ class AgentEvaluation(SingleRole):
         self.protocol = str(protocol)
 
     def program(self, run: Run) -> Program:
-        """A single request."""
         messages, inputs = self.prompts.problem(run.problem), {"protocol": self.protocol}
         trajectory = yield run.request(self.role, self.role, messages, rollout=self.rollout, inputs=inputs)
         run.final_reward = answer_reward(trajectory) - _bonus(trajectory)
@@ -163,7 +162,6 @@ class AgentEvaluation(SingleRole):
         return found
 
     def description(self) -> str:
-        """What is asked."""
         return f"The {self.role.capitalize()} with its tools: its final answer is graded."
 
 

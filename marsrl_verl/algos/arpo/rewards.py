@@ -82,15 +82,12 @@ class HierarchicalReward(RoleReward):
         return replace(grade, value=value + bonus, info=info)
 
     def check_problem(self, problem: Problem) -> None:
-        """As the grader does."""
         self.grader.check_problem(problem)
 
     def longest_s(self, calls: int) -> float | None:
-        """As the grader's."""
         return self.grader.longest_s(calls)
 
     def close(self) -> None:
-        """Release what the grader holds."""
         self.grader.close()
 
 

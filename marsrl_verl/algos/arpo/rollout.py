@@ -50,11 +50,9 @@ class ToolTree:
 
     @classmethod
     def forks(cls, settings: Config) -> bool:
-        """See `Rollout`."""
         return settings.branching.law is not BranchLaw.OFF
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
-        """See `Rollout`."""
         return await _Round(self.config, request, context).run()
 
 

@@ -28,7 +28,6 @@ from marsrl_verl.algos.attnrl.config import CONTINUATION, INITIAL, SOLVER
 from marsrl_verl.algos.attnrl.credit import TreeCredit, tree_metrics
 from marsrl_verl.algos.attnrl.problem_count import TreeSchedule
 from marsrl_verl.algos.attnrl.responses import FirstResponses
-from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Probe, StepView, Traits
@@ -57,13 +56,7 @@ class AttnRL(Method):
 
     def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
-        self.responses = FirstResponses(
-            step_cutter(tools.tokenizer, config.step_ends),
-            config,
-            seed=tools.seed,
-            delta=tools.prompts.step_distance if config.delta is None else config.delta,
-            aggregation=config.fci_aggregation,
-        )
+        self.responses = FirstResponses(config, tools)
         self.mean = RunningMean(config.filter_mean, config.filter_decay)
         self._figures = TreeFigures()
         off_policy = None if tools.settings is None else tools.settings.off_policy.mode
@@ -102,7 +95,7 @@ class AttnRL(Method):
             return ()
         if not influence:
             return (Probe(INITIAL, entropies=entropies),)
-        return (self.responses.influence_probe(INITIAL, str(self.config.fci_backend), entropies=entropies),)
+        return (self.responses.influence_probe(INITIAL, entropies=entropies),)
 
     def observe_stage(self, stage: str, problems: Sequence[Sequence[Group]], step: int) -> None:
         """Bring the filter's mean up to date with all problems of the step."""
@@ -188,5 +181,4 @@ class AttnRL(Method):
         return {"mean": self.mean.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues with a saved state."""
         self.mean.load_state_dict(state["mean"])

@@ -79,7 +79,6 @@ class TreeSchedule(Schedule):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues with a saved state."""
         self._seen = {name: int(state[name]) for name in self._seen}
         if self.controller is not None and "controller" in state:
             self.controller.load_state_dict(state["controller"])

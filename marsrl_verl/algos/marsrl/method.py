@@ -219,7 +219,6 @@ class MarsRL(Method):
         return RequestDraft(_candidate(role, one), messages, group.request.inputs)
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """What was judged or repaired, and what was found in the trajectory."""
         return log_fields(request, trajectory)
 
 

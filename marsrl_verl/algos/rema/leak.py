@@ -75,7 +75,6 @@ class PlanReward(RoleReward):
         return None if one is None else 2 * MOST_GRADED * one
 
     def close(self) -> None:
-        """Release the grader's processes."""
         if self.grader is not None:
             self.grader.close()
 

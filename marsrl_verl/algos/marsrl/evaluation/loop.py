@@ -66,8 +66,6 @@ from marsrl_verl.evaluation.runs import (
 )
 from marsrl_verl.evaluation.single_role import majority_observations, pass_at_k_estimates
 
-_ENDS = {Decision.ACCEPT: RunEnd.ACCEPTED, Decision.REJECT: RunEnd.REJECTED}
-
 
 class VerifyCorrect(Evaluation):
     """The system.
@@ -99,7 +97,6 @@ class VerifyCorrect(Evaluation):
         frozen_solutions(problem)
 
     def begin(self, problem: Problem, repeat: int, name: str, step: int) -> SystemRun:
-        """A run before its first request."""
         return SystemRun(problem, repeat, name, step)
 
     def program(self, run: Run) -> Program:
@@ -112,7 +109,7 @@ class VerifyCorrect(Evaluation):
             decision = yield from self._verify(run, number)
             if decision is Decision.CORRECT:
                 yield from self._correct(run, number)
-            goes_on = decision in (Decision.CORRECT, Decision.JUDGE_AGAIN)
+            goes_on = decision is not Decision.END
         run.answer = choose_answer(run.calls, self.rules.fallback, accepted=run.end is RunEnd.ACCEPTED)
         run.final_reward = run.answer.value if run.answer else 0.0
         if not run.skipped:
@@ -136,10 +133,8 @@ class VerifyCorrect(Evaluation):
         verdict = verdict_of(judgement)
         if verdict is Verdict.INVALID and not report_of(judgement).strip():
             run.end = RunEnd.NO_VERDICT
-            return Decision.STOP
-        decision = run.streak.decide(self.rules, verdict, number, run.calls)
-        run.end = _ENDS.get(decision, run.end)
-        return decision
+            return Decision.END
+        return run.decide(self.rules, verdict, number)
 
     def _correct(self, run: SystemRun, number: int) -> Program:
         """Ask the Corrector to repair the flagged solution."""
@@ -165,7 +160,6 @@ class VerifyCorrect(Evaluation):
         return {**system_observations(runs), **frozen_observations(runs), **majority}
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
-        """Of `EFFORT_METRICS`."""
         return effort(runs, confidence)
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
@@ -179,11 +173,9 @@ class VerifyCorrect(Evaluation):
         return VerifyCorrect(self.prompts, replace(self.rules, accept_passes=1))
 
     def settings(self) -> dict[str, Any]:
-        """Those of the loop."""
         return {**asdict(self.rules), "fallback": Fallback(self.rules.fallback).value}
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """What was judged or repaired, and what was found in the trajectory."""
         return log_fields(request, trajectory)
 
     # --- an example for readers ----------------------------------------------------------------

@@ -138,33 +138,28 @@ def f1_estimates(observations: Mapping[str, Observations], confidence: float = 0
     return found
 
 
-def verifier_f1(calls: Iterable[Call], confidence: float = 0.95) -> Estimate:
-    """F1 of finding incorrect solutions, the harmonic mean of the Verifier's precision and recall.
-
-    F1 = 2J / (1 + J) with J = TP / (TP + FP + FN), which is a proportion; its interval is mapped through
-    this increasing function. n = TP + FP + FN.
-    """
-    observed = role_observations(calls)
-    return _f1_estimate(observed["verifier_recall"], observed["verifier_precision"], confidence)
-
-
 def role_figures(groups: Iterable[Group]) -> dict[str, float]:
     """The accuracies and rates of scored groups, except those without an observation, and how many answers
     and verdicts can't be read."""
     calls = [Call(group.request, one) for group in groups for one in group.trajectories]
-    metrics = {name: items.mean for name, items in role_observations(calls).items()}
+    observed = role_observations(calls)
+    metrics = {name: items.mean for name, items in observed.items()}
     answers = [final_answer(call.trajectory) for call in calls if call.request.role in (SOLVER, CORRECTOR)]
     if answers:
         metrics["missing_answer_share"] = answers.count(None) / len(answers)
     verdicts = [verdict_of(call.trajectory) for call in calls if call.request.role == VERIFIER]
     if verdicts:
         metrics["invalid_verdict_share"] = verdicts.count(Verdict.INVALID) / len(verdicts)
-        metrics["verifier_f1"] = verifier_f1(calls).mean
+        metrics[VERIFIER_F1] = f1_estimates(observed)[VERIFIER_F1].mean
     return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _f1_estimate(recall: Observations, precision: Observations, confidence: float) -> Estimate:
-    """From the observations of recall (TP and FN) and, of those of precision, the false positives."""
+    """F1 of finding incorrect solutions, the harmonic mean of the Verifier's precision and recall.
+
+    F1 = 2J / (1 + J) with J = TP / (TP + FP + FN), which is a proportion; its interval is mapped through
+    this increasing function. n = TP + FP + FN: the observations of recall, and the false ones of precision.
+    """
     false_alarms = [(False, problem) for hit, problem in precision.pairs() if not hit]
     judged = Observations.of([*zip(recall.outcomes, recall.problems, strict=True), *false_alarms])
     found = estimate(judged, confidence)

@@ -48,7 +48,6 @@ class DialogueEvaluation(Evaluation):
         self.prompts = prompts
 
     def program(self, run: Run) -> Program:
-        """A single request."""
         messages = self.prompts.meta_thinking(run.problem)
         trajectory = yield run.request(DIALOGUE, META_THINKING, messages, rollout=PROGRAM)
         run.final_reward = _accuracy(trajectory) if trajectory.finished else 0.0
@@ -91,7 +90,6 @@ class DialogueEvaluation(Evaluation):
         return {name: mean_estimate(pairs, confidence) for name, pairs in found.items()}
 
     def description(self) -> str:
-        """How a dialogue goes."""
         return (
             "The meta-thinking agent instructs the reasoning agent, turn by turn, until it writes "
             "`[FINISH]`; the last answer of the reasoning agent is graded."
@@ -112,7 +110,6 @@ class DialogueEvaluation(Evaluation):
         return "Dialogue"
 
     def result(self, run: Run) -> str:
-        """What a dialogue came to, in a few words."""
         right = "correct" if is_correct(_accuracy(_held(run))) else "incorrect"
         return f"{right} ({_words(run.end)})"
 

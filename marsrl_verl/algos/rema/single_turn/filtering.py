@@ -112,14 +112,13 @@ class SuccessFilter:
         """Whether its success rate is within the bounds, or the function keeps it; a problem without a sample
         is not kept."""
         successes, samples = self.counts.get(problem, (0, 0))
-        if isinstance(self.rule, OwnFunction):
-            return samples > 0 and self._own(self.rule, successes, samples)
-        return samples > 0 and self.lowest <= successes / samples <= self.highest
-
-    def _own(self, rule: OwnFunction[Keeps], successes: int, samples: int) -> bool:
-        found = rule.call(KEY, successes, samples)
+        if not samples:
+            return False
+        if not isinstance(self.rule, OwnFunction):
+            return self.lowest <= successes / samples <= self.highest
+        found = self.rule.call(KEY, successes, samples)
         if not isinstance(found, bool | np.bool_):
-            raise rule.refuse(KEY, repr(found), "True or False")
+            raise self.rule.refuse(KEY, repr(found), "True or False")
         return bool(found)
 
     def forget(self) -> None:
