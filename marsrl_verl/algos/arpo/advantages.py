@@ -107,15 +107,10 @@ def _against_siblings(runs: _Runs, means: NDArray[np.float64]) -> NDArray[np.flo
 def _runs(rows: Rows) -> _Runs:
     """The rows' tokens by nodes."""
     columns = [rows.sequence(row).annotations[NODE] for row in range(len(rows))]
-    nodes = (
-        np.concatenate([np.asarray(one, dtype=np.int64) for one in columns])
-        if columns
-        else np.zeros(0, np.int64)
-    )
+    nodes = np.concatenate(columns).astype(np.int64)
     row_of = rows.row_of_token()
-    begins = np.flatnonzero(np.append(True, (nodes[1:] != nodes[:-1]) | (row_of[1:] != row_of[:-1])))[
-        : len(nodes)
-    ]
+    changes = (nodes[1:] != nodes[:-1]) | (row_of[1:] != row_of[:-1])
+    begins = np.flatnonzero(np.append(True, changes))[: len(nodes)]
     row = row_of[begins]
     group = np.array([ref.group for ref in rows.refs], dtype=np.int64)[row]
     length = np.diff(np.append(begins, len(nodes)))

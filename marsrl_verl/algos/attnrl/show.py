@@ -79,27 +79,14 @@ def measure_response(
     return collector.by_step()[1:].tolist(), log_probs, entropies  # the prompt is step 0
 
 
-def look_at(
-    model: Any,
-    tokenizer: Any,
-    question: str | None,
-    response: str,
-    rule: BranchRule,
-    delta: int,
-    backend: str,
-    aggregation: FciAggregation = FciAggregation.SUM,
-    ends: StepEnds = StepEnds.BREAKS,
+def _look_at(
+    model: Any, tokenizer: Any, response: str, rule: BranchRule, one: argparse.Namespace
 ) -> ShownResponse:
-    """Tokenise, measure and choose branch points, as training does.
-
-    Raises:
-        ValueError: the response is empty or the model has no FCI.
-    """
-    prompt = question or ""
-    if question is not None and tokenizer.chat_template:
-        prompt = tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
-        )
+    """Tokenises, measures and chooses branch points, as training does."""
+    prompt = one.question or ""
+    if one.question is not None and tokenizer.chat_template:
+        chat = [{"role": "user", "content": one.question}]
+        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     prompt_ids = tokenizer.encode(prompt, add_special_tokens=False)
     if not prompt_ids:
         start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
@@ -108,10 +95,12 @@ def look_at(
     if not response_ids:
         raise ValueError("the response is empty: --text needs at least one token")
 
-    cutter = step_cutter(tokenizer, ends)
+    cutter = step_cutter(tokenizer, StepEnds(one.step_ends))
     steps = cutter.cut(response_ids)
-    sums, log_probs, entropies = measure_response(model, prompt_ids, response_ids, steps, delta, backend)
-    influence = aggregated_influence(sums, delta, aggregation)
+    sums, log_probs, entropies = measure_response(
+        model, prompt_ids, response_ids, steps, one.delta, one.backend
+    )
+    influence = aggregated_influence(sums, one.delta, FciAggregation(one.fci_aggregation))
     features = ResponseFeatures(
         steps,
         len(prompt_ids),
@@ -141,7 +130,11 @@ def main(arguments: list[str] | None = None) -> int:
     if one.run is not None and one.text is not None:
         parser.error("--text is another response than that of --run")
     try:
-        shown, title = _recorded(one) if one.run is not None else _measured(one)
+        if one.run is None:
+            shown, title = _measured(one), f"Influence of steps, {one.model}"
+        else:
+            shown = recorded_response(one.run, one.sample, one.model)
+            title = f"{one.sample} of {one.run}"
     except (OSError, ValueError, ConfigError) as error:
         print(f"attnrl.show: {printable(error)}", file=sys.stderr)
         return 2
@@ -152,7 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _measured(one: argparse.Namespace) -> tuple[ShownResponse, str]:
+def _measured(one: argparse.Namespace) -> ShownResponse:
     if "/" not in one.model and not Path(one.model).is_dir():
         raise ValueError(f"{one.model} is no folder here; give a model's, or a hub id organisation/name")
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -166,23 +159,7 @@ def _measured(one: argparse.Namespace) -> tuple[ShownResponse, str]:
         model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
     except Exception as error:  # of each library in its own way
         raise ValueError(f"the model {one.model} can't be loaded: {error}") from error
-    model = model.to(one.device).eval()
-    shown = look_at(
-        model,
-        tokenizer,
-        one.question,
-        text,
-        rule,
-        one.delta,
-        one.backend,
-        FciAggregation(one.fci_aggregation),
-        StepEnds(one.step_ends),
-    )
-    return shown, f"Influence of steps, {one.model}"
-
-
-def _recorded(one: argparse.Namespace) -> tuple[ShownResponse, str]:
-    return recorded_response(one.run, one.sample, one.model), f"{one.sample} of {one.run}"
+    return _look_at(model.to(one.device).eval(), tokenizer, text, rule, one)
 
 
 def _parser() -> argparse.ArgumentParser:

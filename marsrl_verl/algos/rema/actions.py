@@ -45,18 +45,15 @@ def read_actions(folder: Path) -> list[Chosen]:
     Raises:
         ValueError: the run has none.
     """
-    files = sorted((folder / ROLLOUT_FOLDER).glob("step_*.jsonl"), key=_step_of)
-    found = [one for path in files for one in _of_file(path)]
+    files = (folder / ROLLOUT_FOLDER).glob("step_*.jsonl")
+    in_order = sorted(files, key=lambda path: int(path.stem.removeprefix("step_")))
+    found = [one for path in in_order for one in _of_file(path)]
     if not found:
         raise ValueError(
             f"{folder}: no plan with an action in {ROLLOUT_FOLDER}/step_*.jsonl; give the folder of a run "
             "with marsrl.algo.plan_form=json and marsrl.run.log_rollouts=true that has trained plans"
         )
     return found
-
-
-def _step_of(path: Path) -> int:
-    return int(path.stem.removeprefix("step_"))
 
 
 def _of_file(path: Path) -> Iterable[Chosen]:

@@ -81,7 +81,8 @@ def solution_reward(
         return found
     correct = one.finished and is_correct(found.value)
     formed = one.finished and has_answer(one.final_text)
-    value = values.correct if correct else values.wrong if formed else values.no_answer
+    otherwise = values.wrong if formed else values.no_answer
+    value = values.correct if correct else otherwise
     return RewardResult(value, {**found.info, "correct": correct, "has_answer": formed}, found.error)
 
 
