@@ -102,19 +102,16 @@ class _Round:
         self.branching = config.branching
         self.budget: Budget = config.budget(request.n)
         self.branches = self.budget.roots < self.budget.size
-        self.protocol = self._protocol()
+        tools, tags = context.tools.schemas, config.protocol is ToolFormat.TAGS
+        self.protocol: ToolProtocol = (
+            TagProtocol(tools) if tags else ChatProtocol(context.turn_parser(config.parser), tools)
+        )
         self.paths: dict[int, _Path] = {}
         self.wishes: dict[int, list[list[bool]]] = {}
         self.ended: set[int] = set()
         self._born: set[int] = set()
         """Of this round and of earlier ones."""
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def _protocol(self) -> ToolProtocol:
-        schemas = self.context.tools.schemas
-        if self.config.protocol is ToolFormat.TAGS:
-            return TagProtocol(schemas)
-        return ChatProtocol(self.context.turn_parser(self.config.parser), schemas)
 
     async def run(self) -> RolloutOutput:
         """Until all have ended or used the round's tokens."""
@@ -149,10 +146,8 @@ class _Round:
 
     def _resumed(self, one: Trajectory) -> _Path:
         saved: Any = one.state
-        agent, request = saved["agent"], self.request
-        chat = self.context.conversation(
-            one.number, request.role, (), prefix=one.sequence, state=agent["chat"]
-        )
+        agent, role = saved["agent"], self.request.role
+        chat = self.context.conversation(one.number, role, (), prefix=one.sequence, state=agent["chat"])
         tools, limits = self.context.tools, self.config.agent_limits
         return _Path(
             Agent.resumed(chat, self.protocol, tools, limits, agent, [dict(event) for event in one.events]),

@@ -261,9 +261,8 @@ def _highest_tokens(features: ResponseFeatures, rule: BranchRule) -> list[int]:
     the prompt's own continuation."""
     scores, length = features.token_scores, features.steps.ends[-1] if len(features.steps) else 0
     if len(scores) != length:
-        raise ValueError(
-            f"criterion {rule.criterion}: {len(scores)} scores for the {length} tokens of a response"
-        )
+        what = f"{len(scores)} scores for the {length} tokens of a response"
+        raise ValueError(f"criterion {rule.criterion}: {what}")
     if rule.criterion is not BranchCriterion.SURPRISAL:
         end = length - 1
     else:

@@ -120,9 +120,8 @@ class TreeCredit(MaskingCredit):
             tree, members = problem_tree(groups)
             by_node = rule(tree)
             for at, one in enumerate(members):
-                segments[one.trajectory_id] = [
-                    (end, float(by_node[node])) for end, node in tree.segments_of(at)
-                ]
+                ends = tree.segments_of(at)
+                segments[one.trajectory_id] = [(end, float(by_node[node])) for end, node in ends]
         found = np.zeros(rows.tokens, dtype=np.float32)
         for row in range(len(rows)):
             start = first = int(rows.offsets[row])

@@ -71,9 +71,8 @@ def choose(
     Returns:
         The chosen candidates, for `balanced` and `adaptive` the preferred class first.
     """
-    ids = [candidate.sample_id for candidate in candidates]
-    if len(set(ids)) != len(ids):
-        twice = sorted(name for name, count in Counter(ids).items() if count > 1)
+    counts = Counter(candidate.sample_id for candidate in candidates)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
         raise ValueError(f"selection: candidates given twice: {twice}")
     if k < 0:
         raise ValueError(f"selection: cannot choose {k} candidates, expected 0 or more")

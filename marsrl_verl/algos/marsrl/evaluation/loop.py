@@ -260,19 +260,14 @@ def _solution(run: SystemRun) -> Trajectory:
 
 
 class Shown(IntEnum):
-    """What an example shows, the most telling last."""
+    """What an example shows (`HEADLINES`), the most telling last."""
 
     OTHER = 0
     UNFINISHED = 1
-    """The Solver gave no usable solution."""
     ACCEPTED = 2
-    """The Solver is correct and the Verifier accepts."""
     FOUND = 3
-    """The Solver is wrong, the Verifier finds it, the repair fails."""
     REPAIRED = 4
-    """The Solver is wrong, the Verifier finds it, the Corrector repairs it."""
     REPAIRED_AND_ACCEPTED = 5
-    """And the Verifier accepts the repaired solution."""
 
 
 HEADLINES = {

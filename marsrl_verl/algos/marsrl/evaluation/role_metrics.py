@@ -9,6 +9,7 @@ solution was incorrect) but no alarm: it counts neither for precision nor as a f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import AGAIN, verdict_of
@@ -28,32 +29,26 @@ from marsrl_verl.evaluation.estimators import (
 from marsrl_verl.evaluation.runs import Call, Run, Runs, answer_reward, calls_of, final_answer, tokens_of
 from marsrl_verl.evaluation.single_role import accuracy_info, accuracy_metric
 
+_of_errors = partial(MetricInfo, follows_errors=True)
 ROLE_METRICS: dict[str, MetricInfo] = {
     accuracy_metric(SOLVER): accuracy_info(SOLVER),
-    "verifier_accuracy": MetricInfo(
-        "Verifier accuracy",
-        "share of verdicts that agree with the truth about the judged solution",
-        follows_errors=True,
+    "verifier_accuracy": _of_errors(
+        "Verifier accuracy", "share of verdicts that agree with the truth about the judged solution"
     ),
-    "verifier_recall": MetricInfo(
-        "Verifier recall", "share of incorrect solutions with verdict Wrong", follows_errors=True
-    ),
-    "verifier_precision": MetricInfo(
-        "Verifier precision", "share of Wrong verdicts whose solution is incorrect", follows_errors=True
+    "verifier_recall": _of_errors("Verifier recall", "share of incorrect solutions with verdict Wrong"),
+    "verifier_precision": _of_errors(
+        "Verifier precision", "share of Wrong verdicts whose solution is incorrect"
     ),
     "verifier_false_alarm_rate": MetricInfo(
         "Verifier false alarms", "share of correct solutions with verdict Wrong", higher_is_better=False
     ),
-    "corrector_fix_rate": MetricInfo(
-        "Corrector fix rate",
-        "share of incorrect solutions that are correct after the Corrector",
-        follows_errors=True,
+    "corrector_fix_rate": _of_errors(
+        "Corrector fix rate", "share of incorrect solutions that are correct after the Corrector"
     ),
-    "corrector_break_rate": MetricInfo(
+    "corrector_break_rate": _of_errors(
         "Corrector break rate",
         "share of correct solutions that are incorrect after the Corrector",
         higher_is_better=False,
-        follows_errors=True,
     ),
 }
 """Proportions that single role calls give, in the order in which they are shown."""
@@ -121,11 +116,8 @@ def role_observations(calls: Iterable[Call]) -> dict[str, Observations]:
 
 def system_observations(runs: Runs) -> dict[str, Observations]:
     """The observations behind each of `EVALUATION_METRICS`, by metric name."""
-    observations = role_observations(runs.calls)
-    observations["system_accuracy"] = Observations.of(
-        (run.solved, run.problem.problem_id) for run in runs.runs
-    )
-    return observations
+    answers = ((run.solved, run.problem.problem_id) for run in runs.runs)
+    return {**role_observations(runs.calls), "system_accuracy": Observations.of(answers)}
 
 
 def f1_estimates(observations: Mapping[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:

@@ -150,9 +150,8 @@ def dialogue_figures(groups: Sequence[Group]) -> dict[str, float]:
     for reason in sorted({end_of(one) for one in members}):
         found[f"end/{reason}"] = _mean(members, lambda one: end_of(one) == reason)  # noqa: B023
     roles = {sequence.role for one in members for sequence in one.sequences}
-    events = [
-        event for one in members for event in messages(one) if len(roles) != 1 or event["role"] in roles
-    ]
+    seen = roles if len(roles) == 1 else set(ROLES)
+    events = [event for one in members for event in messages(one) if event["role"] in seen]
     if events:
         found |= _message_figures(events)
     leaks = [bool(one.scored.info[LEAK]) for one in members if LEAK in one.scored.info]

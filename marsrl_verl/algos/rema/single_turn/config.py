@@ -60,6 +60,7 @@ class Keeps(Protocol):
         """See the class."""
 
 
+_PLANS = Needs("process", Process.MAMRP)
 _RATE, _BOUNDS = "it is a success rate", Needs("rule", FilterRule.BOUNDS)
 
 
@@ -97,16 +98,12 @@ class Config(EstimatorConfig):
     process: Process = Process.MAMRP
     """`mamrp`: plan, then solution, by two agents; `mrp` and `vrp`: baselines of one agent (`reasoning`),
     with and without a plan of its own."""
-    plan_form: PlanForm = limits(PlanForm.TEXT, needs=Needs("process", Process.MAMRP))
+    plan_form: PlanForm = limits(PlanForm.TEXT, needs=_PLANS)
     """`text`, or `json`: DECOMPOSE, REWRITE or EMPTY with a text, held to its grammar by the engine."""
-    plans_per_problem: int = limits(
-        4, ge=1, why="a solution needs a plan", needs=Needs("process", Process.MAMRP)
-    )
+    plans_per_problem: int = limits(4, ge=1, why="a solution needs a plan", needs=_PLANS)
     """Plans of a problem while the reasoning agent is trained; a step asks fewer problems in return, so
     that it has as many prompts as one of the other phase."""
-    solutions_per_plan: int = limits(
-        1, ge=1, why="a plan is known by a solution", needs=Needs("process", Process.MAMRP)
-    )
+    solutions_per_plan: int = limits(1, ge=1, why="a plan is known by a solution", needs=_PLANS)
     """Solutions by which a plan is rewarded: 1 is decoded greedily, several are sampled."""
     train_roles: list[str] = Field(default_factory=lambda: [REASONING, META_THINKING])
     """Who is trained, in the order of the phases of an iteration."""
@@ -119,17 +116,17 @@ class Config(EstimatorConfig):
     """Which problems a phase trains."""
     solution_values: SolutionValues = Field(default_factory=SolutionValues)
     """What solutions earn."""
-    plan_reward: PlanRewardKind = limits(PlanRewardKind.CORRECTNESS, needs=Needs("process", Process.MAMRP))
+    plan_reward: PlanRewardKind = limits(PlanRewardKind.CORRECTNESS, needs=_PLANS)
     """`correctness`: the share of a plan's solutions that are correct; `consistency`: the share with the most
     frequent answer, 0 where most of them have none."""
-    leak_rule: LeakRule = limits(LeakRule.VALUE, needs=Needs("process", Process.MAMRP))
+    leak_rule: LeakRule = limits(LeakRule.VALUE, needs=_PLANS)
     """Which plans are punished: those in which any value equals the answer that the question does not hold
     (`value`), those that claim something equal to it (`equivalence`), those that have an answer's form, such
     as a box (`format`, the paper's), `either` of the latter two, or `none`. A JSON plan that is none is
     punished with any of them."""
-    penalty: float = limits(-1.0, le=0.0, why="it punishes", needs=Needs("process", Process.MAMRP))
+    penalty: float = limits(-1.0, le=0.0, why="it punishes", needs=_PLANS)
     """What these plans earn, or lose."""
-    penalty_mode: PenaltyMode = limits(PenaltyMode.REPLACE, needs=Needs("process", Process.MAMRP))
+    penalty_mode: PenaltyMode = limits(PenaltyMode.REPLACE, needs=_PLANS)
     """`replace`: the penalty is the reward; `add`: it is added to it."""
 
     @property
