@@ -1,4 +1,5 @@
-"""MarsRL's settings, `marsrl.algo` with `name: marsrl`, and the rules between them."""
+"""MarsRL's settings: `marsrl.algo` with `name: marsrl`, and its part of `marsrl.evaluation`; and the rules
+between them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import Fallback, LoopRules
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.role_balance import RoleBalance, VerdictBalance
 from marsrl_verl.algos.marsrl.selection import Selects, Strategy
@@ -15,6 +16,7 @@ from marsrl_verl.core.credit import EstimatorConfig
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import limits
+from marsrl_verl.settings.evaluation import EvaluationConfig, InBetweenConfig
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
 from marsrl_verl.settings.rules import OwnFunction, Rule
@@ -77,7 +79,7 @@ class Config(EstimatorConfig):
             *_verdicts(self),
             *_frozen(run, self),
             *super().checks(run),
-            *evaluation_config.checks(run),
+            *_evaluation(run),
         ]
 
     def plan_lines(self, run: RunView) -> list[str]:
@@ -106,6 +108,51 @@ class Config(EstimatorConfig):
         return lines
 
 
+class InBetween(InBetweenConfig):
+    """Evaluations in between (`marsrl.evaluation.every`): like the others but for these."""
+
+    solver_only: bool = False
+    """Evaluate the Solver alone: one generation round, where the whole system takes two or three for each
+    verify–correct round."""
+
+
+class Evaluation(EvaluationConfig):
+    """Evaluation of the roles and of the whole system on the held-out problems."""
+
+    in_between: InBetween = Field(default_factory=InBetween)
+    """How evaluations in between differ."""
+    correction_rounds: int | None = limits(None, ge=0, why="0 is none")
+    """Most verify–correct rounds of the evaluated system; 0 for the Solver alone. A round is one judgement
+    and, after Wrong, a correction. null: 2 where such rounds are trained, else 0."""
+    accept_passes: int = limits(1, ge=1, why="a solution is accepted by a verdict")
+    """Correct verdicts in a row on one solution that accept it and end the run; each takes a round. The
+    greedy pass accepts at the first one."""
+    reject_fails: int | None = limits(None, ge=1, why="null is no number of them")
+    """Wrong verdicts in a row, on whatever solutions, after which a run is given up; null: no number of
+    them."""
+    fallback: Fallback = Fallback.LAST
+    """The answer of a run in which nothing was accepted: the `last` solution; the one with the most Correct
+    verdicts (`passes`; without any the Solver's); the same, without any the most frequent answer
+    (`majority`); or by the published evaluation script's rule, on accepted runs too (`released`)."""
+
+    def between(self) -> EvaluationConfig:
+        """With the Solver alone where that is asked for."""
+        one = super().between()
+        if not self.in_between.solver_only:
+            return one
+        defaults = {name: type(self).model_fields[name].default for name in _LOOP}
+        return one.model_copy(update={"correction_rounds": 0, **defaults})
+
+    def rounds(self, trained: int) -> int:
+        """Verify–correct rounds of a run; `trained`: those of training."""
+        default = 2 if trained > 0 else 0
+        return default if self.correction_rounds is None else self.correction_rounds
+
+    def rules(self, rounds: int) -> LoopRules:
+        """The loop's."""
+        return LoopRules(rounds, self.accept_passes, self.reject_fails, self.fallback)
+
+
 def chain(config: Config) -> tuple[Stage, ...]:
     """Solver, then (Verifier, Corrector) x rounds, without stages after the last trained role.
 
@@ -126,6 +173,9 @@ def chain(config: Config) -> tuple[Stage, ...]:
 
 
 _ALGO = "marsrl.algo"
+_LOOP = ("accept_passes", "reject_fails", "fallback")
+_EVALUATION = "marsrl.evaluation"
+_ROUNDS = f"{_EVALUATION}.correction_rounds"
 
 
 def _unused(config: Config, what: str, instead: str, *names: str) -> Iterator[ConfigIssue]:
@@ -208,3 +258,45 @@ def _frozen(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         fix = "Leave the policy of a role out."
     if frozen:
         yield ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.train_roles))
+
+
+def _evaluation(run: RunView) -> Iterator[ConfigIssue]:
+    """The loop's numbers against the number of rounds, and the loop against the roles that there are and
+    against a frozen Solver."""
+    one: Evaluation = run.settings.evaluation
+    rounds = one.rounds(run.settings.algo.correction_rounds)
+    if rounds and (absent := [role for role in ROLES if role not in run.settings.roles]):
+        what = f"The method {run.settings.algo.name} has no {' and no '.join(absent)} for them."
+        yield ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)
+        return
+    yield from _with_rounds(one, rounds) if rounds else _without_rounds(one)
+    if SOLVER in run.frozen_roles:
+        yield from _frozen_solver(one, rounds)
+
+
+def _with_rounds(one: Evaluation, rounds: int) -> Iterator[ConfigIssue]:
+    # A round gives one verdict, so what takes more of them than there are rounds never happens.
+    what = f"A round gives one verdict, so there are never so many in a row in {rounds} of them."
+    fix = f"Set it to at most {_ROUNDS} = {rounds}, or raise that."
+    for name in ("accept_passes", "reject_fails"):
+        if (number := getattr(one, name) or 0) > rounds:
+            yield ConfigIssue(f"{_EVALUATION}.{name}", what, fix, number)
+
+
+def _without_rounds(one: Evaluation) -> Iterator[ConfigIssue]:
+    """Without rounds there is the Solver's solution alone."""
+    what = f"With {_ROUNDS} = 0 nobody judges the Solver's solution, so it has no effect."
+    fix = f"Set evaluation=solver, or leave it out, or raise {_ROUNDS}."
+    for name in one.changed(*_LOOP):
+        yield ConfigIssue(f"{_EVALUATION}.{name}", what, fix, getattr(one, name))
+
+
+def _frozen_solver(one: Evaluation, rounds: int) -> Iterator[ConfigIssue]:
+    """Somebody who is trained has to be evaluated."""
+    what = "Only the Solver would be evaluated, whose policy is frozen: training does not change it."
+    if one.every > 0 and one.in_between.solver_only:
+        key = f"{_EVALUATION}.in_between.solver_only"
+        yield ConfigIssue(key, what, f"Set it to false, or {_EVALUATION}.every=0.", True)
+    elif rounds == 0 and (one.before or one.after or one.every > 0):
+        fix = f"Set it to 1 or more, or switch the evaluation off ({_EVALUATION}.before, after, every)."
+        yield ConfigIssue(_ROUNDS, what, fix, rounds)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from marsrl_verl.algos.marsrl import config as settings_of
 from marsrl_verl.algos.marsrl.config import SelectScope
-from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import log_fields, role_figures
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, MathPrompts, RolePrompts
@@ -78,7 +77,7 @@ class MarsRL(Method):
     """
 
     Config = settings_of.Config
-    Evaluation = evaluation_config.Evaluation
+    Evaluation = settings_of.Evaluation
     Prompts = MathPrompts
     Credit = MarsCredit
     roles: ClassVar[Mapping[str, Role]] = {
@@ -102,7 +101,7 @@ class MarsRL(Method):
 
     @classmethod
     def active_roles(
-        cls, config: settings_of.Config, evaluation: evaluation_config.Evaluation | None
+        cls, config: settings_of.Config, evaluation: settings_of.Evaluation | None
     ) -> tuple[str, ...]:
         """The Solver alone where neither training nor evaluation has rounds."""
         trained = config.correction_rounds
@@ -124,7 +123,7 @@ class MarsRL(Method):
 
     @classmethod
     def evaluation(
-        cls, config: settings_of.Config, evaluation: evaluation_config.Evaluation, prompts: RolePrompts
+        cls, config: settings_of.Config, evaluation: settings_of.Evaluation, prompts: RolePrompts
     ) -> VerifyCorrect | None:
         """The verify–correct system, or the Solver alone."""
         rounds = evaluation.rounds(config.correction_rounds)
