@@ -222,11 +222,8 @@ def _most_apart(
     features: ResponseFeatures, candidates: Sequence[int], rule: BranchRule, eligible: range
 ) -> list[int]:
     """As many steps as can stand apart, at most N: candidates in their order, then the other steps, the most
-    influential first where that is known.
-
-    Taking the earliest step that fits, again and again, gives the most steps, also between steps that are
-    fixed; so a step is taken where it leaves room for as many.
-    """
+    influential first where that is known. A step is taken where it leaves room for as many: the earliest that
+    fits, again and again, gives the most, also between steps that are fixed."""
     most = len(_spaced(features, eligible, rule))
     scores = features.influence or features.step_scores or [0.0] * len(features.steps)
     others = sorted(set(eligible) - set(candidates), key=lambda step: (-scores[step], step))

@@ -88,13 +88,10 @@ class TreeSchedule(Schedule):
         return {} if self.controller is None else {"attnrl/next_problems": self.controller.number()}
 
     def _tell_controller(self, deferred_groups: int) -> None:
-        """Tell the controller how many samples a step trains, where the steps since it was told last say so.
-
-        A step in which no tree was completed (a pipeline that fills, a small budget) says little; what it
-        trained counts with the next one. After two of them there may never be one: no response can be
-        branched, or the filter lets none through. Trees that are deferred for a larger update count in the
-        step that trains them, as those of several steps.
-        """
+        """Tell how many samples a step trains, once the steps say so. One in which no tree was completed (a
+        pipeline that fills, a small budget) counts with the next one; after two there may never be one: no
+        response can be branched, or none passes the filter. Trees that are deferred for a larger update count
+        in the step that trains them, as those of several steps."""
         others = self._seen["other_steps"]
         steps = self._seen["completing_steps"] or (others if others > 1 else 0)
         if not steps or deferred_groups:

@@ -176,12 +176,9 @@ class MarsRL(Method):
         ]
 
     def _choose_fitting(self, role: str, drafts: list[RequestDraft], names: list[str]) -> list[RequestDraft]:
-        """Choose K whose prompts are within the limit.
-
-        Only chosen prompts are measured, since counting the tokens of every candidate would take the
-        trainer longer than its update at 64k tokens a response; the choice is repeated, from the same
-        random numbers, without those found too long.
-        """
+        """Choose K whose prompts are within the limit. Only chosen ones are measured, since counting all
+        candidates' tokens would take the trainer longer than its update at 64k tokens a response; the choice
+        is repeated, from the same random numbers, without those found too long."""
         config, left = self.config, {one.source.sample_id: one for one in drafts}
         while True:
             rng = derive_generator(self.tools.seed, *names)

@@ -95,11 +95,8 @@ def parse_verdict(
 
 
 def _field_value(line: str) -> str | None:
-    """The plain value of a Correctness field; None when the line is no such field.
-
-    Without a colon the rest must already be a verdict or nothing: "correctness of step 2 is unclear"
-    is prose.
-    """
+    """The plain value of a Correctness field; None when the line is no such field. Without a colon the rest
+    must already be a verdict or nothing: "correctness of step 2 is unclear" is prose."""
     match = _FIELD_NAME.match(line)
     if match is None:
         return None
