@@ -56,8 +56,7 @@ class HierarchicalReward(RoleReward):
         spec: Mapping[str, Any] = grader or _BY_KIND
         if "target" not in spec or not spec.keys() <= {"target", "kwargs"}:
             raise ClassLoadError(f"grader is {spec!r}, expected {{target: …, kwargs: {{…}}}}")
-        base: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
-        self.grader: RoleReward = load_class(str(spec["target"]), spec.get("kwargs"), base)
+        self.grader = load_class(str(spec["target"]), spec.get("kwargs"), RoleReward)
         self.graded_ability = self.grader.graded_ability
         self.bonus, self.right, self.ill_formed = bonus, right, ill_formed
         self.bonus_tools = None if bonus_tools is None else frozenset(bonus_tools)

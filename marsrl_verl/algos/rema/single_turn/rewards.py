@@ -172,7 +172,7 @@ class AnswerEquality:
     """
 
     def __init__(self, spec: RewardSpec) -> None:
-        found = load_class(spec.target, spec.kwargs, _REWARD)
+        found = load_class(spec.target, spec.kwargs, RoleReward)
         self._grader = found if isinstance(found, AnswerReward) else None
         self._known: dict[tuple[str, str], bool] = {}
         self._end = weakref.finalize(self, found.close)
@@ -201,7 +201,6 @@ class AnswerEquality:
         self._end()
 
 
-_REWARD: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
 _REMEMBERED = 100_000
 
 
@@ -225,10 +224,10 @@ def tells_answers(spec: RewardSpec) -> bool:
     """Whether a reward's results say what was answered (`RoleReward.tells_answer`). A class that can't be had
     is reported by the checks of classes."""
     try:
-        found = load_class(spec.target, spec.kwargs, _REWARD)
+        found = load_class(spec.target, spec.kwargs, RoleReward)
     except ClassLoadError:
         return True
     try:
-        return bool(found.tells_answer)
+        return found.tells_answer
     finally:
         found.close()
