@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.algos.rema.prompts import REASONING
-from marsrl_verl.algos.rema.single_turn.config import Config, FilterRule, Keeps, Process
+from marsrl_verl.algos.rema.single_turn.config import Config, FilterConfig, Process
 from marsrl_verl.algos.rema.single_turn.plans import key_of
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.request import Problem
@@ -87,16 +87,9 @@ class Phases:
 
 @dataclass(slots=True)
 class SuccessFilter:
-    """Which problems an agent solves now and then.
+    """Which problems an agent solves now and then."""
 
-    Args:
-        lowest, highest: success rates between which a problem is kept, both included.
-        rule: a function of the user's that says it in their place.
-    """
-
-    lowest: float
-    highest: float
-    rule: FilterRule | OwnFunction[Keeps] = FilterRule.BOUNDS
+    config: FilterConfig
     counts: dict[str, list[int]] = field(default_factory=dict)
     """Problem -> successes and samples of this phase."""
 
@@ -114,16 +107,13 @@ class SuccessFilter:
         successes, samples = self.counts.get(problem, (0, 0))
         if not samples:
             return False
-        if not isinstance(self.rule, OwnFunction):
-            return self.lowest <= successes / samples <= self.highest
-        found = self.rule.call(KEY, successes, samples)
+        rule = self.config.rule
+        if not isinstance(rule, OwnFunction):
+            return self.config.lowest <= successes / samples <= self.config.highest
+        found = rule.call(KEY, successes, samples)
         if not isinstance(found, bool | np.bool_):
-            raise self.rule.refuse(KEY, repr(found), "True or False")
+            raise rule.refuse(KEY, repr(found), "True or False")
         return bool(found)
-
-    def forget(self) -> None:
-        """Begin anew: another agent is asked, or the same one with other weights."""
-        self.counts = {}
 
     def metrics(self) -> dict[str, float]:
         """What was counted, by name."""
@@ -154,8 +144,7 @@ class PhaseSchedule(Schedule):
     def __init__(self, config: Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
         self.phases = Phases(config.phase_roles, config.episodes, config.filter.enabled, config.iterations)
-        one = config.filter
-        self.filter = SuccessFilter(one.lowest, one.highest, one.rule)
+        self.filter = SuccessFilter(config.filter)
 
     @classmethod
     def most_trained(cls, config: Config) -> int:
@@ -185,8 +174,8 @@ class PhaseSchedule(Schedule):
 
     def pass_ended(self, step: int) -> None:
         """On to the next pass; a new phase counts anew."""
-        if self.phases.next_pass():
-            self.filter.forget()
+        if self.phases.next_pass():  # another agent is asked, or the same one with other weights
+            self.filter.counts = {}
 
     def passes_left(self) -> int | None:
         """Those of the phases that are left."""
