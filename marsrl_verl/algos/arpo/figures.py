@@ -24,9 +24,14 @@ ROOTS = "roots"
 """Input of a request: how many of its trajectories begin at the prompt, whatever forks leave."""
 
 
+def _own_calls(members: Iterable[Trajectory]) -> list[Mapping[str, Any]]:
+    """The calls that trajectories made themselves; those before a fork are another one's."""
+    return [event for one in members for event in one.events if event.get("by") == one.number]
+
+
 def executed(one: Trajectory) -> list[Mapping[str, Any]]:
-    """The calls that a trajectory made itself and that ran; those before its fork are another one's."""
-    return [event for event in one.events if event.get("executed") and event.get("by") == one.number]
+    """The calls that a trajectory made itself and that ran."""
+    return [event for event in _own_calls([one]) if event.get("executed")]
 
 
 def agent_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -38,8 +43,8 @@ def agent_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _calls(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, float]:
-    calls = [event for one in members for event in one.events if event.get("by") == one.number]
-    ran = [event for one in members for event in executed(one)]
+    calls = _own_calls(members)
+    ran = [event for event in calls if event.get("executed")]
     right = sum(is_correct(one.value) for one in members if one.reward is not None)
     using = sum(any(event.get("executed") for event in one.events) for one in members)
     limited = sum(one.finish is FinishReason.LIMIT and one.detail == CALL_LIMIT for one in members)
@@ -70,7 +75,7 @@ def _calls(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, 
 def _tree(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, float]:
     forks = [one for one in members if one.fork is not None]
     depth = _depths(members)
-    sampled = [sum(map(_own_tokens, group.trajectories)) for group in groups]
+    sampled = sum(map(_own_tokens, members))
     rows = sum(sequence.trained_tokens for one in members for sequence in one.sequences)
     further = sum(
         one.fork is None and one.number >= int(group.request.inputs.get(ROOTS, group.request.n))  # type: ignore[arg-type]
@@ -85,7 +90,7 @@ def _tree(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, f
         "fork_depth_max": max(depth.values()),
     }
     if rows:
-        found["shared_token_share"] = 1 - sum(sampled) / rows
+        found["shared_token_share"] = 1 - sampled / rows
     return found
 
 
@@ -105,12 +110,7 @@ def _depths(members: Iterable[Trajectory]) -> dict[str, int]:
 
 def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
     """Of the results after which a fork was decided about."""
-    decided = [
-        event
-        for one in members
-        for event in one.events
-        if event.get("by") == one.number and "forks_wanted" in event
-    ]
+    decided = [event for event in _own_calls(members) if "forks_wanted" in event]
     if not decided:
         return {}
     requested = sum(int(event["forks_wanted"]) for event in decided)
