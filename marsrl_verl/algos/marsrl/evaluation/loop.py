@@ -24,12 +24,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from marsrl_verl.algos.marsrl.evaluation.frozen import (
-    FROZEN_METRICS,
-    frozen_observations,
-    frozen_solutions,
-    judge_frozen,
-)
+from marsrl_verl.algos.marsrl.evaluation import frozen, role_metrics
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     AGAIN,
     Decision,
@@ -40,13 +35,6 @@ from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     choose_answer,
     report_of,
     verdict_of,
-)
-from marsrl_verl.algos.marsrl.evaluation.role_metrics import (
-    EVALUATION_METRICS,
-    effort,
-    f1_estimates,
-    log_fields,
-    system_observations,
 )
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
 from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
@@ -76,7 +64,9 @@ class VerifyCorrect(Evaluation):
     """
 
     roles = ROLES
-    metrics: Mapping[str, MetricInfo] = MappingProxyType({**EVALUATION_METRICS, **FROZEN_METRICS})
+    metrics: Mapping[str, MetricInfo] = MappingProxyType(
+        {**role_metrics.EVALUATION_METRICS, **frozen.FROZEN_METRICS}
+    )
     curves = ("solver_accuracy", "verifier_accuracy", "corrector_fix_rate", "system_accuracy")
     headline = ("solver_accuracy", "system_accuracy", "verifier_recall")
 
@@ -94,7 +84,7 @@ class VerifyCorrect(Evaluation):
 
     def check_row(self, problem: Problem) -> None:
         """Its frozen solutions can be read."""
-        frozen_solutions(problem)
+        frozen.frozen_solutions(problem)
 
     def begin(self, problem: Problem, repeat: int, name: str, step: int) -> SystemRun:
         return SystemRun(problem, repeat, name, step)
@@ -113,7 +103,7 @@ class VerifyCorrect(Evaluation):
         run.answer = choose_answer(run.calls, self.rules.fallback, accepted=run.end is RunEnd.ACCEPTED)
         run.final_reward = run.answer.value if run.answer else 0.0
         if not run.skipped:
-            yield from judge_frozen(run, self.prompts)
+            yield from frozen.judge_frozen(run, self.prompts)
 
     def _solve(self, run: SystemRun) -> Program:
         trajectory = yield run.request(SOLVER, SOLVER, self.prompts.solver(run.problem))
@@ -157,15 +147,15 @@ class VerifyCorrect(Evaluation):
     def observations(self, runs: Runs) -> dict[str, Observations]:
         """Behind the metrics, and the most frequent of several solutions of the Solver."""
         majority = majority_observations(SOLVER, runs)
-        return {**system_observations(runs), **frozen_observations(runs), **majority}
+        return {**role_metrics.system_observations(runs), **frozen.frozen_observations(runs), **majority}
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
-        return effort(runs, confidence)
+        return role_metrics.effort(runs, confidence)
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
         """The Solver's pass@k and the Verifier's F1."""
         solver = pass_at_k_estimates(SOLVER, observations.get("solver_accuracy", NOT_OBSERVED), confidence)
-        return {**solver, **f1_estimates(observations, confidence)}
+        return {**solver, **role_metrics.f1_estimates(observations, confidence)}
 
     def greedy(self) -> VerifyCorrect:
         """Accepts at the first Correct verdict: at temperature 0 a Verifier that is asked again about one
@@ -176,7 +166,7 @@ class VerifyCorrect(Evaluation):
         return {**asdict(self.rules), "fallback": Fallback(self.rules.fallback).value}
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        return log_fields(request, trajectory)
+        return role_metrics.log_fields(request, trajectory)
 
     # --- an example for readers ----------------------------------------------------------------
 

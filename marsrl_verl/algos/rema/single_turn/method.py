@@ -10,29 +10,11 @@ from marsrl_verl.algos.rema import json_actions
 from marsrl_verl.algos.rema.leak import LOOK_FOR_VALUES
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
 from marsrl_verl.algos.rema.single_turn import config as settings_of
+from marsrl_verl.algos.rema.single_turn import plans, rewards
 from marsrl_verl.algos.rema.single_turn.config import PLAN, SOLUTION, PlanForm, Process
 from marsrl_verl.algos.rema.single_turn.evaluation import PlanAndSolve
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, PhaseSchedule
-from marsrl_verl.algos.rema.single_turn.plans import (
-    difficulty_of,
-    instruction_of,
-    key_of,
-    plan_notes,
-    role_figures,
-    successes_of,
-)
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts, PlanPrompts
-from marsrl_verl.algos.rema.single_turn.rewards import (
-    AnswerEquality,
-    LeakRule,
-    PlanRewardKind,
-    Same,
-    consistencies,
-    definite_answer,
-    penalised,
-    punished,
-    solution_reward,
-)
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Role, StepView, Traits
 from marsrl_verl.core.method_tools import MethodTools
@@ -74,10 +56,10 @@ class ReMASingleTurn(Method):
 
     def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
-        self.same: Same = same_answer
+        self.same: rewards.Same = same_answer
         """Whether two answers are one, for the consistency reward."""
-        if config.plan_reward is PlanRewardKind.CONSISTENCY and tools.settings is not None:
-            self.same = AnswerEquality(tools.settings.reward[REASONING])
+        if config.plan_reward is rewards.PlanRewardKind.CONSISTENCY and tools.settings is not None:
+            self.same = rewards.AnswerEquality(tools.settings.reward[REASONING])
 
     @classmethod
     def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:
@@ -87,15 +69,15 @@ class ReMASingleTurn(Method):
         most = max(config.group_size, config.filter.samples if config.filter.enabled else 0)
         if config.process is not Process.MAMRP:
             return (Stage(SOLUTION, REASONING, most, rewarded_later=True),)
-        plans, groups, solutions = most, most, config.solutions_per_plan
+        size, groups, solutions = most, most, config.solutions_per_plan
         if META_THINKING not in trained:
             # A problem with several plans stands for as many.
-            plans, groups, solutions = 1, 1, most
+            size, groups, solutions = 1, 1, most
         return (
             Stage(
                 PLAN,
                 META_THINKING,
-                plans,
+                size,
                 rollout=json_actions.PROGRAM if config.plan_form is PlanForm.JSON else "single_call",
                 trained=META_THINKING in trained,
                 rewarded_later=True,
@@ -157,7 +139,7 @@ class ReMASingleTurn(Method):
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
         """Correct solutions; plans that leak, that nobody could follow, and their actions."""
-        return role_figures(groups)
+        return plans.role_figures(groups)
 
     @classmethod
     def outcome(cls, request: RolloutRequest, trajectory: Trajectory) -> tuple[str, None] | None:
@@ -185,7 +167,8 @@ class ReMASingleTurn(Method):
         greedy = phases.role == REASONING and phases.filtering
         if phases.role == REASONING:
             samples = 1 if greedy else self.config.plans_per_problem
-        inputs: dict[str, Any] = {LOOK_FOR_VALUES: True} if self.config.leak_rule is LeakRule.VALUE else {}
+        looks = self.config.leak_rule is rewards.LeakRule.VALUE
+        inputs: dict[str, Any] = {LOOK_FOR_VALUES: True} if looks else {}
         if self.config.plan_form is PlanForm.JSON:
             inputs = {"form": "json", **inputs}
         sampling = {META_THINKING: GREEDY} if greedy else {}
@@ -200,7 +183,7 @@ class ReMASingleTurn(Method):
         sampling, last = {REASONING: GREEDY} if greedy else {}, self.stages(self.config)[-1]
         found: list[RolloutRequest] = []
         for one in sorted((one for group in groups for one in group.trajectories), key=lambda t: t.number):
-            plan = instruction_of(one, self.config.plan_form)
+            plan = plans.instruction_of(one, self.config.plan_form)
             if plan is None:
                 continue
             messages = self.prompts.solution(problem, plan)
@@ -230,7 +213,7 @@ class ReMASingleTurn(Method):
             plan = group.request.parent_id
             followed = [] if plan is None else by_plan.setdefault(plan, [])
             for one in group.trajectories:
-                found[one.trajectory_id] = solution_reward(one, values, has_answer)
+                found[one.trajectory_id] = rewards.solution_reward(one, values, has_answer)
                 if one.comparable:
                     followed.append(found[one.trajectory_id])
         consistent = self._consistencies(groups, {plan: some for plan, some in by_plan.items() if some})
@@ -243,14 +226,14 @@ class ReMASingleTurn(Method):
         self, groups: Sequence[Group], by_plan: Mapping[str, list[RewardResult]]
     ) -> dict[str, float]:
         """By plan, where that is what plans earn."""
-        if self.config.plan_reward is not PlanRewardKind.CONSISTENCY or not by_plan:
+        if self.config.plan_reward is not rewards.PlanRewardKind.CONSISTENCY or not by_plan:
             return {}
         answers = [
-            [(definite_answer(one), bool(one.info["correct"])) for one in followed]
+            [(rewards.definite_answer(one), bool(one.info["correct"])) for one in followed]
             for followed in by_plan.values()
         ]
         accepted = references(groups[0].request.problem.ground_truth)
-        values = consistencies(answers, self.same, one_reference=len(accepted) == 1)
+        values = rewards.consistencies(answers, self.same, one_reference=len(accepted) == 1)
         return dict(zip(by_plan, values, strict=True))
 
     def _plan_reward(
@@ -261,7 +244,7 @@ class ReMASingleTurn(Method):
         before = one.scored
         if not one.comparable:
             return before
-        notes = plan_notes(one, self.config.plan_form, self.prompts.has_answer)
+        notes = plans.plan_notes(one, self.config.plan_form, self.prompts.has_answer)
         info = {**before.info, **notes, "followed": followed is not None}
         if followed == []:
             return RewardResult(0.0, info, "no solution of the plan was graded", graded=False)
@@ -270,8 +253,8 @@ class ReMASingleTurn(Method):
         if correct:
             info["correctness"] = value = sum(correct) / len(correct)
             value = value if consistent is None else consistent
-        if info.get("action") == json_actions.INVALID or punished(self.config.leak_rule, info):
-            value = penalised(value, self.config.penalty, self.config.penalty_mode)
+        if info.get("action") == json_actions.INVALID or rewards.punished(self.config.leak_rule, info):
+            value = rewards.penalised(value, self.config.penalty, self.config.penalty_mode)
         return RewardResult(value, info, before.error)
 
     # --- observation ---------------------------------------------------------------------------
@@ -280,8 +263,8 @@ class ReMASingleTurn(Method):
         """Count successes in a pass that does."""
         if not (self._phases.filtering and groups):
             return
-        successes, samples = successes_of(groups, self._phases.role)
-        self.schedule.filter.note(key_of(groups[0].request.problem), successes, samples)
+        successes, samples = plans.successes_of(groups, self._phases.role)
+        self.schedule.filter.note(plans.key_of(groups[0].request.problem), successes, samples)
 
     def observe_step(self, view: StepView) -> dict[str, float]:
         """The phase, and what its first pass has counted so far."""
@@ -294,7 +277,7 @@ class ReMASingleTurn(Method):
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """What was found in a plan or a solution, and how hard its problem is."""
-        info, level = trajectory.scored.info, difficulty_of(request.problem)
+        info, level = trajectory.scored.info, plans.difficulty_of(request.problem)
         if request.stage == PLAN:
             names = ("leak", "value_leak", "leaked", "followed", "correctness", "action")
             trained = self._phases.role == META_THINKING and not self._phases.filtering
