@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.rema.single_turn.config import FilterConfig
+from marsrl_verl.algos.rema.single_turn.config import Config, FilterConfig
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, SuccessFilter
 from marsrl_verl.settings.rules import RuleError
 
@@ -21,12 +21,17 @@ def walk(phases: Phases, passes: int) -> list[tuple[str, bool, int]]:
     return found
 
 
+def phases_of(roles, episodes, filtered=True, iterations=None) -> Phases:
+    filtering = FilterConfig(enabled=filtered)
+    return Phases(Config(train_roles=list(roles), episodes=episodes, filter=filtering, iterations=iterations))
+
+
 def between(lowest: float, highest: float, **more) -> SuccessFilter:
     return SuccessFilter(FilterConfig(lowest=lowest, highest=highest, **more))
 
 
 def test_the_low_phase_comes_first_and_each_begins_with_a_pass_that_counts():
-    phases = Phases(("reasoning", "meta_thinking"), episodes=2, iterations=2)
+    phases = phases_of(("reasoning", "meta_thinking"), episodes=2, iterations=2)
     low = [("reasoning", True, 0), ("reasoning", False, 1), ("reasoning", False, 2)]
     high = [("meta_thinking", *rest) for _, *rest in low]
     assert walk(phases, 12) == [*low, *high] * 2
@@ -34,7 +39,7 @@ def test_the_low_phase_comes_first_and_each_begins_with_a_pass_that_counts():
 
 
 def test_without_a_filter_every_pass_trains():
-    phases = Phases(("reasoning",), episodes=3, filtered=False, iterations=1)
+    phases = phases_of(("reasoning",), episodes=3, filtered=False, iterations=1)
     assert walk(phases, 3) == [("reasoning", False, number) for number in (1, 2, 3)]
 
 
@@ -45,7 +50,7 @@ def test_without_a_filter_every_pass_trains():
     iterations=st.integers(1, 4),
 )
 def test_every_role_has_its_passes_and_no_more(roles, episodes, filtered, iterations):
-    phases = Phases(roles, episodes, filtered, iterations)
+    phases = phases_of(roles, episodes, filtered, iterations)
     total = phases.left + 1
     begins, lefts = [], []
     for _ in range(total):
@@ -53,7 +58,7 @@ def test_every_role_has_its_passes_and_no_more(roles, episodes, filtered, iterat
         begins.append(phases.next_pass())
     assert lefts == list(range(total))[::-1]
     assert sum(begins) == iterations * len(roles)
-    again = Phases(roles, episodes, filtered, iterations)
+    again = phases_of(roles, episodes, filtered, iterations)
     trained = [role for role, filtering, _ in walk(again, total) if not filtering]
     assert [trained.count(role) for role in roles] == [iterations * episodes] * len(roles)
 

@@ -26,26 +26,16 @@ KEY = "marsrl.algo.filter.rule"
 
 @dataclass(slots=True)
 class Phases:
-    """Which pass over the data it is, and whose.
+    """Which pass over the data it is, and whose: roles are trained one phase after the other, then anew."""
 
-    Args:
-        roles: who is trained, one phase after the other; then anew.
-        episodes: training passes of a phase.
-        filtered: whether a phase begins with a pass that counts.
-        iterations: how often each role has a phase; None: without end.
-    """
-
-    roles: tuple[str, ...]
-    episodes: int
-    filtered: bool = True
-    iterations: int | None = None
+    config: Config
     number: int = 0
     """Of the pass, from 0 on."""
 
     @property
     def passes(self) -> int:
         """Passes of a phase."""
-        return self.episodes + self.filtered
+        return self.config.episodes + self.config.filter.enabled
 
     @property
     def phase(self) -> int:
@@ -55,29 +45,29 @@ class Phases:
     @property
     def role(self) -> str:
         """Who is trained in this phase."""
-        return self.roles[self.phase % len(self.roles)]
+        return self.config.phase_roles[self.phase % len(self.config.phase_roles)]
 
     @property
     def iteration(self) -> int:
         """How many phases this role had before."""
-        return self.phase // len(self.roles)
+        return self.phase // len(self.config.phase_roles)
 
     @property
     def filtering(self) -> bool:
         """Whether this pass counts and trains nothing."""
-        return self.filtered and self.number % self.passes == 0
+        return self.config.filter.enabled and self.number % self.passes == 0
 
     @property
     def episode(self) -> int:
         """Number of the training pass in its phase, from 1 on; 0 for the one that counts."""
-        return self.number % self.passes + (not self.filtered)
+        return self.number % self.passes + (not self.config.filter.enabled)
 
     @property
     def left(self) -> int | None:
         """Passes that follow this one; None: without end. Below 0 the last one is over."""
-        if self.iterations is None:
+        if self.config.iterations is None:
             return None
-        return self.iterations * len(self.roles) * self.passes - self.number - 1
+        return self.config.iterations * len(self.config.phase_roles) * self.passes - self.number - 1
 
     def next_pass(self) -> bool:
         """Go on; returns whether a phase begins."""
@@ -143,8 +133,7 @@ class PhaseSchedule(Schedule):
 
     def __init__(self, config: Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
-        self.phases = Phases(config.phase_roles, config.episodes, config.filter.enabled, config.iterations)
-        self.filter = SuccessFilter(config.filter)
+        self.phases, self.filter = Phases(config), SuccessFilter(config.filter)
 
     @classmethod
     def most_trained(cls, config: Config) -> int:
@@ -164,7 +153,8 @@ class PhaseSchedule(Schedule):
         """All problems where successes are counted, then those that are solved now and then."""
         if self.phases.left is not None and self.phases.left < 0:
             return False
-        return not self.phases.filtered or self.phases.filtering or self.filter.keeps(key_of(problem))
+        asks_all = not self.config.filter.enabled or self.phases.filtering
+        return asks_all or self.filter.keeps(key_of(problem))
 
     def problems_per_step(self, configured: int) -> int:
         """Fewer where each becomes several prompts of the reasoning agent."""

@@ -272,7 +272,7 @@ class ReMASingleTurn(Method):
             "phase/iteration": float(self._phases.iteration),
             "phase/episode": float(self._phases.episode),
             "phase/trains_plans": float(self._phases.role == META_THINKING),
-            **(self.schedule.filter.metrics() if self._phases.filtered else {}),
+            **(self.schedule.filter.metrics() if self.config.filter.enabled else {}),
         }
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
