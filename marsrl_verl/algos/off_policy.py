@@ -55,10 +55,8 @@ def staleness_metrics(
 
 
 def _log_ratios_by_age(ages: NDArray[Any], log_ratios: NDArray[np.float64]) -> dict[str, float]:
-    """log(p current / p sampling) by the age of the sampling version, of the ages that occur.
-
-    The mean says which way the policy has moved, the mean of the absolute values how far.
-    """
+    """log(p current / p sampling) by the age of the sampling version, of the ages that occur: the mean says
+    which way the policy has moved, the mean of the absolute values how far."""
     metrics = {}
     for age in range(OLDEST + 2):
         chosen = log_ratios[ages == age if age <= OLDEST else ages > OLDEST]

@@ -57,7 +57,10 @@ def method_class(name: object) -> type[Method]:
     if ":" not in target:
         known = installed_methods()
         if target not in known:
-            raise ConfigError([_unknown(name, known)])
+            near = did_you_mean(target, known)
+            guess = f"Did you mean {near[0]}? " if near else ""
+            fix = f"{guess}Installed: {', '.join(known)}; or name a class as package.module:Class."
+            raise ConfigError([ConfigIssue(KEY, "There is no such method.", fix, name)])
         target = known[target]
     return _load(target)
 
@@ -131,10 +134,3 @@ def _role_faults(cls: type[Method]) -> Iterator[str]:
             yield f"{cls.__name__}.roles[{name!r}]: expected a Role, found {role!r}."
         if not str(name).isidentifier() or name == "default":
             yield f"{cls.__name__}.roles has {name!r}: expected a word, and another one than default."
-
-
-def _unknown(name: object, known: dict[str, str]) -> ConfigIssue:
-    near = did_you_mean(str(name), known)
-    guess = f"Did you mean {near[0]}? " if near else ""
-    fix = f"{guess}Installed: {', '.join(known)}; or name a class as package.module:Class."
-    return ConfigIssue(KEY, "There is no such method.", fix, name)

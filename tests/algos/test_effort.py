@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from evaluation_tools import trajectory
 
-from marsrl_verl.algos.marsrl.evaluation.effort import EFFORT_METRICS, effort
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EFFORT_METRICS, effort
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.evaluation.runs import Call, Runs

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from marsrl_script import ScriptedEngine, SkillModel
 from scripted_engine import Reply
 
-from marsrl_verl.algos.marsrl.evaluation.effort import effort
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     Fallback,
@@ -20,6 +19,7 @@ from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     SystemRun,
     candidates,
 )
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import effort
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Problem, Sampling

@@ -8,7 +8,6 @@ from marsrl_verl.algos.marsrl.evaluation.role_metrics import (
     f1_estimates,
     role_observations,
     system_observations,
-    verifier_f1,
 )
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
@@ -80,11 +79,11 @@ def test_verifier_by_hand():
 
 def test_f1_by_hand():
     # TP 2, FP 1, FN 2: F1 = 4 / 7 = harmonic mean of 2/3 and 1/2
-    found = verifier_f1(CONFUSION)
+    found = f1_estimates(role_observations(CONFUSION))["verifier_f1"]
     assert found.mean == pytest.approx(4 / 7)
     assert found.low < found.mean < found.high
     assert found.n == 5
-    assert verifier_f1([]).mean is None
+    assert f1_estimates(role_observations([]))["verifier_f1"].mean is None
 
 
 def test_f1_is_derived_from_kept_observations():
@@ -92,8 +91,8 @@ def test_f1_is_derived_from_kept_observations():
     greedy = {f"{name}_greedy": items for name, items in role_observations(CONFUSION[:4]).items()}
     found = f1_estimates(kept | greedy, confidence=0.8)
     assert found == {
-        "verifier_f1": verifier_f1(CONFUSION, 0.8),
-        "verifier_f1_greedy": verifier_f1(CONFUSION[:4], 0.8),
+        "verifier_f1": f1_estimates(kept, 0.8)["verifier_f1"],
+        "verifier_f1_greedy": f1_estimates(role_observations(CONFUSION[:4]), 0.8)["verifier_f1"],
     }
     assert found["verifier_f1_greedy"].mean == pytest.approx(2 / 3)  # TP 2, FN 2
     assert f1_estimates({"solver_accuracy": kept["solver_accuracy"]}) == {}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from messages import assert_checks_refuse
 
-from marsrl_verl.algos.marsrl.config import Config
-from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
+from marsrl_verl.algos.marsrl.config import Config, Evaluation, InBetween
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.run_cost import EvaluationCost, evaluation_at, evaluation_cost
 from marsrl_verl.config.schema import MarsRLConfig

@@ -18,7 +18,7 @@ from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.config import Config as Base
 from dataclasses import replace
 import numpy as np
-from marsrl_verl.algos.marsrl.credit import MarsCredit
+from marsrl_verl.algos.marsrl.method import MarsCredit
 from marsrl_verl.core.credit import Credit, LossSpec
 from marsrl_verl.core.credit.advantages import comparable_rows
 from marsrl_verl.core.method import Method, Role, Traits

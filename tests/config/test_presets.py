@@ -8,7 +8,7 @@ import pytest
 from method_removal import method_of
 from omegaconf import OmegaConf
 
-from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
+from marsrl_verl.algos.marsrl.config import Evaluation, InBetween
 from marsrl_verl.algos.registry import installed_methods
 from marsrl_verl.config import cpu_defaults
 from marsrl_verl.config.checks import VALUES, run_checks

@@ -6,9 +6,8 @@ from evaluation_tools import system
 from marsrl_script import ScriptedEngine, SkillModel
 from scripted_engine import Reply
 
-from marsrl_verl.algos.marsrl.evaluation.effort import EFFORT_METRICS
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd
-from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EFFORT_METRICS, EVALUATION_METRICS
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.evaluation.estimators import metric_label

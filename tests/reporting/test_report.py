@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from rich.console import Console
 from scripted_engine import Reply
 
+from marsrl_verl.algos.marsrl.evaluation.loop import Shown, shown_by
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
-from marsrl_verl.algos.marsrl.evaluation.stories import Shown, shown_by
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.trajectory import FinishReason

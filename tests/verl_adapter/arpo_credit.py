@@ -8,9 +8,9 @@ import numpy as np
 from credit_cases import Case, Worth, fate, group_worth, new_sequence, worth_of_groups
 from scheduler_tools import build
 
+from marsrl_verl.algos.arpo.advantages import NODE
 from marsrl_verl.algos.arpo.config import Config
 from marsrl_verl.algos.arpo.method import ARPO
-from marsrl_verl.algos.arpo.nodes import NODE
 from marsrl_verl.algos.arpo.prompts import AgentPrompts
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import RolloutRequest

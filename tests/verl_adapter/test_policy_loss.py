@@ -11,8 +11,7 @@ import torch
 from scripted_trainer import ScriptedTrainer
 from verl.trainer.ppo import core_algos
 
-from marsrl_verl.algos.marsrl.credit import MarsCredit
-from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsCredit, MarsRL
 from marsrl_verl.config.upstream_names import LOSS_MEANS
 from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.sequence import TURN

@@ -16,8 +16,7 @@ from verl import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
 
-from marsrl_verl.algos.marsrl.credit import MarsCredit
-from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsCredit, MarsRL
 from marsrl_verl.core.credit.advantages import reinforce_plus_plus
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest

@@ -1,20 +1,34 @@
 """What tokens are worth that several trajectories of a group share (ARPO, arXiv 2507.19849, §3.2).
 
-Rows carry the node of the group's tree for each of their tokens (`nodes`). A token that d rows share is in
+Rows carry the node of the group's tree for each of their tokens (`NODE`). A token that d rows share is in
 the loss d times. With `soft`, in each row by what that row is worth: where the ratio is 1 its gradients add
 up to d times their mean, which is what `hard` gives it in every row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.algos.arpo.nodes import NODE
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.settings.choices import Choice
+
+NODE = "tree_node"
+"""Annotation: the part of the group's tree that a token is in. Trajectories that share tokens have the same
+numbers there; a part ends where a trajectory has read results."""
+
+
+def node_column(parts: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
+    """(T,) the node of each token.
+
+    Args:
+        parts: (end, node) of consecutive parts; the last end is T.
+    """
+    ends = np.array([end for end, _ in parts], dtype=np.int64)
+    return np.repeat(np.array([node for _, node in parts], dtype=np.int32), np.diff(ends, prepend=0))
 
 
 class Attribution(Choice):
@@ -93,15 +107,10 @@ def _against_siblings(runs: _Runs, means: NDArray[np.float64]) -> NDArray[np.flo
 def _runs(rows: Rows) -> _Runs:
     """The rows' tokens by nodes."""
     columns = [rows.sequence(row).annotations[NODE] for row in range(len(rows))]
-    nodes = (
-        np.concatenate([np.asarray(one, dtype=np.int64) for one in columns])
-        if columns
-        else np.zeros(0, np.int64)
-    )
+    nodes = np.concatenate(columns).astype(np.int64)
     row_of = rows.row_of_token()
-    begins = np.flatnonzero(np.append(True, (nodes[1:] != nodes[:-1]) | (row_of[1:] != row_of[:-1])))[
-        : len(nodes)
-    ]
+    changes = (nodes[1:] != nodes[:-1]) | (row_of[1:] != row_of[:-1])
+    begins = np.flatnonzero(np.append(True, changes))[: len(nodes)]
     row = row_of[begins]
     group = np.array([ref.group for ref in rows.refs], dtype=np.int64)[row]
     length = np.diff(np.append(begins, len(nodes)))

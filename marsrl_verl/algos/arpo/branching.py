@@ -16,10 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.algos.arpo.budget import Supplements
 from marsrl_verl.rollout.entropy import entropy_from_top
 from marsrl_verl.rollout.generation import Completion
 from marsrl_verl.settings.choices import Choice
-from marsrl_verl.settings.rules import OwnFunction, offers
+from marsrl_verl.settings.declaration import Needs, Settings, limits
+from marsrl_verl.settings.rules import OwnFunction, Rule, offers
 
 KEY = "marsrl.algo.branching.law"
 ENTROPY = "entropy"
@@ -27,16 +29,12 @@ ENTROPY = "entropy"
 
 
 class BranchLaw(Choice):
-    """When a trajectory is forked after a tool's result."""
+    """When a trajectory is forked after a tool's result (`BranchingConfig.law`)."""
 
     THRESHOLD = "threshold"
-    """Where P = α + β ΔH exceeds τ (the paper)."""
     BERNOULLI = "bernoulli"
-    """With probability P (the released code)."""
     RANDOM = "random"
-    """With probability α, whatever the entropy is."""
     OFF = "off"
-    """Never: independent trajectories."""
 
 
 class EntropyOf(Choice):
@@ -76,22 +74,41 @@ class WantsForks(Protocol):
         """See the class."""
 
 
-@dataclass(frozen=True, slots=True)
-class BranchRule:
-    """When a trajectory is forked, and how often.
+class BranchingConfig(Settings):
+    """Where trajectories are forked (ARPO, arXiv 2507.19849, §3.1), and how often.
 
-    P = clip(base + weight * ΔH, 0, 1) (arXiv 2507.19849, eq. 6).
+    P = clip(base_probability + entropy_weight * ΔH, 0, 1) (eq. 6).
     """
 
-    law: BranchLaw | OwnFunction[WantsForks] = BranchLaw.THRESHOLD
-    base: float = 0.5
-    """α"""
-    weight: float = 0.2
-    """β"""
-    threshold: float = 0.5
-    """τ"""
-    beam: int = 2
-    """Z: what a forked trajectory becomes, itself included."""
+    law: Rule[BranchLaw, WantsForks] = BranchLaw.THRESHOLD
+    """After a tool's result a trajectory is forked where P = α + β ΔH exceeds τ (`threshold`, the paper);
+    with probability P (`bernoulli`, released code); with probability α (`random`); never (`off`: independent
+    trajectories); or as a function of yours says, (place) -> bool or a number of forks
+    (docs/new_method.md)."""
+    roots: int | None = limits(None, ge=1, why="null is half of the group")
+    """Trajectories that begin at the prompt (N); null: half of `group_size`. Forks take the other places, and
+    further roots what forks leave."""
+    beam: int = limits(2, ge=2, why="a fork adds a trajectory")
+    """What a forked trajectory becomes, itself included (Z)."""
+    base_probability: float = limits(0.5, ge=0.0, le=1.0, fix="0.5 is the paper's.")
+    """Probability of a fork where entropy has not changed (α)."""
+    entropy_weight: float = limits(0.2, fix="0.2 is the paper's.")
+    """What a change of entropy ΔH, from -1 to 1, adds to it (β)."""
+    threshold: float = limits(
+        0.5, ge=0.0, le=1.0, why="of a probability", needs=Needs("law", BranchLaw.THRESHOLD)
+    )
+    """Where `threshold` forks (τ). With α = τ, as in the paper, that is wherever entropy rises."""
+    entropy: EntropyOf = EntropyOf.RESULT
+    """ΔH: `result`, mean entropy of the first tokens after the result less that of the first tokens of the
+    root; `call`, as the released code has it, of the turn before the call (docs/arpo.md)."""
+    entropy_tokens: int = limits(20, ge=1, why="an entropy is of tokens")
+    """How many first tokens (k)."""
+    top_log_probs: int = limits(20, ge=1, why="entropies are made of them")
+    """Likeliest tokens that the engine tells at each of them; the mass of the others is bounded on both
+    sides. vLLM tells 20 at most, unless its `max_logprobs` is raised."""
+    supplements: Supplements = Supplements.TOGETHER
+    """Places that no fork takes: `together`, filled with new roots as soon as it is certain that none can;
+    `one_by_one`, with one new root when all others have ended, and so on (released code)."""
 
     @property
     def by_entropy(self) -> bool:
@@ -111,8 +128,8 @@ class BranchRule:
         Args:
             change: ΔH; None: it is not known, or does not count.
         """
-        weighted = self.weight * change if change is not None and self.by_entropy else 0.0
-        return min(1.0, max(0.0, self.base + weighted))
+        weighted = self.entropy_weight * change if change is not None and self.by_entropy else 0.0
+        return min(1.0, max(0.0, self.base_probability + weighted))
 
     def decide_forks(self, change: float | None, draws: Sequence[float]) -> list[bool]:
         """Whether each of `forks` tries is a fork.
@@ -134,32 +151,31 @@ class BranchRule:
 _SHOWN = ("tool", "arguments", "outcome", "tokens", "cut")
 
 
-def fork_place(
-    turn: int, events: Sequence[Mapping[str, Any]], rule: BranchRule, rng: np.random.Generator,
+def own_forks(
+    law: OwnFunction[WantsForks],
+    turn: int,
+    events: Sequence[Mapping[str, Any]],
+    most_forks: int,
+    rng: np.random.Generator,
     change: float | None,
-) -> ForkPlace:  # fmt: skip
-    """The place after the results of a trajectory's last turn, without what depends on time.
+) -> list[bool]:
+    """Whether each of the possible forks is wanted after the results of a trajectory's last turn, by a
+    function of the user's, which is shown nothing that depends on time.
 
     Args:
         events: all of the trajectory's calls.
         change: ΔH.
-    """
-    calls = [{name: one[name] for name in _SHOWN} for one in events if one["turn"] == turn - 1]
-    return ForkPlace(turn, calls, rule.forks, rng, change)
-
-
-def own_forks(rule: OwnFunction[WantsForks], place: ForkPlace) -> list[bool]:
-    """Whether each of the possible forks is wanted, by a function of the user's.
 
     Raises:
         RuleError: it raised, or returned no such number.
     """
-    found = rule.call(KEY, place)
+    calls = [{name: one[name] for name in _SHOWN} for one in events if one["turn"] == turn - 1]
+    found = law.call(KEY, ForkPlace(turn, calls, most_forks, rng, change))
     if isinstance(found, bool | np.bool_):
-        return [bool(found)] * place.most_forks
-    if not isinstance(found, int | np.integer) or not 0 <= found <= place.most_forks:
-        raise rule.refuse(KEY, repr(found), f"True, False or a number of forks from 0 to {place.most_forks}")
-    return [at < int(found) for at in range(place.most_forks)]
+        return [bool(found)] * most_forks
+    if not isinstance(found, int | np.integer) or not 0 <= found <= most_forks:
+        raise law.refuse(KEY, repr(found), f"True, False or a number of forks from 0 to {most_forks}")
+    return [at < int(found) for at in range(most_forks)]
 
 
 def token_entropies(completion: Completion, of: EntropyOf, vocab_size: int) -> NDArray[np.float64]:

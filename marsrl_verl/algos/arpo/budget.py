@@ -17,13 +17,10 @@ from marsrl_verl.settings.choices import Choice
 
 
 class Supplements(Choice):
-    """How places are filled that no fork takes."""
+    """How places are filled that no fork takes (`BranchingConfig.supplements`)."""
 
     TOGETHER = "together"
-    """Each with a new root as soon as it is certain that no fork can take it."""
     ONE_BY_ONE = "one_by_one"
-    """With one new root at a time, when all trajectories have ended; it may be forked itself (released
-    code)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +68,7 @@ class Budget:
 
         Args:
             wishes: by trajectory, for each result that it has read since its birth whether each of `forks`
-            tries is a
-                fork.
+                tries is a fork.
             ended: trajectories that read no further result.
 
         Returns:

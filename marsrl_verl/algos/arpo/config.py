@@ -2,66 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
 from marsrl_verl.algos.arpo.advantages import Attribution
-from marsrl_verl.algos.arpo.branching import BranchLaw, BranchRule, EntropyOf, WantsForks
-from marsrl_verl.algos.arpo.budget import Budget, Supplements
+from marsrl_verl.algos.arpo.branching import BranchingConfig, BranchLaw, EntropyOf
+from marsrl_verl.algos.arpo.budget import Budget
 from marsrl_verl.algos.arpo.prompts import AgentPrompts
 from marsrl_verl.core.credit import Estimator, EstimatorConfig
 from marsrl_verl.rollout.agent_loop import AgentLimits, AtLimit
 from marsrl_verl.rollout.tool_protocol.base import ToolFormat
 from marsrl_verl.rollout.tool_protocol.chat import CallParser
 from marsrl_verl.rollout.tool_protocol.tags import TAG_NAMES, is_tag
-from marsrl_verl.settings.declaration import Needs, Settings, limits
+from marsrl_verl.settings.declaration import Needs, limits
 from marsrl_verl.settings.issues import ConfigIssue
-from marsrl_verl.settings.rules import OwnFunction, Rule
+from marsrl_verl.settings.rules import OwnFunction
 from marsrl_verl.settings.run_view import RunView
 
 SOLVER = "solver"
 """Its one role."""
-
-
-class BranchingConfig(Settings):
-    """Where trajectories are forked (ARPO, arXiv 2507.19849, §3.1)."""
-
-    law: Rule[BranchLaw, WantsForks] = BranchLaw.THRESHOLD
-    """After a tool's result a trajectory is forked where P = α + β ΔH exceeds τ (`threshold`, the paper);
-    with probability P (`bernoulli`, released code); with probability α (`random`); never (`off`: independent
-    trajectories); or as a function of yours says, (place) -> bool or a number of forks
-    (docs/new_method.md)."""
-    roots: int | None = limits(None, ge=1, why="null is half of the group")
-    """Trajectories that begin at the prompt (N); null: half of `group_size`. Forks take the other places, and
-    further roots what forks leave."""
-    beam: int = limits(2, ge=2, why="a fork adds a trajectory")
-    """What a forked trajectory becomes, itself included (Z)."""
-    base_probability: float = limits(0.5, ge=0.0, le=1.0, fix="0.5 is the paper's.")
-    """Probability of a fork where entropy has not changed (α)."""
-    entropy_weight: float = limits(0.2, fix="0.2 is the paper's.")
-    """What a change of entropy ΔH, from -1 to 1, adds to it (β)."""
-    threshold: float = limits(
-        0.5, ge=0.0, le=1.0, why="of a probability", needs=Needs("law", BranchLaw.THRESHOLD)
-    )
-    """Where `threshold` forks (τ). With α = τ, as in the paper, that is wherever entropy rises."""
-    entropy: EntropyOf = EntropyOf.RESULT
-    """ΔH: `result`, mean entropy of the first tokens after the result less that of the first tokens of the
-    root; `call`, as the released code has it, of the turn before the call (docs/arpo.md)."""
-    entropy_tokens: int = limits(20, ge=1, why="an entropy is of tokens")
-    """How many first tokens (k)."""
-    top_log_probs: int = limits(20, ge=1, why="entropies are made of them")
-    """Likeliest tokens that the engine tells at each of them; the mass of the others is bounded on both
-    sides. vLLM tells 20 at most, unless its `max_logprobs` is raised."""
-    supplements: Supplements = Supplements.TOGETHER
-    """Places that no fork takes: `together`, filled with new roots as soon as it is certain that none can;
-    `one_by_one`, with one new root when all others have ended, and so on (released code)."""
-
-    @property
-    def rule(self) -> BranchRule:
-        """The decision."""
-        return BranchRule(self.law, self.base_probability, self.entropy_weight, self.threshold, self.beam)
 
 
 class Config(EstimatorConfig):
@@ -114,7 +75,7 @@ class Config(EstimatorConfig):
     def budget(self, size: int) -> Budget:
         """The places of a group of so many trajectories."""
         one = self.branching
-        return Budget(size, min(self.roots, size), one.rule.forks, self.call_limit, one.supplements)
+        return Budget(size, min(self.roots, size), one.forks, self.call_limit, one.supplements)
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:
         """Settings against each other, and what branching needs of the engine."""
@@ -143,23 +104,24 @@ _USUAL_MAX_LOG_PROBS = 20
 """vLLM's, where nobody names another."""
 
 
-def _tools(run: RunView, config: Config) -> list[ConfigIssue]:
+def _tools(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     names = list(run.settings.tools)
     if not names:
         what = "There is no tool: nothing can be called, and no trajectory is forked."
         fix = "Name one, e.g. marsrl.tools.python.target=python, or use algo=grpo (docs/tools.md)."
-        return [ConfigIssue(_TOOLS, what, fix, {})]
-    if config.protocol is not ToolFormat.TAGS:
-        return []
-    what = f"The protocol calls a tool by a tag of its name: expected {TAG_NAMES}."
-    fix = f"Rename it, or set {_ALGO}.protocol=chat."
-    return [ConfigIssue(f"{_TOOLS}.{name}", what, fix, name) for name in names if not is_tag(name)]
+        yield ConfigIssue(_TOOLS, what, fix, {})
+    if config.protocol is ToolFormat.TAGS:
+        what = f"The protocol calls a tool by a tag of its name: expected {TAG_NAMES}."
+        fix = f"Rename it, or set {_ALGO}.protocol=chat."
+        for name in names:
+            if not is_tag(name):
+                yield ConfigIssue(f"{_TOOLS}.{name}", what, fix, name)
 
 
-def _inert(config: Config) -> list[ConfigIssue]:
+def _inert(config: Config) -> Iterator[ConfigIssue]:
     """Settings of branching that another one takes the effect of."""
     branching = config.branching
-    off, blind = branching.law is BranchLaw.OFF, not branching.rule.by_entropy
+    off, blind = branching.law is BranchLaw.OFF, not branching.by_entropy
     own = isinstance(branching.law, OwnFunction)
     forks = "a law that forks (threshold, bernoulli, random)"
     looks = "a law that looks at entropy (threshold, bernoulli)"
@@ -174,64 +136,54 @@ def _inert(config: Config) -> list[ConfigIssue]:
         "entropy_tokens": (blind, needs),
         "top_log_probs": (blind, needs),
     }
-    issues = [
-        ConfigIssue(
-            f"{_BRANCHING}.{name}",
-            f"It has no effect with law={branching.law}.",
-            f"Leave it out, or set {_BRANCHING}.law to {cases[name][1]}.",
-            getattr(branching, name),
-        )
-        for name in branching.changed(*cases)
-        if cases[name][0]
-    ]
+    what = f"It has no effect with law={branching.law}."
+    for name in branching.changed(*cases):
+        inert, instead = cases[name]
+        if inert:
+            fix = f"Leave it out, or set {_BRANCHING}.law to {instead}."
+            yield ConfigIssue(f"{_BRANCHING}.{name}", what, fix, getattr(branching, name))
     if off and config.changed("attribution"):
         what = f"Without forks no tokens are shared ({_BRANCHING}.law=off): it has no effect."
         fix = f"Leave it out, or set {_BRANCHING}.law to {forks}."
-        issues.append(ConfigIssue(f"{_ALGO}.attribution", what, fix, config.attribution))
-    return issues
+        yield ConfigIssue(f"{_ALGO}.attribution", what, fix, config.attribution)
 
 
-def _roots(config: Config) -> list[ConfigIssue]:
-    if config.branching.law is BranchLaw.OFF or config.roots < config.group_size:
-        return []
-    what = f"Of {config.group_size} trajectories (marsrl.algo.group_size) none is left for a fork."
-    fix = f"Set it below {config.group_size}, or {_BRANCHING}.law=off."
-    return [ConfigIssue(f"{_BRANCHING}.roots", what, fix, config.roots)]
+def _roots(config: Config) -> Iterator[ConfigIssue]:
+    if config.branching.law is not BranchLaw.OFF and config.roots >= config.group_size:
+        what = f"Of {config.group_size} trajectories (marsrl.algo.group_size) none is left for a fork."
+        fix = f"Set it below {config.group_size}, or {_BRANCHING}.law=off."
+        yield ConfigIssue(f"{_BRANCHING}.roots", what, fix, config.roots)
 
 
-def _engine(run: RunView, config: Config) -> list[ConfigIssue]:
+def _engine(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     """Entropies are made of what the engine tells."""
     branching = config.branching
-    if not branching.rule.by_entropy:
-        return []
-    issues = []
+    if not branching.by_entropy:
+        return
     raised = run.get(_MAX_LOG_PROBS)
     most = _USUAL_MAX_LOG_PROBS if raised is None else int(raised)
     if most != -1 and branching.top_log_probs > most:
         what = f"The engine tells at most {most} tokens at a position ({_MAX_LOG_PROBS})."
         fix = f"Lower it, or set +{_MAX_LOG_PROBS}={branching.top_log_probs}."
-        issues.append(ConfigIssue(f"{_BRANCHING}.top_log_probs", what, fix, branching.top_log_probs))
+        yield ConfigIssue(f"{_BRANCHING}.top_log_probs", what, fix, branching.top_log_probs)
     if branching.entropy is EntropyOf.CALL and config.call_limit == 1:
         what = (
             "With one call a trajectory has one turn before a call: it is compared with itself, and ΔH is 0."
         )
-        issues.append(ConfigIssue(f"{_BRANCHING}.entropy", what, "Use result.", branching.entropy))
-    return issues
+        yield ConfigIssue(f"{_BRANCHING}.entropy", what, "Use result.", branching.entropy)
 
 
-def _explained(run: RunView) -> list[ConfigIssue]:
+def _explained(run: RunView) -> Iterator[ConfigIssue]:
     prompts, names = run.prompts(), sorted(run.settings.tools)
     if not isinstance(prompts, AgentPrompts) or prompts.explained is None:
-        return []
+        return
     described = sorted(prompts.explained)
     expected = names if run.settings.algo.protocol is ToolFormat.TAGS else []
-    if described == expected:
-        return []
-    key = "marsrl.prompts.kwargs.tools"
-    what = (
-        f"The tools are {', '.join(names)}, and the system message alone says how tags call them."
-        if expected
-        else "The chat template shows the tools and how they are called; tags would contradict it."
-    )
-    fix = f"Set {key}=[{','.join(expected)}]." if expected else "Leave it out."
-    return [ConfigIssue(key, what, fix, described or None)]
+    if described != expected:
+        key = "marsrl.prompts.kwargs.tools"
+        what = "The chat template shows the tools and how they are called; tags would contradict it."
+        fix = "Leave it out."
+        if expected:
+            what = f"The tools are {', '.join(names)}, and the system message alone says how tags call them."
+            fix = f"Set {key}=[{','.join(expected)}]."
+        yield ConfigIssue(key, what, fix, described or None)

@@ -1,7 +1,8 @@
-"""Figures of agents and their trees, from what their trajectories say happened."""
+"""Figures of agents and their trees, in training and in evaluation, from what their trajectories say."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.group import Group
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.trajectory import FinishReason, Trajectory, is_correct
+from marsrl_verl.evaluation.estimators import Estimate, mean_estimate
+from marsrl_verl.evaluation.runs import Program, Run, Runs, answer_reward, is_usable
+from marsrl_verl.evaluation.single_role import SingleRole
 from marsrl_verl.rollout.agent_loop import CALL_LIMIT
 
 _OUTCOMES = ("ok", "error", "timeout", "failed", "refused")
@@ -19,9 +24,14 @@ ROOTS = "roots"
 """Input of a request: how many of its trajectories begin at the prompt, whatever forks leave."""
 
 
+def _own_calls(members: Iterable[Trajectory]) -> list[Mapping[str, Any]]:
+    """The calls that trajectories made themselves; those before a fork are another one's."""
+    return [event for one in members for event in one.events if event.get("by") == one.number]
+
+
 def executed(one: Trajectory) -> list[Mapping[str, Any]]:
-    """The calls that a trajectory made itself and that ran; those before its fork are another one's."""
-    return [event for event in one.events if event.get("executed") and event.get("by") == one.number]
+    """The calls that a trajectory made itself and that ran."""
+    return [event for event in _own_calls([one]) if event.get("executed")]
 
 
 def agent_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -33,19 +43,17 @@ def agent_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _calls(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, float]:
-    calls = [event for one in members for event in one.events if event.get("by") == one.number]
-    ran = [event for one in members for event in executed(one)]
+    calls = _own_calls(members)
+    ran = [event for event in calls if event.get("executed")]
     right = sum(is_correct(one.value) for one in members if one.reward is not None)
+    using = sum(any(event.get("executed") for event in one.events) for one in members)
+    limited = sum(one.finish is FinishReason.LIMIT and one.detail == CALL_LIMIT for one in members)
     found: dict[str, float] = {
         "executed_calls": len(ran),
         "executed_calls_per_group": len(ran) / len(groups),
         "calls_per_trajectory": sum(len(one.events) for one in members) / len(members),
-        "using_tools_share": sum(any(event.get("executed") for event in one.events) for one in members)
-        / len(members),
-        "call_limit_share": sum(
-            one.finish is FinishReason.LIMIT and one.detail == CALL_LIMIT for one in members
-        )
-        / len(members),
+        "using_tools_share": using / len(members),
+        "call_limit_share": limited / len(members),
     }
     if right:
         found["executed_calls_per_right"] = len(ran) / right
@@ -67,7 +75,7 @@ def _calls(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, 
 def _tree(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, float]:
     forks = [one for one in members if one.fork is not None]
     depth = _depths(members)
-    sampled = [sum(map(_own_tokens, group.trajectories)) for group in groups]
+    sampled = sum(map(_own_tokens, members))
     rows = sum(sequence.trained_tokens for one in members for sequence in one.sequences)
     further = sum(
         one.fork is None and one.number >= int(group.request.inputs.get(ROOTS, group.request.n))  # type: ignore[arg-type]
@@ -82,7 +90,7 @@ def _tree(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, f
         "fork_depth_max": max(depth.values()),
     }
     if rows:
-        found["shared_token_share"] = 1 - sum(sampled) / rows
+        found["shared_token_share"] = 1 - sampled / rows
     return found
 
 
@@ -102,12 +110,7 @@ def _depths(members: Iterable[Trajectory]) -> dict[str, int]:
 
 def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
     """Of the results after which a fork was decided about."""
-    decided = [
-        event
-        for one in members
-        for event in one.events
-        if event.get("by") == one.number and "forks_wanted" in event
-    ]
+    decided = [event for event in _own_calls(members) if "forks_wanted" in event]
     if not decided:
         return {}
     requested = sum(int(event["forks_wanted"]) for event in decided)
@@ -125,11 +128,63 @@ def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
         found["entropy_change_std"] = float(np.std(changes))
         found["entropy_rises_share"] = sum(change > 0 for change in changes) / len(changes)
         places = Counter(int(np.searchsorted(_CHANGES, change, side="left")) for change in changes)
-        for place in range(len(_CHANGES) + 1):
-            found[f"entropy_change/{_bin(place)}"] = places[place] / len(changes)
+        names = [*(f"to_{edge:g}" for edge in _CHANGES), f"above_{_CHANGES[-1]:g}"]
+        for place, name in enumerate(names):
+            found[f"entropy_change/{name}"] = places[place] / len(changes)
     return found
 
 
-def _bin(place: int) -> str:
-    """The name of a bin, by its upper edge."""
-    return f"to_{_CHANGES[place]:g}" if place < len(_CHANGES) else f"above_{_CHANGES[-1]:g}"
+class AgentEvaluation(SingleRole):
+    """As `SingleRole`: one trajectory with tools and without forks for each answer.
+
+    Args:
+        role, prompts, rollout: as there.
+        protocol: how tools are called.
+    """
+
+    def __init__(self, role: str, prompts: Prompts, rollout: str, protocol: str) -> None:
+        super().__init__(role, prompts, rollout)
+        self.protocol = str(protocol)
+
+    def program(self, run: Run) -> Program:
+        messages, inputs = self.prompts.problem(run.problem), {"protocol": self.protocol}
+        trajectory = yield run.request(self.role, self.role, messages, rollout=self.rollout, inputs=inputs)
+        run.final_reward = answer_reward(trajectory) - _bonus(trajectory)
+        run.answer = trajectory if is_usable(trajectory) else None
+        run.end = trajectory.finish.value
+
+    def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
+        """Calls of the model, tokens and executed tool calls of a run; tool calls for each that is solved."""
+        found = super().effort(runs, confidence)
+        calls = [(float(_executed(run)), run.problem.problem_id) for run in runs.runs]
+        found["tool_calls"] = mean_estimate(calls, confidence)
+        found["tool_calls_per_solved"] = _per_solved(runs, confidence)
+        return found
+
+    def description(self) -> str:
+        return f"The {self.role.capitalize()} with its tools: its final answer is graded."
+
+
+def _bonus(one: Trajectory) -> float:
+    """What the reward adds for the use of tools: it makes no answer right."""
+    found = one.scored.info.get("bonus")
+    return found if is_usable(one) and isinstance(found, float) else 0.0
+
+
+def _executed(run: Run) -> int:
+    return sum(len(executed(call.trajectory)) for call in run.calls)
+
+
+def _per_solved(runs: Runs, confidence: float) -> Estimate:
+    """All executed calls over all solved runs, with the interval of a ratio: its residuals, clustered by
+    problem."""
+    solved = sum(run.solved for run in runs.runs)
+    if not solved:
+        return Estimate(None, None, None, 0)
+    ratio = sum(map(_executed, runs.runs)) / solved
+    share = solved / len(runs.runs)
+    residuals = [((_executed(run) - ratio * run.solved) / share, run.problem.problem_id) for run in runs.runs]
+    around = mean_estimate(residuals, confidence)
+    if around.low is None or around.high is None or not math.isfinite(ratio):
+        return Estimate(ratio, None, None, solved)
+    return Estimate(ratio, max(0.0, ratio + around.low), ratio + around.high, solved)

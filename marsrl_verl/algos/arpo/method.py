@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from marsrl_verl.algos.arpo import config as settings_of
 from marsrl_verl.algos.arpo.advantages import Attribution, token_advantages
 from marsrl_verl.algos.arpo.config import SOLVER
-from marsrl_verl.algos.arpo.evaluation import AgentEvaluation
-from marsrl_verl.algos.arpo.figures import ROOTS, agent_metrics
+from marsrl_verl.algos.arpo.figures import ROOTS, AgentEvaluation, agent_metrics
 from marsrl_verl.algos.arpo.prompts import AgentPrompts
 from marsrl_verl.algos.arpo.rollout import PROGRAM
 from marsrl_verl.core.credit import EstimatorCredit

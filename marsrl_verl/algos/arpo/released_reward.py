@@ -32,13 +32,11 @@ class ReleasedReward(RoleReward):
         answer = released_answer(request.text)
         if answer is None:
             return RewardResult(-1.0, {"well_formed": False})
-        overlap = max(
-            (released_f1(answer, gold) for gold in references(request.problem.ground_truth)), default=0.0
-        )
+        accepted = references(request.problem.ground_truth)
+        overlap = max((released_f1(answer, gold) for gold in accepted), default=0.0)
         bonus = _BONUS if overlap > 0 and all(tag in request.text for tag in _BOTH) else 0.0
-        return RewardResult(
-            overlap + bonus, {"answer": answer, "well_formed": True, "f1": overlap, "bonus": bonus}
-        )
+        info = {"answer": answer, "well_formed": True, "f1": overlap, "bonus": bonus}
+        return RewardResult(overlap + bonus, info)
 
 
 def released_answer(text: str) -> str | None:

@@ -36,8 +36,7 @@ class HierarchicalReward(RoleReward):
 
     Args:
         grader: `{target: package.module:Class, kwargs: {…}}`, the reward that grades the answer; None: by the
-        kind of
-            the problem, mathematics or a question.
+            kind of the problem, mathematics or a question.
         bonus: added to the grade of a right answer where all tools of `bonus_tools` ran without an error.
         bonus_tools: None: any two tools.
         right: from which grade on an answer is right enough for the bonus.
@@ -57,8 +56,7 @@ class HierarchicalReward(RoleReward):
         spec: Mapping[str, Any] = grader or _BY_KIND
         if "target" not in spec or not spec.keys() <= {"target", "kwargs"}:
             raise ClassLoadError(f"grader is {spec!r}, expected {{target: …, kwargs: {{…}}}}")
-        base: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
-        self.grader: RoleReward = load_class(str(spec["target"]), spec.get("kwargs"), base)
+        self.grader = load_class(str(spec["target"]), spec.get("kwargs"), RoleReward)
         self.graded_ability = self.grader.graded_ability
         self.bonus, self.right, self.ill_formed = bonus, right, ill_formed
         self.bonus_tools = None if bonus_tools is None else frozenset(bonus_tools)
@@ -83,15 +81,12 @@ class HierarchicalReward(RoleReward):
         return replace(grade, value=value + bonus, info=info)
 
     def check_problem(self, problem: Problem) -> None:
-        """As the grader does."""
         self.grader.check_problem(problem)
 
     def longest_s(self, calls: int) -> float | None:
-        """As the grader's."""
         return self.grader.longest_s(calls)
 
     def close(self) -> None:
-        """Release what the grader holds."""
         self.grader.close()
 
 

@@ -13,17 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.algos.arpo.branching import (
-    BranchLaw,
-    EntropyOf,
-    fork_place,
-    own_forks,
-    token_entropies,
-    turn_entropy,
-)
+from marsrl_verl.algos.arpo.advantages import NODE, node_column
+from marsrl_verl.algos.arpo.branching import BranchLaw, EntropyOf, own_forks, token_entropies, turn_entropy
 from marsrl_verl.algos.arpo.budget import Birth, Budget
 from marsrl_verl.algos.arpo.config import Config
-from marsrl_verl.algos.arpo.nodes import NODE, node_column
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, Fork, RolloutOutput, Trajectory
@@ -57,11 +50,9 @@ class ToolTree:
 
     @classmethod
     def forks(cls, settings: Config) -> bool:
-        """See `Rollout`."""
         return settings.branching.law is not BranchLaw.OFF
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
-        """See `Rollout`."""
         return await _Round(self.config, request, context).run()
 
 
@@ -108,22 +99,19 @@ class _Round:
 
     def __init__(self, config: Config, request: RolloutRequest, context: RolloutContext) -> None:
         self.config, self.request, self.context = config, request, context
-        self.branching, self.rule = config.branching, config.branching.rule
+        self.branching = config.branching
         self.budget: Budget = config.budget(request.n)
         self.branches = self.budget.roots < self.budget.size
-        self.protocol = self._protocol()
+        tools, tags = context.tools.schemas, config.protocol is ToolFormat.TAGS
+        self.protocol: ToolProtocol = (
+            TagProtocol(tools) if tags else ChatProtocol(context.turn_parser(config.parser), tools)
+        )
         self.paths: dict[int, _Path] = {}
         self.wishes: dict[int, list[list[bool]]] = {}
         self.ended: set[int] = set()
         self._born: set[int] = set()
         """Of this round and of earlier ones."""
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def _protocol(self) -> ToolProtocol:
-        schemas = self.context.tools.schemas
-        if self.config.protocol is ToolFormat.TAGS:
-            return TagProtocol(schemas)
-        return ChatProtocol(self.context.turn_parser(self.config.parser), schemas)
 
     async def run(self) -> RolloutOutput:
         """Until all have ended or used the round's tokens."""
@@ -158,10 +146,8 @@ class _Round:
 
     def _resumed(self, one: Trajectory) -> _Path:
         saved: Any = one.state
-        agent, request = saved["agent"], self.request
-        chat = self.context.conversation(
-            one.number, request.role, (), prefix=one.sequence, state=agent["chat"]
-        )
+        agent, role = saved["agent"], self.request.role
+        chat = self.context.conversation(one.number, role, (), prefix=one.sequence, state=agent["chat"])
         tools, limits = self.context.tools, self.config.agent_limits
         return _Path(
             Agent.resumed(chat, self.protocol, tools, limits, agent, [dict(event) for event in one.events]),
@@ -182,9 +168,8 @@ class _Round:
         for birth in self.budget.allot(self.wishes, self.ended).births:
             if birth.number not in self._born:
                 self._born.add(birth.number)
-                path = (
-                    self._root(birth) if birth.parent is None else self._fork(birth, self.paths[birth.parent])
-                )
+                parent = birth.parent
+                path = self._root(birth) if parent is None else self._fork(birth, self.paths[parent])
                 self.paths[birth.number] = path
                 self._start(path)
 
@@ -240,7 +225,7 @@ class _Round:
     def _probes(self, path: _Path) -> bool:
         """Whether the turn that begins is probed: never because of what other trajectories did, so that a
         request's tokens do not depend on the order of completion."""
-        if not (self.branches and self.rule.by_entropy and path.birth.forkable):
+        if not (self.branches and self.branching.by_entropy and path.birth.forkable):
             return False
         turn = path.agent.turn
         if self.branching.entropy is EntropyOf.CALL:
@@ -263,7 +248,7 @@ class _Round:
         if not self.branches or agent.turn > self.budget.levels:
             return
         path.read.append(agent.place())
-        if not self.rule.by_entropy or self.branching.entropy is EntropyOf.CALL:
+        if not self.branching.by_entropy or self.branching.entropy is EntropyOf.CALL:
             self._decide(path)
         path.probing = self._probes(path)
 
@@ -272,18 +257,18 @@ class _Round:
         if not path.birth.forkable:
             return
         change = None
-        if self.rule.by_entropy and path.entropy is not None and path.baseline is not None:
+        if self.branching.by_entropy and path.entropy is not None and path.baseline is not None:
             change = path.entropy - path.baseline
-        rng, law = self.context.rng("fork", path.number, path.agent.turn), self.rule.law
-        if own := isinstance(law, OwnFunction):
-            at = fork_place(path.agent.turn, path.agent.events, self.rule, rng, change)
-            decisions = own_forks(law, at)
+        turn, events, rule = path.agent.turn, path.agent.events, self.branching
+        rng = self.context.rng("fork", path.number, turn)
+        if own := isinstance(rule.law, OwnFunction):
+            decisions = own_forks(rule.law, turn, events, rule.forks, rng, change)
         else:
-            decisions = self.rule.decide_forks(change, rng.random(self.rule.forks).tolist())
-        path.agent.events[-1] |= {
-            "entropy": path.entropy if self.rule.by_entropy else None,
+            decisions = rule.decide_forks(change, rng.random(rule.forks).tolist())
+        events[-1] |= {
+            "entropy": path.entropy if rule.by_entropy else None,
             "entropy_change": change,
-            "fork_probability": None if own else self.rule.probability(change),
+            "fork_probability": None if own else rule.probability(change),
             "forks_wanted": sum(decisions),
         }
         self.wishes.setdefault(path.number, []).append(decisions)

@@ -27,32 +27,23 @@ class FilterRule(Choice):
     """
 
     NONE = "none"
-    """All of them."""
     RELEASED = "released"
-    """Of those whose first responses are all right, the ones whose influence is above the mean of such
-    problems; all others (text and released code)."""
     PAPER = "paper"
-    """Those whose mean influence is at least the mean of all problems (eq. 8 to the letter)."""
 
 
 class FilterMean(Choice):
-    """What a problem's influence is compared with."""
+    """What a problem's influence is compared with (`Config.filter_mean`); current problems are included."""
 
     CUMULATIVE = "cumulative"
-    """The mean over all problems so far, the current ones included."""
     EMA = "ema"
-    """An exponential moving average over the steps, which forgets old weights."""
 
 
 class ExpansionRounding(Choice):
-    """How exp(-z) * G becomes a number of trees."""
+    """How exp(-z) * G becomes a number of trees (`Config.expansion`)."""
 
     ROUND = "round"
-    """To the nearest (paper)."""
     CEIL = "ceil"
-    """Up (released code)."""
     ALL = "all"
-    """Every response is expanded, whatever the difficulty."""
 
 
 class TreeChoice(Choice):
@@ -127,10 +118,10 @@ def passes_filter(statistics: ProblemStatistics, rule: FilterRule, mean: float |
     """Whether the problem is expanded. `mean` already has the current step's problems in it."""
     if not in_filter(statistics, rule) or mean is None:
         return True
-    if rule is FilterRule.PAPER:
-        # A running mean of equal numbers may differ from them in its last digits.
-        return statistics.influence >= mean or math.isclose(statistics.influence, mean, rel_tol=1e-9)
-    return statistics.influence > mean and not math.isclose(statistics.influence, mean, rel_tol=1e-9)
+    # A running mean of equal numbers may differ from them in its last digits.
+    if math.isclose(statistics.influence, mean, rel_tol=1e-9):
+        return rule is FilterRule.PAPER
+    return statistics.influence > mean
 
 
 def trees_to_expand(statistics: ProblemStatistics, rounding: ExpansionRounding) -> int:

@@ -9,7 +9,8 @@ the distribution.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,12 +46,10 @@ BY_TOKEN = frozenset({BranchCriterion.SURPRISAL, BranchCriterion.ENTROPY})
 
 
 class FciAggregation(Choice):
-    """How the attention that later steps pay to a step becomes its influence."""
+    """How the attention that later steps pay to a step becomes its influence (`Config.fci_aggregation`)."""
 
     SUM = "sum"
-    """Their sum (arXiv 2509.26628, eq. 5), to which more steps add the earlier the step is."""
     MEAN = "mean"
-    """Their mean, which does not favour a step for being early."""
 
 
 def aggregated_influence(
@@ -157,10 +156,7 @@ def choose_branch_points(
         chosen = _most_apart(features, candidates, rule, eligible)
     else:
         chosen = _completed(features, _spaced(features, candidates, rule), rule, eligible)
-    times: dict[int, int] = {}
-    for step in chosen:
-        times[step] = times.get(step, 0) + 1
-    return [BranchPoint(features.steps.start(step), times[step]) for step in sorted(times)]
+    return [BranchPoint(features.steps.start(step), times) for step, times in sorted(Counter(chosen).items())]
 
 
 def _ordered(
@@ -172,15 +168,11 @@ def _ordered(
     if rule.criterion is BranchCriterion.RANDOM:
         return [int(step) for step in rng.permutation(np.array(eligible, dtype=np.int64))]
     if rule.criterion is BranchCriterion.UNIFORM:
-        far = [
-            step
-            for step in eligible
-            if features.prompt_tokens + features.steps.start(step) >= rule.min_token_distance
-        ]
-        if len(far) > rule.num_branch_points:
-            places = (np.arange(rule.num_branch_points) + 0.5) * len(far) / rule.num_branch_points
-            return [far[int(place)] for place in places]
-        return far
+        far = [step for step in eligible if _keeps_distance(features, step, (), rule)]
+        if len(far) <= rule.num_branch_points:
+            return far
+        places = (np.arange(rule.num_branch_points) + 0.5) * len(far) / rule.num_branch_points
+        return [far[int(place)] for place in places]
     if isinstance(rule.criterion, OwnFunction):
         scores = features.step_scores
         able = [step for step in eligible if scores[step] > -math.inf]
@@ -205,13 +197,20 @@ def _most_influential(features: ResponseFeatures, rule: BranchRule, eligible: ra
 
 def _spaced(features: ResponseFeatures, candidates: Sequence[int], rule: BranchRule) -> list[int]:
     """The first candidates that keep the distance to the beginning and to one another."""
-    chosen: list[int] = []
-    for step in candidates:
-        if len(chosen) == rule.num_branch_points:
+    return _extended(features, [], candidates, rule.num_branch_points, rule)
+
+
+def _extended(
+    features: ResponseFeatures, chosen: Sequence[int], others: Iterable[int], most: int, rule: BranchRule
+) -> list[int]:
+    """Steps and, up to `most` in all, the first of the others that keep the distance."""
+    found = list(chosen)
+    for step in others:
+        if len(found) == most:
             break
-        if _keeps_distance(features, step, chosen, rule):
-            chosen.append(step)
-    return chosen
+        if _keeps_distance(features, step, found, rule):
+            found.append(step)
+    return found
 
 
 def _keeps_distance(features: ResponseFeatures, step: int, chosen: Sequence[int], rule: BranchRule) -> bool:
@@ -223,11 +222,8 @@ def _most_apart(
     features: ResponseFeatures, candidates: Sequence[int], rule: BranchRule, eligible: range
 ) -> list[int]:
     """As many steps as can stand apart, at most N: candidates in their order, then the other steps, the most
-    influential first where that is known.
-
-    Taking the earliest step that fits, again and again, gives the most steps, also between steps that are
-    fixed; so a step is taken where it leaves room for as many.
-    """
+    influential first where that is known. A step is taken where it leaves room for as many: the earliest that
+    fits, again and again, gives the most, also between steps that are fixed."""
     most = len(_spaced(features, eligible, rule))
     scores = features.influence or features.step_scores or [0.0] * len(features.steps)
     others = sorted(set(eligible) - set(candidates), key=lambda step: (-scores[step], step))
@@ -235,15 +231,8 @@ def _most_apart(
     for step in [*candidates, *others]:
         if len(chosen) == most:
             break
-        if not _keeps_distance(features, step, chosen, rule):
-            continue
-        extended = [*chosen, step]
-        for other in eligible:
-            if len(extended) == most:
-                break
-            if _keeps_distance(features, other, extended, rule):
-                extended.append(other)
-        if len(extended) == most:
+        fits = _keeps_distance(features, step, chosen, rule)
+        if fits and len(_extended(features, [*chosen, step], eligible, most, rule)) == most:
             chosen.append(step)
     return chosen
 
@@ -269,9 +258,8 @@ def _highest_tokens(features: ResponseFeatures, rule: BranchRule) -> list[int]:
     the prompt's own continuation."""
     scores, length = features.token_scores, features.steps.ends[-1] if len(features.steps) else 0
     if len(scores) != length:
-        raise ValueError(
-            f"criterion {rule.criterion}: {len(scores)} scores for the {length} tokens of a response"
-        )
+        what = f"{len(scores)} scores for the {length} tokens of a response"
+        raise ValueError(f"criterion {rule.criterion}: {what}")
     if rule.criterion is not BranchCriterion.SURPRISAL:
         end = length - 1
     else:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from pydantic import Field
 
-from marsrl_verl.algos.attnrl.adaptive_sampling import (
-    ExpansionRounding,
-    FilterMean,
-    FilterRule,
-    TreeChoice,
-)
+from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterMean, FilterRule, TreeChoice
 from marsrl_verl.algos.attnrl.branch_points import BY_TOKEN, BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.algos.attnrl.branch_scores import INFLUENCES
-from marsrl_verl.algos.attnrl.response_trees import AdvantageRule
 from marsrl_verl.algos.attnrl.step_cutter import StepEnds
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
 from marsrl_verl.core.credit import MaskedConfig
 from marsrl_verl.core.scheduler import Mode
-from marsrl_verl.settings.choices import Overlap
+from marsrl_verl.settings.choices import Choice, Overlap
 from marsrl_verl.settings.declaration import Switched, limits
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.run_view import RunView
@@ -31,6 +25,13 @@ SOLVER = "solver"
 INITIAL, CONTINUATION = "initial", "continuation"
 """Its stages."""
 _NEVER = "with a weight of 1 for the past nothing ever changes"
+
+
+class AdvantageRule(Choice):
+    """How rewards become advantages (`Config.advantage_rule`)."""
+
+    ATTNRL = "attnrl"
+    TREERL_ORIGINAL = "treerl_original"
 
 
 class AdaptiveBatchConfig(Switched):
@@ -134,135 +135,116 @@ _MODEL = "actor_rollout_ref.model"
 _OVERRIDES = f"{_MODEL}.override_config"
 
 
-def _inert(config: Config) -> list[ConfigIssue]:
+def _inert(config: Config) -> Iterator[ConfigIssue]:
     """Settings that another one takes the effect of."""
-    no_influence = not config.needs_influence
+    no_influence, influence = not config.needs_influence, "criterion=fci or a filter"
     cases = {
-        "delta": (no_influence, "criterion=fci or a filter"),
-        "fci_backend": (no_influence, "criterion=fci or a filter"),
-        "fci_aggregation": (no_influence, "criterion=fci or a filter"),
+        "delta": (no_influence, influence),
+        "fci_backend": (no_influence, influence),
+        "fci_aggregation": (no_influence, influence),
         "top_share": (config.criterion is not BranchCriterion.FCI, "criterion=fci"),
         "shortfall": (config.criterion in BY_TOKEN, "a criterion that chooses steps"),
         "filter_mean": (config.filter is FilterRule.NONE, "another filter"),
         "filter_decay": (config.filter_mean is not FilterMean.EMA, "filter_mean=ema"),
         "tree_choice": (config.expansion is ExpansionRounding.ALL, "another expansion"),
     }
-    return [
-        ConfigIssue(
-            f"{_ALGO}.{name}",
-            "It has no effect with the other settings.",
-            f"Leave it out, or set {cases[name][1]}.",
-            getattr(config, name),
-        )
-        for name in config.changed(*cases)
-        if cases[name][0]
-    ]
+    what = "It has no effect with the other settings."
+    for name in config.changed(*cases):
+        inert, instead = cases[name]
+        if inert:
+            fix = f"Leave it out, or set {instead}."
+            yield ConfigIssue(f"{_ALGO}.{name}", what, fix, getattr(config, name))
 
 
-def _batch(run: RunView, config: Config) -> list[ConfigIssue]:
+def _batch(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     """A number of problems that adapts."""
     batch = config.adaptive_batch
     most = config.most_problems(int(run.get("data.train_batch_size")))
     if not batch.enabled or batch.min_problems <= most:
-        return []
+        return
     if batch.max_problems is not None:
         what = f"Expected at least {batch.min_problems}: it is not below min_problems."
         fix = f"Set {_BATCH}.max_problems to {batch.min_problems} or more."
-        return [ConfigIssue(f"{_BATCH}.max_problems", what, fix, batch.max_problems)]
-    what = f"It is above the most problems of a step, {most}."
-    return [
-        ConfigIssue(
-            f"{_BATCH}.min_problems", what, f"Lower it, or set {_BATCH}.max_problems.", batch.min_problems
-        )
-    ]
+        yield ConfigIssue(f"{_BATCH}.max_problems", what, fix, batch.max_problems)
+    else:
+        what = f"It is above the most problems of a step, {most}."
+        fix = f"Lower it, or set {_BATCH}.max_problems."
+        yield ConfigIssue(f"{_BATCH}.min_problems", what, fix, batch.min_problems)
 
 
-def _pipeline(run: RunView) -> list[ConfigIssue]:
+def _pipeline(run: RunView) -> Iterator[ConfigIssue]:
     """A problem's tree is trained as a whole."""
-    pipeline, issues = run.settings.pipeline, []
+    pipeline = run.settings.pipeline
     if pipeline.step_prompt_budget is not None and pipeline.mode is Mode.SEQUENTIAL:
         what = "The filter compares the problems of a step, which a budget would cut into several rounds."
         fix = "Leave it at null, or set pipeline=pipelined."
-        issues.append(ConfigIssue(f"{_PIPELINE}.step_prompt_budget", what, fix, pipeline.step_prompt_budget))
+        yield ConfigIssue(f"{_PIPELINE}.step_prompt_budget", what, fix, pipeline.step_prompt_budget)
     if pipeline.overlap is not Overlap.NONE:
         what = "Branch points are chosen by the trainer's forward pass, between two rounds of generation."
-        issues.append(ConfigIssue(f"{_PIPELINE}.overlap", what, "Set it to none.", pipeline.overlap))
+        yield ConfigIssue(f"{_PIPELINE}.overlap", what, "Set it to none.", pipeline.overlap)
     for name, what in (
         ("min_group", "A problem's tree is trained as a whole."),
-        (
-            "max_request_staleness",
-            "A problem's tree is trained as a whole; a part of it would be missing.",
-        ),
+        ("max_request_staleness", "A problem's tree is trained as a whole; a part of it would be missing."),
     ):
         if (value := getattr(pipeline, name)) is not None:
-            issues.append(ConfigIssue(f"{_PIPELINE}.{name}", what, "Leave it at null.", value))
-    return issues
+            yield ConfigIssue(f"{_PIPELINE}.{name}", what, "Leave it at null.", value)
 
 
-def _trainer(run: RunView) -> list[ConfigIssue]:
+def _trainer(run: RunView) -> Iterator[ConfigIssue]:
     """What the forward pass that finds FCI can't do; a distance that leaves no room for a branch point."""
-    issues = []
     key = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
     if int(run.get(key) or 1) > 1:
         what = "Under sequence parallelism each rank sees a part of the heads, FCI needs all of them."
-        issues.append(ConfigIssue(key, what, "Set it to 1.", run.get(key)))
+        yield ConfigIssue(key, what, "Set it to 1.", run.get(key))
     fused = f"{_MODEL}.use_fused_kernels"
     if run.get(fused):
-        issues.append(ConfigIssue(fused, "FCI was not tried with fused kernels.", "Set it to false.", True))
-    solver, distance = run.settings.roles[SOLVER], run.settings.algo.min_token_distance
-    max_tokens = solver.longest_sequence
+        yield ConfigIssue(fused, "FCI was not tried with fused kernels.", "Set it to false.", True)
+    distance = run.settings.algo.min_token_distance
+    max_tokens = run.settings.roles[SOLVER].longest_sequence
     if distance >= max_tokens:
         what = (
             f"No branch point is so far from the beginning: prompt and response have at most {max_tokens:,} "
             f"tokens, so {_ALGO}.shortfall would choose all of them."
         )
-        issues.append(
-            ConfigIssue(f"{_ALGO}.min_token_distance", what, "Lower it; 0 is no distance.", distance)
-        )
-    return issues
+        yield ConfigIssue(f"{_ALGO}.min_token_distance", what, "Lower it; 0 is no distance.", distance)
 
 
-def _influence(run: RunView, config: Config) -> list[ConfigIssue]:
+def _influence(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     """What computes FCI, and the attention that it is taken from."""
     if not config.needs_influence:
-        return []
-    issues = []
+        return
     if run.on_cpu and config.fci_backend is FciBackend.TRITON:
         what = "Triton's kernels need a GPU, and this run trains on the processor."
-        issues.append(ConfigIssue(f"{_ALGO}.fci_backend", what, "Use auto or chunked.", config.fci_backend))
+        yield ConfigIssue(f"{_ALGO}.fci_backend", what, "Use auto or chunked.", config.fci_backend)
     attention = (run.get(_OVERRIDES) or {}).get("attn_implementation")
     if attention == "eager":
         what = "FCI is taken from transformers' registry of attention functions, and eager is not in it."
         fix = "Use sdpa or flash_attention_2."
-        issues.append(ConfigIssue(f"{_OVERRIDES}.attn_implementation", what, fix, attention))
-    return issues
+        yield ConfigIssue(f"{_OVERRIDES}.attn_implementation", what, fix, attention)
 
 
-def _delta(run: RunView, config: Config) -> list[ConfigIssue]:
+def _delta(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     if config.delta is None:
-        return []
+        return
     prompts = run.prompts()
     # The first step is not measured.
-    if prompts.most_steps is None or 1 + config.delta < prompts.most_steps:
-        return []
-    what = (
-        f"Responses to {run.settings.prompts.target} have at most {prompts.most_steps} steps, the first of "
-        "which is not measured: all influence would be 0."
-    )
-    fix = f"Leave it out; {prompts.step_distance} suits them."
-    return [ConfigIssue(f"{_ALGO}.delta", what, fix, config.delta)]
+    if prompts.most_steps is not None and 1 + config.delta >= prompts.most_steps:
+        what = (
+            f"Responses to {run.settings.prompts.target} have at most {prompts.most_steps} steps, the first "
+            "of which is not measured: all influence would be 0."
+        )
+        fix = f"Leave it out; {prompts.step_distance} suits them."
+        yield ConfigIssue(f"{_ALGO}.delta", what, fix, config.delta)
 
 
-def _layers(run: RunView) -> list[ConfigIssue]:
+def _layers(run: RunView) -> Iterator[ConfigIssue]:
     """Layers of a local model for which there is no FCI."""
     model = run.model_config()
-    others = without_influence(model) if model is not None else []
-    if model is None or not others:
-        return []
-    key = f"{_MODEL}.path"
-    what = (
-        f"The model (type {model.get('model_type')}) has layers of {', '.join(others)}; there is FCI for "
-        f"{' and '.join(sorted(MEASURED))} only."
-    )
-    fix = f"Use another model, or {_ALGO}.criterion=surprisal with {_ALGO}.filter=none."
-    return [ConfigIssue(key, what, fix, run.get(key))]
+    if model is not None and (others := without_influence(model)):
+        key = f"{_MODEL}.path"
+        what = (
+            f"The model (type {model.get('model_type')}) has layers of {', '.join(others)}; there is FCI for "
+            f"{' and '.join(sorted(MEASURED))} only."
+        )
+        fix = f"Use another model, or {_ALGO}.criterion=surprisal with {_ALGO}.filter=none."
+        yield ConfigIssue(key, what, fix, run.get(key))

@@ -15,6 +15,7 @@ import numpy as np
 
 from marsrl_verl.algos.attnrl import config as settings_of
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
+    BatchController,
     ProblemStatistics,
     RunningMean,
     choose_trees,
@@ -25,25 +26,91 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
 from marsrl_verl.algos.attnrl.branch_points import BranchPoint
 from marsrl_verl.algos.attnrl.branch_scores import ENTROPIES
 from marsrl_verl.algos.attnrl.config import CONTINUATION, INITIAL, SOLVER
-from marsrl_verl.algos.attnrl.credit import TreeCredit
-from marsrl_verl.algos.attnrl.problem_count import TreeSchedule
-from marsrl_verl.algos.attnrl.response_trees import tree_metrics
+from marsrl_verl.algos.attnrl.credit import TreeCredit, tree_metrics
 from marsrl_verl.algos.attnrl.responses import FirstResponses
-from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Probe, StepView, Traits
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.schedule import Schedule, Unit
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
-from marsrl_verl.core.stage import Stage
+from marsrl_verl.core.stage import EndReason, Stage
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.settings.choices import OffPolicyMode
 
 DELTA = Prompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
+
+
+class TreeSchedule(Schedule):
+    """A problem's tree is trained as a whole; where the number of problems is adapted, it follows what steps
+    train."""
+
+    unit = Unit.PROBLEM
+
+    def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
+        super().__init__(config, tools)
+        batch, problems = config.adaptive_batch, tools.problems
+        self.controller: BatchController | None = None
+        """Adapts the number of problems; None: it stays as it is."""
+        if batch.enabled:
+            self.controller = BatchController(
+                target_samples=batch.target_samples or problems * config.samples_per_problem,
+                problems=float(problems),
+                least=batch.min_problems,
+                most=config.most_problems(problems),
+                smoothing=batch.smoothing,
+            )
+        self._seen = dict.fromkeys(("trained", "completing_steps", "other_steps"), 0)
+        """Since the controller was last told: samples trained, steps in which a problem passed the last
+        stage, and other steps in which problems ended, all of them before it."""
+
+    @classmethod
+    def most_problems(cls, config: settings_of.Config, configured: int) -> int:
+        """More than `configured` where their number is adapted."""
+        return config.most_problems(configured)
+
+    def problems_per_step(self, configured: int) -> int:
+        """B_m where it is adapted (eq. 10)."""
+        return configured if self.controller is None else self.controller.number()
+
+    def observe_step(self, view: StepView) -> dict[str, float]:
+        """Sees what a step trained; the metric of the next one's number where it is adapted."""
+        finished = any(end.reason is EndReason.FINISHED for end in view.ended)
+        ended = any(end.reason is not EndReason.DROPPED for end in view.ended)
+        self._seen["trained"] += len(view.rows)
+        self._seen["completing_steps"] += finished
+        self._seen["other_steps"] += ended and not finished
+        self._tell_controller(view.deferred_groups)
+        return {} if self.controller is None else {"attnrl/next_problems": self.controller.number()}
+
+    def _tell_controller(self, deferred_groups: int) -> None:
+        """Tell how many samples a step trains, once the steps say so. One in which no tree was completed (a
+        pipeline that fills, a small budget) counts with the next one; after two there may never be one: no
+        response can be branched, or none passes the filter. Trees that are deferred for a larger update count
+        in the step that trains them, as those of several steps."""
+        others = self._seen["other_steps"]
+        steps = self._seen["completing_steps"] or (others if others > 1 else 0)
+        if not steps or deferred_groups:
+            return
+        if self.controller is not None:
+            self.controller.observe(self._seen["trained"] / steps)
+        self._seen = dict.fromkeys(self._seen, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts and the controller."""
+        state: dict[str, Any] = dict(self._seen)
+        if self.controller is not None:
+            state["controller"] = self.controller.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._seen = {name: int(state[name]) for name in self._seen}
+        if self.controller is not None and "controller" in state:
+            self.controller.load_state_dict(state["controller"])
 
 
 class AttnRL(Method):
@@ -58,13 +125,7 @@ class AttnRL(Method):
 
     def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
-        self.responses = FirstResponses(
-            step_cutter(tools.tokenizer, config.step_ends),
-            config,
-            seed=tools.seed,
-            delta=tools.prompts.step_distance if config.delta is None else config.delta,
-            aggregation=config.fci_aggregation,
-        )
+        self.responses = FirstResponses(config, tools)
         self.mean = RunningMean(config.filter_mean, config.filter_decay)
         self._figures = TreeFigures()
         off_policy = None if tools.settings is None else tools.settings.off_policy.mode
@@ -103,7 +164,7 @@ class AttnRL(Method):
             return ()
         if not influence:
             return (Probe(INITIAL, entropies=entropies),)
-        return (self.responses.influence_probe(INITIAL, str(self.config.fci_backend), entropies=entropies),)
+        return (self.responses.influence_probe(INITIAL, entropies=entropies),)
 
     def observe_stage(self, stage: str, problems: Sequence[Sequence[Group]], step: int) -> None:
         """Bring the filter's mean up to date with all problems of the step."""
@@ -154,12 +215,10 @@ class AttnRL(Method):
         )
 
     def _statistics(self, group: Group) -> ProblemStatistics:
-        means = []
-        leaves = group.comparable
+        leaves, means = group.comparable, []
         if self.config.needs_influence:
-            for one in leaves:
-                influence = self.responses.aggregated(one) if one.tokens else ()
-                means.append(float(np.mean(influence)) if influence else 0.0)
+            influences = [self.responses.aggregated(one) if one.tokens else () for one in leaves]
+            means = [float(np.mean(one)) if one else 0.0 for one in influences]
         correct = sum(is_correct(one.value) for one in leaves)
         mean = float(np.mean(means)) if means else 0.0
         return ProblemStatistics(correct, len(leaves), mean, sum(not value for value in means))
@@ -170,7 +229,7 @@ class AttnRL(Method):
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """The answer, and the steps of first responses with their influence."""
-        found: dict[str, Any] = {"answer": trajectory.scored.info.get("answer")}
+        found: dict[str, Any] = super().record(request, trajectory)
         if request.prefix is None and trajectory.sequences:
             influence = self.responses.influence(trajectory)
             found["steps"] = list(self.responses.steps(trajectory).ends)
@@ -191,5 +250,4 @@ class AttnRL(Method):
         return {"mean": self.mean.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues with a saved state."""
         self.mean.load_state_dict(state["mean"])

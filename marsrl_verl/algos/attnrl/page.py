@@ -30,11 +30,6 @@ class ShownResponse:
     note: str = ""
     """A sentence about the response."""
 
-    def advantage_of(self, step: int) -> float | None:
-        """The advantage of the step's first token."""
-        start = self.steps.start(step)
-        return next((value for end, value in self.advantages if start < end), None)
-
 
 def step_texts(tokenizer: Any, response_ids: Sequence[int], steps: Steps) -> tuple[str, ...]:
     """The text of every step."""
@@ -89,7 +84,7 @@ def _figures(shown: ShownResponse, step: int) -> str:
         figures.append(f"influence {shown.influence[step]:.4f}")
     if shown.log_probs:
         figures.append(f"-log p {-sum(shown.log_probs[start:end]) / (end - start):.3f}")
-    advantage = shown.advantage_of(step)
+    advantage = next((value for end, value in shown.advantages if start < end), None)
     if advantage is not None:
         figures.append(f"advantage {advantage:+.3f}")
     return ", ".join(figures)

@@ -12,8 +12,6 @@ from marsrl_verl.algos.attnrl.branch_points import (
     BY_TOKEN,
     BranchCriterion,
     BranchPoint,
-    BranchRule,
-    FciAggregation,
     ResponseFeatures,
     aggregated_influence,
     choose_branch_points,
@@ -25,8 +23,10 @@ from marsrl_verl.algos.attnrl.branch_scores import (
     ResponseView,
     branch_scores,
 )
-from marsrl_verl.algos.attnrl.step_cutter import StepCutter
+from marsrl_verl.algos.attnrl.config import Config
+from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.core.method import Probe
+from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, TRAINER_LOG_PROBS
 from marsrl_verl.core.sequence import Sequence as TokenSequence
@@ -45,18 +45,15 @@ class FirstResponses:
     """What is known of first responses in a step.
 
     Args:
-        cutter: cuts them into steps.
-        rule: where they are continued.
-        seed: all choices derive from it and from ids.
-        delta: least distance in steps from which later attention counts (arXiv 2509.26628, eq. 6).
-        aggregation: how it is put together.
+        config: the method's: where they are continued.
+        tools: what the method is built with.
     """
 
-    def __init__(
-        self, cutter: StepCutter, rule: BranchRule, *, seed: int, delta: int, aggregation: FciAggregation
-    ) -> None:
-        self.cutter, self.rule, self.seed = cutter, rule, seed
-        self.delta, self.aggregation = delta, aggregation
+    def __init__(self, config: Config, tools: MethodTools) -> None:
+        self.config, self.seed = config, tools.seed
+        self.cutter = step_cutter(tools.tokenizer, config.step_ends)
+        self.delta = tools.prompts.step_distance if config.delta is None else config.delta
+        """Least distance in steps from which later attention counts (arXiv 2509.26628, eq. 6)."""
         self._steps: dict[str, Steps] = {}
         """Of responses that were cut in this step, by trajectory id."""
         self._scores: dict[str, tuple[float, ...]] = {}
@@ -84,25 +81,23 @@ class FirstResponses:
         """Where a response is continued; nowhere where it has no token."""
         if not one.tokens:
             return []
-        sequence, criterion = one.sequence, self.rule.criterion
+        ids, criterion = one.sequence.response_ids.tolist(), self.config.criterion
         by_surprisal = criterion is BranchCriterion.SURPRISAL
         by_step = self.chooses_steps(one)
         own = self._own_scores(one, criterion) if isinstance(criterion, OwnFunction) else ()
         features = ResponseFeatures(
             self.steps(one),
-            len(sequence.prompt_ids),
+            len(one.sequence.prompt_ids),
             influence=self.aggregated(one) if criterion is BranchCriterion.FCI else (),
             token_scores=() if by_step else own or self._token_scores(one),
             step_scores=own if by_step else (),
-            answer_token=self.cutter.first_final_word(sequence.response_ids.tolist())
-            if by_surprisal
-            else None,
+            answer_token=self.cutter.first_final_word(ids) if by_surprisal else None,
         )
-        return choose_branch_points(features, self.rule, self._rng(one))
+        return choose_branch_points(features, self.config, self._rng(one))
 
     def chooses_steps(self, one: Trajectory) -> bool:
         """Whether the criterion chooses among the steps of a response, not among its tokens."""
-        criterion = self.rule.criterion
+        criterion = self.config.criterion
         if isinstance(criterion, OwnFunction):
             return len(self._own_scores(one, criterion)) == len(self.steps(one))
         return criterion not in BY_TOKEN
@@ -116,14 +111,8 @@ class FirstResponses:
                 asked[INFLUENCES] = np.asarray(self.aggregated(one))
             if ENTROPIES in rule.needs:
                 asked[ENTROPIES] = self._entropies(one)
-            view = ResponseView(
-                ids,
-                [self.cutter.texts[token] for token in ids],
-                self.steps(one),
-                self._log_probs(one),
-                self._rng(one),
-                asked,
-            )
+            texts = [self.cutter.texts[token] for token in ids]
+            view = ResponseView(ids, texts, self.steps(one), self._log_probs(one), self._rng(one), asked)
             self._scores[one.trajectory_id] = branch_scores(rule, view)
         return self._scores[one.trajectory_id]
 
@@ -132,16 +121,15 @@ class FirstResponses:
 
     def earliest_points(self, one: Trajectory) -> list[BranchPoint]:
         """The points that the same rule chooses without the criterion."""
-        rule = self.rule.model_copy(update={"criterion": BranchCriterion.EARLIEST})
-        return choose_branch_points(
-            ResponseFeatures(self.steps(one), len(one.sequence.prompt_ids)), rule, self._rng(one)
-        )
+        rule = self.config.model_copy(update={"criterion": BranchCriterion.EARLIEST})
+        features = ResponseFeatures(self.steps(one), len(one.sequence.prompt_ids))
+        return choose_branch_points(features, rule, self._rng(one))
 
     def _token_scores(self, one: Trajectory) -> Sequence[float]:
         """What a criterion that chooses tokens ranks them by."""
-        if self.rule.criterion is BranchCriterion.SURPRISAL:
+        if self.config.criterion is BranchCriterion.SURPRISAL:
             return [-value for value in self._log_probs(one).tolist()]
-        if self.rule.criterion is BranchCriterion.ENTROPY:
+        if self.config.criterion is BranchCriterion.ENTROPY:
             return list(self._entropies(one).tolist())
         return ()
 
@@ -151,10 +139,8 @@ class FirstResponses:
     def _entropies(self, one: Trajectory) -> NDArray[Any]:
         found = one.sequence.annotations.get(RECORDED_ENTROPIES)
         if found is None:
-            raise ValueError(
-                f"trajectory {one.trajectory_id}: its entropies were not computed, which "
-                f"criterion={self.rule.criterion} needs"
-            )
+            what = f"its entropies were not computed, which criterion={self.config.criterion} needs"
+            raise ValueError(f"trajectory {one.trajectory_id}: {what}")
         return found
 
     def aggregated(self, one: Trajectory) -> tuple[float, ...]:
@@ -165,26 +151,13 @@ class FirstResponses:
                 f"trajectory {one.trajectory_id}: its Forward Context Influence was not computed, which this "
                 "method's branching or filter needs"
             )
-        return aggregated_influence(influence, self.delta, self.aggregation)
+        return aggregated_influence(influence, self.delta, self.config.fci_aggregation)
 
-    def influence_probe(self, name: str, backend: str, *, entropies: bool) -> Probe:
-        """What measures FCI on the ranks.
-
-        Args:
-            name: the probe's.
-            backend: what computes FCI (`attention.choices.FciBackend`).
-            entropies: whether the tokens' entropies are wanted too.
-        """
-        settings = {"delta": self.delta, "backend": backend}
-        return Probe(
-            name,
-            FCI_MEASURE,
-            settings,
-            self._measured_steps,
-            (INFLUENCE,),
-            entropies,
-            shares_prefixes=False,
-        )
+    def influence_probe(self, name: str, *, entropies: bool) -> Probe:
+        """What measures FCI on the ranks, and the tokens' entropies where they are wanted too."""
+        settings = {"delta": self.delta, "backend": str(self.config.fci_backend)}
+        measured, found = self._measured_steps, (INFLUENCE,)
+        return Probe(name, FCI_MEASURE, settings, measured, found, entropies, shares_prefixes=False)
 
     def _measured_steps(self, sequence: TokenSequence) -> dict[str, NDArray[Any]]:
         """The first step is not measured, nor one that closes the thinking part or comes after it (released

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 
@@ -15,30 +14,16 @@ from marsrl_verl.core.group import Group
 from marsrl_verl.core.trajectory import is_correct
 
 
-class Rightness(Enum):
-    """How many of some responses are right."""
-
-    ALL = "all"
-    SOME = "some"
-    NONE = "none"
-
-
 @dataclass(frozen=True, slots=True)
 class TreeOutcome:
-    """How the responses of one problem did; None where there are none."""
+    """How the responses of one problem did: shares of right ones, None where there are none."""
 
-    first: Rightness | None
-    continuations: Rightness | None
-    leaves: Rightness | None
+    first: float | None
+    continuations: float | None
+    leaves: float | None
     """First responses and continuations together."""
     trains: bool
     """Whether the tree enters a loss: its leaves do not all have one reward."""
-
-
-def _rightness(right: Sequence[bool]) -> Rightness | None:
-    if not right:
-        return None
-    return Rightness.ALL if all(right) else Rightness.SOME if any(right) else Rightness.NONE
 
 
 @dataclass(slots=True)
@@ -76,19 +61,13 @@ class TreeFigures:
 
     def ended(self, groups: Sequence[Group], *, trains: bool) -> None:
         """A problem ended with these groups; `trains` tells whether its tree enters a loss."""
-        first, later = (
-            [
-                is_correct(reward)
-                for group in groups
-                if (group.request.prefix is not None) is after
-                for reward in group.rewards
-            ]
-            for after in (False, True)
-        )
+        first: list[bool] = []
+        later: list[bool] = []
+        for group in groups:
+            (first if group.request.prefix is None else later).extend(map(is_correct, group.rewards))
         if first or later:
-            self.outcomes.append(
-                TreeOutcome(_rightness(first), _rightness(later), _rightness(first + later), trains)
-            )
+            leaves = _right(first + later)
+            self.outcomes.append(TreeOutcome(_right(first), _right(later), leaves, trains))
 
     def metrics(self, *, influence: bool) -> dict[str, float]:
         """The figures by their names; what was not observed is absent.
@@ -116,9 +95,8 @@ class TreeFigures:
             if influence:
                 found["attnrl/influence_mean"] = float(np.mean([one.influence for one in self.statistics]))
                 without = sum(one.without_influence for one in self.statistics)
-                found["attnrl/without_influence_share"] = without / sum(
-                    one.responses for one in self.statistics
-                )
+                responses = sum(one.responses for one in self.statistics)
+                found["attnrl/without_influence_share"] = without / responses
                 if all_correct:
                     of_these = [one.influence for one in all_correct]
                     found["attnrl/influence_all_correct_mean"] = float(np.mean(of_these))
@@ -127,8 +105,7 @@ class TreeFigures:
             found["attnrl/branch_position_mean"] = self.branch_positions / self.branch_points
         if self.compared_responses:
             found["attnrl/earliest_points_share"] = self.like_earliest / self.compared_responses
-        found |= self._ends()
-        return found
+        return found | self._ends()
 
     def _ends(self) -> dict[str, float]:
         """What became of the trees."""
@@ -138,23 +115,28 @@ class TreeFigures:
         found: dict[str, float] = {
             "attnrl/ended_problems": len(leaves),
             "attnrl/discarded_problems": sum(not one.trains for one in self.outcomes),
-            "attnrl/leaves_all_correct_share": _share(leaves, Rightness.ALL),
-            "attnrl/leaves_none_correct_share": _share(leaves, Rightness.NONE),
+            "attnrl/leaves_all_correct_share": _share(leaves, 1.0),
+            "attnrl/leaves_none_correct_share": _share(leaves, 0.0),
         }
         continued = [one for one in self.outcomes if one.continuations is not None]
         if continued:
             later = [one.continuations for one in continued]
             found |= {
                 "attnrl/continued_problems": len(later),
-                "attnrl/continuations_all_correct_share": _share(later, Rightness.ALL),
-                "attnrl/continuations_none_correct_share": _share(later, Rightness.NONE),
+                "attnrl/continuations_all_correct_share": _share(later, 1.0),
+                "attnrl/continuations_none_correct_share": _share(later, 0.0),
             }
-        for name, kind in (("all", Rightness.ALL), ("none", Rightness.NONE)):
-            later = [one.continuations for one in continued if one.first is kind]
+        for name, right in (("all", 1.0), ("none", 0.0)):
+            later = [one.continuations for one in continued if one.first == right]
             if later:
-                found[f"attnrl/stays_{name}_correct_share"] = _share(later, kind)
+                found[f"attnrl/stays_{name}_correct_share"] = _share(later, right)
         return found
 
 
-def _share(outcomes: Sequence[Rightness | None], rightness: Rightness) -> float:
-    return sum(one is rightness for one in outcomes) / len(outcomes)
+def _right(rights: Sequence[bool]) -> float | None:
+    return sum(rights) / len(rights) if rights else None
+
+
+def _share(outcomes: Sequence[float | None], right: float) -> float:
+    """The share of problems of whose responses so many are right."""
+    return sum(one == right for one in outcomes) / len(outcomes)

@@ -1,13 +1,14 @@
-"""MarsRL's settings, `marsrl.algo` with `name: marsrl`, and the rules between them."""
+"""MarsRL's settings: `marsrl.algo` with `name: marsrl`, and its part of `marsrl.evaluation`; and the rules
+between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from pydantic import Field
 
-from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import Fallback, LoopRules
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.role_balance import RoleBalance, VerdictBalance
 from marsrl_verl.algos.marsrl.selection import Selects, Strategy
@@ -15,6 +16,7 @@ from marsrl_verl.core.credit import EstimatorConfig
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import limits
+from marsrl_verl.settings.evaluation import EvaluationConfig, InBetweenConfig
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
 from marsrl_verl.settings.rules import OwnFunction, Rule
@@ -22,12 +24,10 @@ from marsrl_verl.settings.run_view import RunView
 
 
 class SelectScope(Choice):
-    """Over what the K inputs of the next stage are counted."""
+    """Over what the K inputs of the next stage are counted (`Config.select_scope`)."""
 
     PROBLEM = "problem"
-    """K per problem, pooled over the groups of its stage: 1 + 2 + 2 + 2 + 2 groups with K = 2."""
     GROUP = "group"
-    """K per group: 1 + 2 + 4 + 8 + 16 groups with K = 2."""
 
 
 class Config(EstimatorConfig):
@@ -79,12 +79,78 @@ class Config(EstimatorConfig):
             *_verdicts(self),
             *_frozen(run, self),
             *super().checks(run),
-            *evaluation_config.checks(run),
+            *_evaluation(run),
         ]
 
     def plan_lines(self, run: RunView) -> list[str]:
         """Which outputs become inputs; nothing where no stage follows."""
-        return _plan_lines(run, self)
+        if len(chain(self)) == 1:
+            return []
+        k, half = self.requests_per_stage, "half of each class"
+        if k == 1:
+            half = "of either class with equal chance"
+        elif k % 2:
+            half += ", the odd one of either with equal chance"
+        rules = {
+            Strategy.RANDOM: "drawn from all",
+            Strategy.BALANCED: half,
+            Strategy.ADAPTIVE: "incorrect solutions and rightly found errors first",
+        }
+        rule = self.selection
+        chosen = f"chosen by {rule}" if isinstance(rule, OwnFunction) else rules[rule]
+        lines = [f"  inputs of a stage after the first: {k} a {self.select_scope}, {chosen}"]
+        least, counted = run.settings.pipeline.min_groups, self.verdict_balance is not VerdictBalance.INPUTS
+        if counted and least > 1 and VERIFIER in self.train_roles:
+            lines.append(
+                f"  ! marsrl.pipeline.min_groups = {least} counts Verifier groups with equal rewards, which "
+                f"train nothing, too ({_ALGO}.verdict_balance = {self.verdict_balance})"
+            )
+        return lines
+
+
+class InBetween(InBetweenConfig):
+    """Evaluations in between (`marsrl.evaluation.every`): like the others but for these."""
+
+    solver_only: bool = False
+    """Evaluate the Solver alone: one generation round, where the whole system takes two or three for each
+    verify–correct round."""
+
+
+class Evaluation(EvaluationConfig):
+    """Evaluation of the roles and of the whole system on the held-out problems."""
+
+    in_between: InBetween = Field(default_factory=InBetween)
+    """How evaluations in between differ."""
+    correction_rounds: int | None = limits(None, ge=0, why="0 is none")
+    """Most verify–correct rounds of the evaluated system; 0 for the Solver alone. A round is one judgement
+    and, after Wrong, a correction. null: 2 where such rounds are trained, else 0."""
+    accept_passes: int = limits(1, ge=1, why="a solution is accepted by a verdict")
+    """Correct verdicts in a row on one solution that accept it and end the run; each takes a round. The
+    greedy pass accepts at the first one."""
+    reject_fails: int | None = limits(None, ge=1, why="null is no number of them")
+    """Wrong verdicts in a row, on whatever solutions, after which a run is given up; null: no number of
+    them."""
+    fallback: Fallback = Fallback.LAST
+    """The answer of a run in which nothing was accepted: the `last` solution; the one with the most Correct
+    verdicts (`passes`; without any the Solver's); the same, without any the most frequent answer
+    (`majority`); or by the published evaluation script's rule, on accepted runs too (`released`)."""
+
+    def between(self) -> EvaluationConfig:
+        """With the Solver alone where that is asked for."""
+        one = super().between()
+        if not self.in_between.solver_only:
+            return one
+        defaults = {name: type(self).model_fields[name].default for name in _LOOP}
+        return one.model_copy(update={"correction_rounds": 0, **defaults})
+
+    def rounds(self, trained: int) -> int:
+        """Verify–correct rounds of a run; `trained`: those of training."""
+        default = 2 if trained > 0 else 0
+        return default if self.correction_rounds is None else self.correction_rounds
+
+    def rules(self, rounds: int) -> LoopRules:
+        """The loop's."""
+        return LoopRules(rounds, self.accept_passes, self.reject_fails, self.fallback)
 
 
 def chain(config: Config) -> tuple[Stage, ...]:
@@ -95,126 +161,90 @@ def chain(config: Config) -> tuple[Stage, ...]:
     roles = [SOLVER] + [VERIFIER, CORRECTOR] * config.correction_rounds
     while len(roles) > 1 and roles[-1] not in config.train_roles:
         roles.pop()
-    names = [
-        role if role == SOLVER else f"{role}_{roles[: at + 1].count(role)}" for at, role in enumerate(roles)
-    ]
-    following = [(name,) for name in names[1:]] + [()]
+    names = [SOLVER, *(f"{role}_{at // 2 + 1}" for at, role in enumerate(roles[1:]))]
     stages: list[Stage] = []
     groups = 1
     for at, role in enumerate(roles):
         if at > 0:
             groups = config.requests_per_stage * (groups if config.select_scope is SelectScope.GROUP else 1)
-        trained = role in config.train_roles
-        stages.append(Stage(names[at], role, config.group_size, groups, trained=trained, next=following[at]))
+        trained, following = role in config.train_roles, tuple(names[at + 1 : at + 2])
+        stages.append(Stage(names[at], role, config.group_size, groups, trained=trained, next=following))
     return tuple(stages)
 
 
-def _plan_lines(run: RunView, config: Config) -> list[str]:
-    if len(chain(config)) == 1:
-        return []
-    least, counted = run.settings.pipeline.min_groups, config.verdict_balance is not VerdictBalance.INPUTS
-    note = (
-        f"  ! marsrl.pipeline.min_groups = {least} counts Verifier groups with equal rewards, which train "
-        f"nothing, too ({_ALGO}.verdict_balance = {config.verdict_balance})"
-    )
-    k, half = config.requests_per_stage, "half of each class"
-    if k == 1:
-        half = "of either class with equal chance"
-    elif k % 2:
-        half += ", the odd one of either with equal chance"
-    rules = {
-        Strategy.RANDOM: "drawn from all",
-        Strategy.BALANCED: half,
-        Strategy.ADAPTIVE: "incorrect solutions and rightly found errors first",
-    }
-    rule = config.selection
-    chosen = f"chosen by {rule}" if isinstance(rule, OwnFunction) else rules[rule]
-    inputs = f"  inputs of a stage after the first: {k} a {config.select_scope}, {chosen}"
-    return [inputs, note] if counted and least > 1 and VERIFIER in config.train_roles else [inputs]
-
-
 _ALGO = "marsrl.algo"
+_LOOP = ("accept_passes", "reject_fails", "fallback")
+_EVALUATION = "marsrl.evaluation"
+_ROUNDS = f"{_EVALUATION}.correction_rounds"
 
 
-def _selection(config: Config) -> list[ConfigIssue]:
+def _unused(config: Config, what: str, instead: str, *names: str) -> Iterator[ConfigIssue]:
+    """Settings that were changed and have no effect."""
+    for name in config.changed(*names):
+        fix = f"Leave it at {Config.model_fields[name].default}, or {instead}."
+        yield ConfigIssue(f"{_ALGO}.{name}", what, fix, getattr(config, name))
+
+
+def _selection(config: Config) -> Iterator[ConfigIssue]:
     """Inputs per stage against what a stage can give."""
+    rounds = f"{_ALGO}.correction_rounds"
     if config.correction_rounds == 0:
-        return [
-            ConfigIssue(
-                f"{_ALGO}.{name}",
-                f"With {_ALGO}.correction_rounds = 0 the Solver is the only stage, so no inputs of a next "
-                "one are chosen.",
-                f"Leave it at {Config.model_fields[name].default}, or raise {_ALGO}.correction_rounds.",
-                getattr(config, name),
-            )
-            for name in config.changed("selection", "select_scope", "requests_per_stage", "distinct_answers")
-        ]
-    issues = []
+        what = f"With {rounds} = 0 the Solver is the only stage, so no inputs of a next one are chosen."
+        names = ("selection", "select_scope", "requests_per_stage", "distinct_answers")
+        yield from _unused(config, what, f"raise {rounds}", *names)
+        return
     if config.requests_per_stage > config.group_size:
         what = (
             f"The Solver's one group per problem has {config.group_size} responses, so no more of them can "
             "be chosen as inputs of the next stage."
         )
         fix = f"Set it to at most {_ALGO}.group_size = {config.group_size}."
-        issues.append(ConfigIssue(f"{_ALGO}.requests_per_stage", what, fix, config.requests_per_stage))
+        yield ConfigIssue(f"{_ALGO}.requests_per_stage", what, fix, config.requests_per_stage)
     if config.distinct_answers and set(config.train_roles) == {SOLVER}:
         what = "It concerns the Verifier's inputs, and none are chosen where the Solver alone is trained."
         fix = f"Leave it out, or add a role to {_ALGO}.train_roles."
-        issues.append(ConfigIssue(f"{_ALGO}.distinct_answers", what, fix, config.distinct_answers))
-    return issues
+        yield ConfigIssue(f"{_ALGO}.distinct_answers", what, fix, config.distinct_answers)
 
 
-def train_role_issues(config: Config) -> list[ConfigIssue]:
+def train_role_issues(config: Config) -> Iterator[ConfigIssue]:
     """Roles that can't be trained."""
     key, roles = f"{_ALGO}.train_roles", config.train_roles
     if not roles:
-        return [ConfigIssue(key, "No role is trained.", f"Name at least one of: {', '.join(ROLES)}.", "[]")]
-    issues = [no_such_choice(key, role, ROLES) for role in roles if role not in ROLES]
+        yield ConfigIssue(key, "No role is trained.", f"Name at least one of: {', '.join(ROLES)}.", "[]")
+    yield from (no_such_choice(key, role, ROLES) for role in roles if role not in ROLES)
     if len(set(roles)) < len(roles):
-        issues.append(ConfigIssue(key, "A role is named twice.", "Name each role once.", ", ".join(roles)))
-    absent = [role for role in roles if role in ROLES[1:]] if config.correction_rounds == 0 else []
-    if absent:
+        yield ConfigIssue(key, "A role is named twice.", "Name each role once.", ", ".join(roles))
+    absent = [role for role in roles if role in ROLES[1:]]
+    if absent and config.correction_rounds == 0:
         what = (
             f"With {_ALGO}.correction_rounds = 0 only the Solver is generated, so {' and '.join(absent)} "
             "can't be trained."
         )
         fix = f"Raise {_ALGO}.correction_rounds, or use algo=grpo."
-        issues.append(ConfigIssue(key, what, fix, ", ".join(roles)))
-    return issues
+        yield ConfigIssue(key, what, fix, ", ".join(roles))
 
 
-def _weights(config: Config) -> list[ConfigIssue]:
-    issues: list[ConfigIssue] = []
+def _weights(config: Config) -> Iterator[ConfigIssue]:
     for role, weight in config.role_weights.items():
         key = f"{_ALGO}.role_weights.{role}"
         if role not in ROLES:
-            issues.append(no_such_choice(key, role, ROLES))
+            yield no_such_choice(key, role, ROLES)
         elif role not in config.train_roles:
             what = "The role is not trained, so its weight has no effect."
             fix = f"Add the role to {_ALGO}.train_roles, or remove the weight."
-            issues.append(ConfigIssue(key, what, fix, weight))
+            yield ConfigIssue(key, what, fix, weight)
         elif weight <= 0.0:
-            what = "Expected a weight above 0."
             fix = f"To leave a role untrained remove it from {_ALGO}.train_roles."
-            issues.append(ConfigIssue(key, what, fix, weight))
-    return issues
+            yield ConfigIssue(key, "Expected a weight above 0.", fix, weight)
 
 
-def _verdicts(config: Config) -> list[ConfigIssue]:
-    if VERIFIER in config.train_roles and config.correction_rounds > 0:
-        return []
-    return [
-        ConfigIssue(
-            f"{_ALGO}.{name}",
-            "No Verifier is trained, so nothing is weighted by what it judges.",
-            f"Leave it at {Config.model_fields[name].default}, or train the Verifier.",
-            getattr(config, name),
-        )
-        for name in config.changed("verdict_balance")
-    ]
+def _verdicts(config: Config) -> Iterator[ConfigIssue]:
+    if VERIFIER not in config.train_roles or config.correction_rounds == 0:
+        what = "No Verifier is trained, so nothing is weighted by what it judges."
+        yield from _unused(config, what, "train the Verifier", "verdict_balance")
 
 
-def _frozen(run: RunView, config: Config) -> list[ConfigIssue]:
+def _frozen(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     """A role with a frozen policy can't be trained."""
     frozen = {role: name for role, name in run.frozen_roles.items() if role in config.train_roles}
     rest = [role for role in config.train_roles if role not in frozen]
@@ -226,4 +256,47 @@ def _frozen(run: RunView, config: Config) -> list[ConfigIssue]:
         fix = f"Choose algo=marsrl_vc, or set {_ALGO}.train_roles=[verifier,corrector]."
     elif not rest:
         fix = "Leave the policy of a role out."
-    return [ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.train_roles))] if frozen else []
+    if frozen:
+        yield ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.train_roles))
+
+
+def _evaluation(run: RunView) -> Iterator[ConfigIssue]:
+    """The loop's numbers against the number of rounds, and the loop against the roles that there are and
+    against a frozen Solver."""
+    one: Evaluation = run.settings.evaluation
+    rounds = one.rounds(run.settings.algo.correction_rounds)
+    if rounds and (absent := [role for role in ROLES if role not in run.settings.roles]):
+        what = f"The method {run.settings.algo.name} has no {' and no '.join(absent)} for them."
+        yield ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)
+        return
+    yield from _with_rounds(one, rounds) if rounds else _without_rounds(one)
+    if SOLVER in run.frozen_roles:
+        yield from _frozen_solver(one, rounds)
+
+
+def _with_rounds(one: Evaluation, rounds: int) -> Iterator[ConfigIssue]:
+    # A round gives one verdict, so what takes more of them than there are rounds never happens.
+    what = f"A round gives one verdict, so there are never so many in a row in {rounds} of them."
+    fix = f"Set it to at most {_ROUNDS} = {rounds}, or raise that."
+    for name in ("accept_passes", "reject_fails"):
+        if (number := getattr(one, name) or 0) > rounds:
+            yield ConfigIssue(f"{_EVALUATION}.{name}", what, fix, number)
+
+
+def _without_rounds(one: Evaluation) -> Iterator[ConfigIssue]:
+    """Without rounds there is the Solver's solution alone."""
+    what = f"With {_ROUNDS} = 0 nobody judges the Solver's solution, so it has no effect."
+    fix = f"Set evaluation=solver, or leave it out, or raise {_ROUNDS}."
+    for name in one.changed(*_LOOP):
+        yield ConfigIssue(f"{_EVALUATION}.{name}", what, fix, getattr(one, name))
+
+
+def _frozen_solver(one: Evaluation, rounds: int) -> Iterator[ConfigIssue]:
+    """Somebody who is trained has to be evaluated."""
+    what = "Only the Solver would be evaluated, whose policy is frozen: training does not change it."
+    if one.every > 0 and one.in_between.solver_only:
+        key = f"{_EVALUATION}.in_between.solver_only"
+        yield ConfigIssue(key, what, f"Set it to false, or {_EVALUATION}.every=0.", True)
+    elif rounds == 0 and (one.before or one.after or one.every > 0):
+        fix = f"Set it to 1 or more, or switch the evaluation off ({_EVALUATION}.before, after, every)."
+        yield ConfigIssue(_ROUNDS, what, fix, rounds)

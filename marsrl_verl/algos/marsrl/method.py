@@ -3,36 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from marsrl_verl.algos.marsrl import config as settings_of
 from marsrl_verl.algos.marsrl.config import SelectScope
-from marsrl_verl.algos.marsrl.credit import MarsCredit
-from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
-from marsrl_verl.algos.marsrl.evaluation.role_metrics import role_figures
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import log_fields, role_figures
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, MathPrompts, RolePrompts
+from marsrl_verl.algos.marsrl.role_balance import VerdictBalance, balance_roles, balance_verdicts
 from marsrl_verl.algos.marsrl.selection import Candidate, choose
-from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
+from marsrl_verl.core.credit import EstimatorCredit
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
+from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.settings.issues import ConfigError
 
 
+class MarsCredit(EstimatorCredit):
+    """Advantages of a role's responses relative to their group, weighted by role and by judged solution."""
+
+    config: settings_of.Config
+
+    def trains(self, groups: Sequence[Group]) -> bool:
+        """True for groups that the estimator can compare, and for complete groups of judgements that the
+        balance of verdicts counts, whatever their rewards."""
+        return super().trains(groups) or any(map(self._balances, groups))
+
+    def _balances(self, group: Group) -> bool:
+        complete = len(group.trajectories) == group.request.n
+        counted = group.request.role == VERIFIER and complete and bool(group.comparable)
+        return counted and self.config.verdict_balance is not VerdictBalance.INPUTS
+
+    def factors(self, rows: Rows) -> NDArray[np.float64]:
+        """(B,) of the rows' roles, times those of the judged solutions."""
+        found = balance_roles(rows, self.config.role_balance, self.config.role_weights)
+        return found * balance_verdicts(rows, self.config.verdict_balance)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestDraft:
     """What a request is made of before it is chosen and has a place."""
 
+    source: Candidate
+    """The output of the preceding stage that it is about."""
     messages: tuple[Message, ...]
-    parent_id: str | None = None
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any]
     """`solution`, the text under judgement or repair, and `solution_reward`, the reward of its answer: 1
     right, 0 wrong. The Verifier is scored against it, and fix and break rates are measured with it."""
 
@@ -51,7 +77,7 @@ class MarsRL(Method):
     """
 
     Config = settings_of.Config
-    Evaluation = evaluation_config.Evaluation
+    Evaluation = settings_of.Evaluation
     Prompts = MathPrompts
     Credit = MarsCredit
     roles: ClassVar[Mapping[str, Role]] = {
@@ -64,7 +90,7 @@ class MarsRL(Method):
     prompts: RolePrompts
 
     def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
-        if issues := settings_of.train_role_issues(config):
+        if issues := list(settings_of.train_role_issues(config)):
             raise ConfigError(issues)
         super().__init__(config, tools)
 
@@ -75,7 +101,7 @@ class MarsRL(Method):
 
     @classmethod
     def active_roles(
-        cls, config: settings_of.Config, evaluation: evaluation_config.Evaluation | None
+        cls, config: settings_of.Config, evaluation: settings_of.Evaluation | None
     ) -> tuple[str, ...]:
         """The Solver alone where neither training nor evaluation has rounds."""
         trained = config.correction_rounds
@@ -97,7 +123,7 @@ class MarsRL(Method):
 
     @classmethod
     def evaluation(
-        cls, config: settings_of.Config, evaluation: evaluation_config.Evaluation, prompts: RolePrompts
+        cls, config: settings_of.Config, evaluation: settings_of.Evaluation, prompts: RolePrompts
     ) -> VerifyCorrect | None:
         """The verify–correct system, or the Solver alone."""
         rounds = evaluation.rounds(config.correction_rounds)
@@ -113,7 +139,7 @@ class MarsRL(Method):
         """The Verifier's verdict, and the right one."""
         if request.role != VERIFIER:
             return None
-        right = Verdict.CORRECT if is_correct(request.inputs["solution_reward"]) else Verdict.WRONG
+        right = right_verdict(request.inputs["solution_reward"])
         return str(trajectory.scored.info.get("verdict", Verdict.INVALID.value)), right.value
 
     @classmethod
@@ -130,56 +156,45 @@ class MarsRL(Method):
         self, problem: Problem, stage: str, groups: list[Group], step: int
     ) -> list[RolloutRequest]:
         """Up to K requests (per problem or per group) chosen from the stage's eligible outputs."""
-        following = self._following(stage)
-        pools = [groups] if self.config.select_scope is SelectScope.PROBLEM else [[group] for group in groups]
+        stages = {one.name: one for one in self.stages(self.config)}
+        following = stages[stages[stage].next[0]]
+        per_group = self.config.select_scope is SelectScope.GROUP
         chosen: list[RequestDraft] = []
-        for pool in pools:
-            found: dict[str, RequestDraft] = {}
-            candidates: list[Candidate] = []
-            for group in pool:
-                for trajectory in _without_repeats(group.trajectories):
-                    one = self._draft(problem, following.role, group, trajectory)
-                    if one is not None:
-                        found[trajectory.trajectory_id] = one
-                        candidates.append(_candidate(following.role, trajectory))
-            names = [problem.problem_id, following.name]
-            if self.config.select_scope is SelectScope.GROUP:
-                names.append(pool[0].group_id)
-            chosen += self._choose_fitting(following.role, candidates, found, names)
+        for pool in [[group] for group in groups] if per_group else [groups]:
+            drafts = [
+                self._draft(problem, following.role, group, one)
+                for group in pool
+                for one in _without_repeats(group.trajectories)
+            ]
+            names = [problem.problem_id, following.name, *([pool[0].group_id] if per_group else [])]
+            chosen += self._choose_fitting(following.role, [one for one in drafts if one], names)
         return [
-            following.request(problem, one.messages, step, slot, inputs=one.inputs, parent_id=one.parent_id)
+            following.request(
+                problem, one.messages, step, slot, inputs=one.inputs, parent_id=one.source.sample_id
+            )
             for slot, one in enumerate(chosen)
         ]
 
-    def _following(self, stage: str) -> Stage:
-        stages = self.stages(self.config)
-        return stages[[one.name for one in stages].index(stage) + 1]
-
-    def _choose_fitting(
-        self, role: str, candidates: list[Candidate], drafts: dict[str, RequestDraft], names: list[str]
-    ) -> list[RequestDraft]:
-        """Choose K whose prompts are within the limit.
-
-        Only chosen prompts are measured, since counting the tokens of every candidate would take the
-        trainer longer than its update at 64k tokens a response; the choice is repeated, from the same
-        random numbers, without those found too long.
-        """
+    def _choose_fitting(self, role: str, drafts: list[RequestDraft], names: list[str]) -> list[RequestDraft]:
+        """Choose K whose prompts are within the limit. Only chosen ones are measured, since counting all
+        candidates' tokens would take the trainer longer than its update at 64k tokens a response; the choice
+        is repeated, from the same random numbers, without those found too long."""
+        config, left = self.config, {one.source.sample_id: one for one in drafts}
         while True:
             rng = derive_generator(self.tools.seed, *names)
-            distinct = self.config.distinct_answers and role == VERIFIER
             picks = choose(
-                candidates,
-                self.config.requests_per_stage,
-                self.config.selection,
+                [one.source for one in left.values()],
+                config.requests_per_stage,
+                config.selection,
                 rng,
-                distinct_answers=distinct,
+                distinct_answers=config.distinct_answers and role == VERIFIER,
             )
-            too_long = {
-                pick.sample_id for pick in picks if not self.tools.fits(role, drafts[pick.sample_id].messages)
-            }
+            found = [left[pick.sample_id] for pick in picks]
+            too_long = [one for one in found if not self.tools.fits(role, one.messages)]
             if not too_long:
-                return [drafts[pick.sample_id] for pick in picks]
-            candidates = [candidate for candidate in candidates if candidate.sample_id not in too_long]
+                return found
+            for one in too_long:
+                del left[one.source.sample_id]
 
     def _draft(self, problem: Problem, role: str, group: Group, one: Trajectory) -> RequestDraft | None:
         """What `role` would be asked about a trajectory of the preceding stage; None if not eligible (its
@@ -191,22 +206,16 @@ class MarsRL(Method):
         if role == VERIFIER:
             messages = self.prompts.verifier(problem, one.final_text)
             judged = {"solution": one.final_text, "solution_reward": one.value}
-            return RequestDraft(messages, one.trajectory_id, judged)
+            return RequestDraft(_candidate(role, one), messages, judged)
         solution = group.request.inputs.get("solution")
         if one.scored.info.get("verdict") != Verdict.WRONG.value or solution is None:
             return None
         report = one.scored.info.get("report")
         messages = self.prompts.corrector(problem, solution, one.final_text if report is None else report)
-        return RequestDraft(messages, one.trajectory_id, group.request.inputs)
+        return RequestDraft(_candidate(role, one), messages, group.request.inputs)
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """What was judged or repaired, and what was found in the trajectory."""
-        info = trajectory.scored.info
-        return {
-            "answer": info.get("answer"),
-            "verdict": info.get("verdict"),
-            "solution_reward": request.inputs.get("solution_reward"),
-        }
+        return log_fields(request, trajectory)
 
 
 def _without_repeats(trajectories: list[Trajectory]) -> list[Trajectory]:
@@ -215,10 +224,9 @@ def _without_repeats(trajectories: list[Trajectory]) -> list[Trajectory]:
     seen: set[str] = set()
     unique = []
     for one in trajectories:
-        if one.external and one.text in seen:
-            continue
-        seen.add(one.text)
-        unique.append(one)
+        if not (one.external and one.text in seen):
+            seen.add(one.text)
+            unique.append(one)
     return unique
 
 

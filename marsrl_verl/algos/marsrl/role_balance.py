@@ -16,23 +16,19 @@ from marsrl_verl.settings.choices import Choice
 
 
 class RoleBalance(Choice):
-    """How the roles share the loss."""
+    """How the roles share the loss (`Config.role_balance`; `role_factors`)."""
 
     TOKENS = "tokens"
-    """One mean over all tokens: a role counts by the number of its tokens (MarsRL, arXiv 2511.11373)."""
     ROLES = "roles"
-    """The mean of the roles' token means: roles count alike, however long their answers are."""
 
 
 class VerdictBalance(Choice):
-    """What the judged solutions count in the Verifier's part of the loss."""
+    """What the judged solutions count in the Verifier's part of the loss (`Config.verdict_balance`;
+    `balance_verdicts`)."""
 
     INPUTS = "inputs"
-    """Every judged solution alike (MarsRL, arXiv 2511.11373)."""
     CLASSES = "classes"
-    """By the number of a step's judgements of right ones and of wrong ones."""
     ERRORS = "errors"
-    """As `classes`, and the class that is misjudged more often counts more."""
 
 
 def role_factors(

@@ -20,11 +20,8 @@ class Strategy(Choice):
     Verifier the incorrect solutions, for a Corrector the errors that were found rightly."""
 
     RANDOM = "random"
-    """Uniformly over all candidates."""
     BALANCED = "balanced"
-    """Half from each class; the odd one is drawn from either with equal chance."""
     ADAPTIVE = "adaptive"
-    """The preferred class as far as it reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +71,8 @@ def choose(
     Returns:
         The chosen candidates, for `balanced` and `adaptive` the preferred class first.
     """
-    ids = [candidate.sample_id for candidate in candidates]
-    if len(set(ids)) != len(ids):
-        twice = sorted(name for name, count in Counter(ids).items() if count > 1)
+    counts = Counter(candidate.sample_id for candidate in candidates)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
         raise ValueError(f"selection: candidates given twice: {twice}")
     if k < 0:
         raise ValueError(f"selection: cannot choose {k} candidates, expected 0 or more")

@@ -24,6 +24,11 @@ class Verdict(str, Enum):
     """No verdict could be read (missing, ambiguous, or the trajectory was cut off)."""
 
 
+def right_verdict(solution_reward: float) -> Verdict:
+    """The verdict that a solution deserves, by the reward of its answer."""
+    return Verdict.CORRECT if is_correct(solution_reward) else Verdict.WRONG
+
+
 class VerdictParser(str, Enum):
     """How the judgement is read."""
 
@@ -90,11 +95,8 @@ def parse_verdict(
 
 
 def _field_value(line: str) -> str | None:
-    """The plain value of a Correctness field; None when the line is no such field.
-
-    Without a colon the rest must already be a verdict or nothing: "correctness of step 2 is unclear"
-    is prose.
-    """
+    """The plain value of a Correctness field; None when the line is no such field. Without a colon the rest
+    must already be a verdict or nothing: "correctness of step 2 is unclear" is prose."""
     match = _FIELD_NAME.match(line)
     if match is None:
         return None
@@ -122,9 +124,8 @@ def _plain(value: str) -> str:
 def _parse_released(text: str) -> ParsedVerdict:
     tail = text.lower().rpartition("correctness")[2]
     report, marker, _ = text.partition(_RELEASED_MARKER)
-    return ParsedVerdict(
-        Verdict.CORRECT if "correct" in tail else Verdict.WRONG, report.strip() if marker else ""
-    )
+    verdict = Verdict.CORRECT if "correct" in tail else Verdict.WRONG
+    return ParsedVerdict(verdict, report.strip() if marker else "")
 
 
 class VerdictReward(RoleReward):
@@ -160,6 +161,5 @@ class VerdictReward(RoleReward):
         if self.parser is VerdictParser.STRICT:
             # A verdict without a word of explanation is still something to tell the Corrector.
             report = report or text
-        truth = Verdict.CORRECT if is_correct(solution_reward) else Verdict.WRONG
         info = {"verdict": parsed.verdict.value, "report": report}
-        return RewardResult(float(parsed.verdict is truth), info)
+        return RewardResult(float(parsed.verdict is right_verdict(solution_reward)), info)

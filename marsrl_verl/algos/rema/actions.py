@@ -45,18 +45,15 @@ def read_actions(folder: Path) -> list[Chosen]:
     Raises:
         ValueError: the run has none.
     """
-    files = sorted((folder / ROLLOUT_FOLDER).glob("step_*.jsonl"), key=_step_of)
-    found = [one for path in files for one in _of_file(path)]
+    files = (folder / ROLLOUT_FOLDER).glob("step_*.jsonl")
+    in_order = sorted(files, key=lambda path: int(path.stem.removeprefix("step_")))
+    found = [one for path in in_order for one in _of_file(path)]
     if not found:
         raise ValueError(
             f"{folder}: no plan with an action in {ROLLOUT_FOLDER}/step_*.jsonl; give the folder of a run "
             "with marsrl.algo.plan_form=json and marsrl.run.log_rollouts=true that has trained plans"
         )
     return found
-
-
-def _step_of(path: Path) -> int:
-    return int(path.stem.removeprefix("step_"))
 
 
 def _of_file(path: Path) -> Iterable[Chosen]:
@@ -92,11 +89,8 @@ def mean_levels(actions: Sequence[Chosen], parts: int = _PARTS) -> dict[str, lis
         part = set(steps[begin : begin + size])
         middle = sum(part) / len(part)
         for action in ACTIONS:
-            levels = [
-                one.level
-                for one in actions
-                if one.step in part and one.action == action and one.level is not None
-            ]
+            some = (one for one in actions if one.step in part and one.action == action)
+            levels = [one.level for one in some if one.level is not None]
             if levels:
                 curves.setdefault(action, []).append((middle, sum(levels) / len(levels)))
     return curves
@@ -106,22 +100,24 @@ def table(actions: Sequence[Chosen]) -> str:
     """Shares by difficulty and in the first and the second half of the steps, and how often the plans of each
     action led to the answer, as text."""
     lines = [f"{'difficulty':>12}{'plans':>8}" + "".join(f"{action:>12}" for action in ACTIONS)]
-    counts = Counter(one.level for one in actions)
-    for level, shares in shares_by_level(actions).items():
-        name = "unknown" if level is None else f"{level:g}"
-        lines.append(f"{name:>12}{counts[level]:>8}" + "".join(f"{shares[one]:>12.3f}" for one in ACTIONS))
+    parts = [
+        (_name(level), [one for one in actions if one.level == level]) for level in shares_by_level(actions)
+    ]
     steps = sorted({one.step for one in actions})
     half = -(-len(steps) // 2)
-    for part in (steps[:half], steps[half:]):
-        some = [one.action for one in actions if one.step in set(part)]
-        if some:
-            name = f"step {part[0]}-{part[-1]}"
-            cells = "".join(f"{some.count(one) / len(some):>12.3f}" for one in ACTIONS)
-            lines.append(f"{name:>12}{len(some):>8}{cells}")
-    lines.append(
-        f"{'correct':>12}{len(actions):>8}" + "".join(f"{_correct(actions, one):>12}" for one in ACTIONS)
-    )
+    for part in filter(None, (steps[:half], steps[half:])):
+        parts.append((f"step {part[0]}-{part[-1]}", [one for one in actions if one.step in part]))
+    for name, some in parts:
+        chosen = Counter(one.action for one in some)
+        cells = "".join(f"{chosen[one] / len(some):>12.3f}" for one in ACTIONS)
+        lines.append(f"{name:>12}{len(some):>8}{cells}")
+    cells = "".join(f"{_correct(actions, one):>12}" for one in ACTIONS)
+    lines.append(f"{'correct':>12}{len(actions):>8}{cells}")
     return "\n".join(lines)
+
+
+def _name(level: float | None) -> str:
+    return "unknown" if level is None else f"{level:g}"
 
 
 def _correct(actions: Sequence[Chosen], action: str) -> str:
@@ -149,7 +145,7 @@ def draw(actions: Sequence[Chosen], path: Path, title: str) -> None:
 
 
 def _draw_shares(axes: Any, shares: dict[float | None, dict[str, float]]) -> None:
-    names = ["unknown" if level is None else f"{level:g}" for level in shares]
+    names = [_name(level) for level in shares]
     bottom = [0.0] * len(names)
     for action in ACTIONS:
         values = [one[action] for one in shares.values()]
@@ -162,9 +158,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Print the table and draw the picture; returns the exit status."""
     parser = argparse.ArgumentParser(description="Actions by the difficulty of their problems.")
     parser.add_argument("run", type=Path, help="folder of a run, such as outputs/NAME")
-    parser.add_argument(
-        "--output", type=Path, help="picture to write (default: actions.png in the run's folder)"
-    )
+    picture = "picture to write (default: actions.png in the run's folder)"
+    parser.add_argument("--output", type=Path, help=picture)
     arguments = parser.parse_args(words)
     try:
         found = read_actions(arguments.run)

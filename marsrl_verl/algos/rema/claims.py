@@ -153,11 +153,9 @@ def claims(text: str) -> list[str]:
     Every member of a chain `3 + 4 = 7 = x` behind its first sign counts. `17 apples` claims 17 too, and
     `seventeen` is 17. Numbers elsewhere are no claims.
     """
-    found: list[tuple[int, str]] = []
     text = text[-LONGEST_TEXT:]
-    found += [(at, claim) for at, claim in boxes(text) if len(claim) <= _LONGEST_CLAIM]
-    for match in _NAMED.finditer(text):
-        found.append((match.start("said"), _first_part(match["said"])))
+    found = [(at, claim) for at, claim in boxes(text) if len(claim) <= _LONGEST_CLAIM]
+    found += [(match.start("said"), _first_part(match["said"])) for match in _NAMED.finditer(text)]
     patterns = (_REACHED, _REVERSED, _APPROVED, _LABELLED, _HELD)
     for match in (match for pattern in patterns for match in pattern.finditer(text)):
         claim = _first_part(match["said"])
@@ -236,10 +234,8 @@ def tells_in_words(text: str, question: str, answer: str) -> bool:
     Letters of choices count where they are chosen, yes and no where they are said first.
     """
     if _LETTER.fullmatch(answer):
-        return (
-            re.search(rf"\b(?i:option|choice|answer)\s*(?:is\s*)?\(?{answer}(?=\)|\s*(?:[.,;:]|\Z|\n))", text)
-            is not None
-        )
+        chosen = rf"\b(?i:option|choice|answer)\s*(?:is\s*)?\(?{answer}(?=\)|\s*(?:[.,;:]|\Z|\n))"
+        return re.search(chosen, text) is not None
     if answer.lower() in ("yes", "no"):
         return re.search(rf"(?:\A|[.!?:]\s+){answer}\b\s*[,.]", text, re.IGNORECASE) is not None
     if _WORD.fullmatch(answer):
@@ -254,11 +250,9 @@ def tells_in_words(text: str, question: str, answer: str) -> bool:
 def _anywhere(answer: str) -> re.Pattern[str]:
     """An expression with any spaces, braces and dollar signs in it."""
     tokens = [re.escape(one) for one in _TOKENS.findall(answer) if one not in "{}$"]
-    edges = [
-        r"(?<![a-zA-Z0-9])" if answer[0].isalnum() else "",
-        r"(?![a-zA-Z0-9])" if answer[-1].isalnum() else "",
-    ]
-    return re.compile(edges[0] + r"(?:[\s${}]|\\[,;:! ]|\\cdot )*".join(tokens) + edges[1])
+    begin = r"(?<![a-zA-Z0-9])" if answer[0].isalnum() else ""
+    end = r"(?![a-zA-Z0-9])" if answer[-1].isalnum() else ""
+    return re.compile(begin + r"(?:[\s${}]|\\[,;:! ]|\\cdot )*".join(tokens) + end)
 
 
 _LETTER, _WORD = re.compile("[A-J]"), re.compile("[a-zA-Z][a-z]{2,}")

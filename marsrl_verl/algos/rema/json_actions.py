@@ -87,7 +87,6 @@ class ActionCall:
     """
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
-        """See `Rollout`."""
         begun = context.conversation(0, request.role, request.messages)
         members = [one.trajectory() for one in await begun.sample_n(request.n, structured=GRAMMAR)]
         for one, reward in zip(members, await context.score(members), strict=True):

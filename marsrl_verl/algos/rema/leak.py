@@ -48,8 +48,7 @@ class PlanReward(RoleReward):
         kwargs: dict[str, Any] | None = None,
         look: bool = True,
     ) -> None:
-        base: type[Any] = AnswerReward
-        self.grader: AnswerReward | None = load_class(grader, kwargs, base) if look else None
+        self.grader = load_class(grader, kwargs, AnswerReward) if look else None
 
     def score(self, request: ScoreRequest) -> RewardResult:
         """Compare the plan's claims with the references."""
@@ -74,7 +73,6 @@ class PlanReward(RoleReward):
         return None if one is None else 2 * MOST_GRADED * one
 
     def close(self) -> None:
-        """Release the grader's processes."""
         if self.grader is not None:
             self.grader.close()
 

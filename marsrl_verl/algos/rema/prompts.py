@@ -17,6 +17,11 @@ FINISH = "[FINISH]"
 """What the meta-thinking agent writes when it is content with the answer."""
 
 
+def system_and_user(system: str, user: str) -> tuple[Message, ...]:
+    """A chat of one message of each."""
+    return ({"role": "system", "content": system}, {"role": "user", "content": user})
+
+
 class DialoguePrompts(Prompts):
     """Words how the two lists of messages begin. Later messages are handed over as they are: what one agent
     said is the other's next user message."""
@@ -100,12 +105,8 @@ class MathDialogue(DialoguePrompts):
         return self._examples.chat(REASONING, problem, instruction=instruction)
 
     def _meta_thinking(self, problem: Problem) -> tuple[Message, ...]:
-        return _chat(self.meta_thinking_system, problem.question)
+        return system_and_user(self.meta_thinking_system, problem.question)
 
     def _reasoning(self, problem: Problem, instruction: str) -> tuple[Message, ...]:
         user = REASONING_USER.format(question=quoted(problem.question), instruction=instruction)
-        return _chat(self.reasoning_system, user)
-
-
-def _chat(system: str, user: str) -> tuple[Message, ...]:
-    return ({"role": "system", "content": system}, {"role": "user", "content": user})
+        return system_and_user(self.reasoning_system, user)

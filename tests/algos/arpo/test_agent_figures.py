@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from scripted_client import run_once
 from tree_groups import agent_request, config, runner_settings
 
-from marsrl_verl.algos.arpo.evaluation import AgentEvaluation
-from marsrl_verl.algos.arpo.figures import ROOTS, agent_metrics, executed
-from marsrl_verl.algos.arpo.nodes import NODE
+from marsrl_verl.algos.arpo.advantages import NODE
+from marsrl_verl.algos.arpo.figures import ROOTS, AgentEvaluation, agent_metrics, executed
 from marsrl_verl.algos.arpo.rollout import PROGRAM
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.prompts import ProblemPrompts

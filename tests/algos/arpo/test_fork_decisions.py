@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.arpo.branching import BranchLaw, BranchRule, EntropyOf, token_entropies, turn_entropy
+from marsrl_verl.algos.arpo.branching import (
+    BranchingConfig,
+    BranchLaw,
+    EntropyOf,
+    token_entropies,
+    turn_entropy,
+)
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import Completion, TopLogProbs
@@ -21,54 +27,54 @@ from marsrl_verl.rollout.generation import Completion, TopLogProbs
 )
 def test_probability_of_the_paper(change, chance):
     """P = 0.5 + 0.2 ΔH, between 0 and 1."""
-    assert BranchRule().probability(change) == pytest.approx(chance)
+    assert BranchingConfig().probability(change) == pytest.approx(chance)
 
 
 def test_the_paper_forks_where_entropy_rises():
-    rule = BranchRule(BranchLaw.THRESHOLD)
+    rule = BranchingConfig(law=BranchLaw.THRESHOLD)
     assert [rule.decide_forks(change, [0.99])[0] for change in (-0.01, 0.0, 0.01, None)] == [
         False,
         False,
         True,
         False,
     ]
-    assert BranchRule(beam=4).decide_forks(0.3, [0.0, 0.5, 0.9]) == [True, True, True], "Z - 1 forks"
+    assert BranchingConfig(beam=4).decide_forks(0.3, [0.0, 0.5, 0.9]) == [True, True, True], "Z - 1 forks"
 
 
 def test_the_threshold_moves():
-    rule = BranchRule(threshold=0.6)
+    rule = BranchingConfig(threshold=0.6)
     assert rule.decide_forks(0.4, [0.0]) == [False], "P = 0.58"
     assert rule.decide_forks(0.6, [0.0]) == [True], "P = 0.62"
 
 
 def test_the_released_code_throws_a_coin_for_each_fork():
-    rule = BranchRule(BranchLaw.BERNOULLI, beam=3)
+    rule = BranchingConfig(law=BranchLaw.BERNOULLI, beam=3)
     assert rule.decide_forks(0.25, [0.549, 0.551]) == [True, False], "P = 0.55"
     assert rule.decide_forks(-0.25, [0.449, 0.451]) == [True, False], "P = 0.45"
 
 
 def test_random_forks_look_at_nothing():
-    rule = BranchRule(BranchLaw.RANDOM, base=0.3)
+    rule = BranchingConfig(law=BranchLaw.RANDOM, base_probability=0.3)
     assert rule.decide_forks(None, [0.29]) == rule.decide_forks(9.0, [0.29]) == [True]
     assert rule.decide_forks(-9.0, [0.31]) == [False]
     assert not rule.by_entropy
 
 
 def test_off_forks_never():
-    rule = BranchRule(BranchLaw.OFF)
+    rule = BranchingConfig(law=BranchLaw.OFF)
     assert rule.forks == 0 and rule.decide_forks(1.0, []) == []
 
 
 def test_draws_are_one_for_each_fork():
     with pytest.raises(ValueError, match="2 draws, expected 1"):
-        BranchRule().decide_forks(0.1, [0.1, 0.2])
+        BranchingConfig().decide_forks(0.1, [0.1, 0.2])
 
 
 @given(st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 2), st.floats(0, 1), st.floats(0, 0.999))
 def test_more_entropy_never_forks_less(first, second, weight, base, draw):
     low, high = sorted((first, second))
     for law in (BranchLaw.THRESHOLD, BranchLaw.BERNOULLI):
-        rule = BranchRule(law, base, weight)
+        rule = BranchingConfig(law=law, base_probability=base, entropy_weight=weight)
         assert rule.decide_forks(low, [draw]) <= rule.decide_forks(high, [draw])
 
 

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.arpo.advantages import Attribution, token_advantages
-from marsrl_verl.algos.arpo.nodes import NODE, node_column
+from marsrl_verl.algos.arpo.advantages import NODE, Attribution, node_column, token_advantages
 from marsrl_verl.core.credit.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from scripted_client import run_once, run_rounds
 from tree_groups import agent_request, config, runner_settings
 
-from marsrl_verl.algos.arpo.nodes import NODE
+from marsrl_verl.algos.arpo.advantages import NODE
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.tools.base import ToolOutcome, ToolResult

@@ -11,16 +11,11 @@ from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterRule, TreeChoice
 from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, Shortfall
+from marsrl_verl.algos.attnrl.config import AdvantageRule
+from marsrl_verl.algos.attnrl.credit import by_problem, problem_tree, tree_metrics, treerl_advantages
 from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INITIAL,
-)
-from marsrl_verl.algos.attnrl.response_trees import (
-    AdvantageRule,
-    by_problem,
-    problem_tree,
-    tree_metrics,
-    treerl_advantages,
 )
 from marsrl_verl.core.method import is_trained
 from marsrl_verl.core.scheduler import Scheduler

@@ -8,9 +8,8 @@ from rema_dialogue_script import END, ROOM, Stage, Talking, Words
 from scheduler_tools import build
 
 from marsrl_verl.algos.rema.dialogue.config import Config
-from marsrl_verl.algos.rema.dialogue.evaluation import DialogueEvaluation
+from marsrl_verl.algos.rema.dialogue.evaluation import DialogueEvaluation, dialogue_figures
 from marsrl_verl.algos.rema.dialogue.method import ReMA
-from marsrl_verl.algos.rema.dialogue.metrics import dialogue_figures
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, MathDialogue, quoted
 from marsrl_verl.core.alternation import Alternation
 from marsrl_verl.core.group import Group

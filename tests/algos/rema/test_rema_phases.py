@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.algos.rema.single_turn.config import Config, FilterConfig
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, SuccessFilter
-from marsrl_verl.settings.rules import OwnFunction, RuleError
+from marsrl_verl.settings.rules import RuleError
 
 
 def walk(phases: Phases, passes: int) -> list[tuple[str, bool, int]]:
@@ -20,8 +21,17 @@ def walk(phases: Phases, passes: int) -> list[tuple[str, bool, int]]:
     return found
 
 
+def phases_of(roles, episodes, filtered=True, iterations=None) -> Phases:
+    filtering = FilterConfig(enabled=filtered)
+    return Phases(Config(train_roles=list(roles), episodes=episodes, filter=filtering, iterations=iterations))
+
+
+def between(lowest: float, highest: float, **more) -> SuccessFilter:
+    return SuccessFilter(FilterConfig(lowest=lowest, highest=highest, **more))
+
+
 def test_the_low_phase_comes_first_and_each_begins_with_a_pass_that_counts():
-    phases = Phases(("reasoning", "meta_thinking"), episodes=2, iterations=2)
+    phases = phases_of(("reasoning", "meta_thinking"), episodes=2, iterations=2)
     low = [("reasoning", True, 0), ("reasoning", False, 1), ("reasoning", False, 2)]
     high = [("meta_thinking", *rest) for _, *rest in low]
     assert walk(phases, 12) == [*low, *high] * 2
@@ -29,7 +39,7 @@ def test_the_low_phase_comes_first_and_each_begins_with_a_pass_that_counts():
 
 
 def test_without_a_filter_every_pass_trains():
-    phases = Phases(("reasoning",), episodes=3, filtered=False, iterations=1)
+    phases = phases_of(("reasoning",), episodes=3, filtered=False, iterations=1)
     assert walk(phases, 3) == [("reasoning", False, number) for number in (1, 2, 3)]
 
 
@@ -40,7 +50,7 @@ def test_without_a_filter_every_pass_trains():
     iterations=st.integers(1, 4),
 )
 def test_every_role_has_its_passes_and_no_more(roles, episodes, filtered, iterations):
-    phases = Phases(roles, episodes, filtered, iterations)
+    phases = phases_of(roles, episodes, filtered, iterations)
     total = phases.left + 1
     begins, lefts = [], []
     for _ in range(total):
@@ -48,13 +58,13 @@ def test_every_role_has_its_passes_and_no_more(roles, episodes, filtered, iterat
         begins.append(phases.next_pass())
     assert lefts == list(range(total))[::-1]
     assert sum(begins) == iterations * len(roles)
-    again = Phases(roles, episodes, filtered, iterations)
+    again = phases_of(roles, episodes, filtered, iterations)
     trained = [role for role, filtering, _ in walk(again, total) if not filtering]
     assert [trained.count(role) for role in roles] == [iterations * episodes] * len(roles)
 
 
 def test_ten_samples_and_the_paper_s_bounds_keep_two_to_eight():
-    found = SuccessFilter(0.2, 0.8)
+    found = between(0.2, 0.8)
     for successes in range(11):
         found.note(str(successes), successes, 10)
     assert [name for name in found.counts if found.keeps(name)] == [str(one) for one in range(2, 9)]
@@ -62,7 +72,7 @@ def test_ten_samples_and_the_paper_s_bounds_keep_two_to_eight():
 
 @given(lowest=st.integers(0, 10), highest=st.integers(0, 10), samples=st.integers(1, 40))
 def test_a_rate_that_is_a_bound_is_kept(lowest, highest, samples):
-    found = SuccessFilter(lowest / 10, highest / 10)
+    found = between(lowest / 10, highest / 10)
     for successes in range(samples + 1):
         found.note(str(successes), successes, samples)
     kept = [one for one in range(samples + 1) if found.keeps(str(one))]
@@ -70,7 +80,7 @@ def test_a_rate_that_is_a_bound_is_kept(lowest, highest, samples):
 
 
 def test_a_problem_without_a_sample_is_not_kept():
-    found = SuccessFilter(0.0, 1.0)
+    found = between(0.0, 1.0)
     assert not found.keeps("never asked")
     found.note("failed", 0, 0)
     assert not found.keeps("failed")
@@ -79,18 +89,17 @@ def test_a_problem_without_a_sample_is_not_kept():
 
 
 def test_counts_add_up_and_survive_a_checkpoint():
-    found = SuccessFilter(0.2, 0.8)
+    found = between(0.2, 0.8)
     found.note("p", 1, 4)
     found.note("p", 2, 6)
-    again = SuccessFilter(0.2, 0.8)
+    again = between(0.2, 0.8)
     again.load_state_dict(json.loads(json.dumps(found.state_dict())))
     assert again == found and again.counts == {"p": [3, 10]}
-    found.forget()
-    assert not found.keeps("p") and again.keeps("p")
+    assert again.keeps("p")
 
 
 def test_metrics_say_how_much_is_left():
-    found = SuccessFilter(0.2, 0.8)
+    found = between(0.2, 0.8)
     assert found.metrics() == {"filter/problems": 0.0, "filter/kept": 0.0}
     for name, successes in (("a", 0), ("b", 5), ("c", 10), ("d", 8)):
         found.note(name, successes, 10)
@@ -109,13 +118,14 @@ def test_a_function_of_the_user_s_says_which_problems_are_kept(tmp_path, monkeyp
     )
     (tmp_path / "own_filter.py").write_text(code + "    return successes / samples\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = SuccessFilter(0.2, 0.8, OwnFunction("own_filter:some"))
+    found = between(0.2, 0.8, rule="own_filter:some")
     for successes in range(11):
         found.note(str(successes), successes, 10)
     found.note("never asked", 0, 0)
     assert [name for name in found.counts if found.keeps(name)] == [str(one) for one in range(1, 10)]
     assert found.metrics()["filter/kept"] == 9
-    wrong = SuccessFilter(0.2, 0.8, OwnFunction("own_filter:rate"), {"a": [1, 4]})
+    wrong = between(0.2, 0.8, rule="own_filter:rate")
+    wrong.note("a", 1, 4)
     with pytest.raises(
         RuleError, match=r"filter.rule = own_filter:rate returned 0.25; expected True or False"
     ):

@@ -24,7 +24,6 @@ from marsrl_verl.algos.rema.single_turn.rewards import (
     consistencies,
     consistency,
     definite_answer,
-    mean_correctness,
     penalised,
     solution_reward,
     tells_answers,
@@ -63,10 +62,6 @@ def test_what_says_nothing_about_a_solution_stays():
     ungraded = single_call("g#0", reward=None)
     ungraded.reward = RewardResult(0.0, error="the grader fell", graded=False)
     assert solution_reward(ungraded, SolutionValues(), HAS_ANSWER) is ungraded.reward
-
-
-def test_the_share_of_correct_solutions():
-    assert mean_correctness([True, False, True, True]) == 0.75
 
 
 @pytest.mark.parametrize(

@@ -20,17 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, replace
+from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from marsrl_verl.algos.marsrl.evaluation.effort import AGAIN, effort
-from marsrl_verl.algos.marsrl.evaluation.frozen import (
-    FROZEN_METRICS,
-    frozen_observations,
-    frozen_solutions,
-    judge_frozen,
-)
+from marsrl_verl.algos.marsrl.evaluation import frozen, role_metrics
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
+    AGAIN,
     Decision,
     Fallback,
     LoopRules,
@@ -40,16 +36,10 @@ from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     report_of,
     verdict_of,
 )
-from marsrl_verl.algos.marsrl.evaluation.role_metrics import (
-    EVALUATION_METRICS,
-    f1_estimates,
-    system_observations,
-)
-from marsrl_verl.algos.marsrl.evaluation.stories import HEADLINES, shown_by, verdict_outcome
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
-from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
-from marsrl_verl.core.trajectory import Trajectory
+from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations
 from marsrl_verl.evaluation.runs import (
     Call,
@@ -59,11 +49,10 @@ from marsrl_verl.evaluation.runs import (
     Run,
     Runs,
     answer_reward,
+    ending,
     is_usable,
 )
 from marsrl_verl.evaluation.single_role import majority_observations, pass_at_k_estimates
-
-_ENDS = {Decision.ACCEPT: RunEnd.ACCEPTED, Decision.REJECT: RunEnd.REJECTED}
 
 
 class VerifyCorrect(Evaluation):
@@ -75,7 +64,9 @@ class VerifyCorrect(Evaluation):
     """
 
     roles = ROLES
-    metrics: Mapping[str, MetricInfo] = MappingProxyType({**EVALUATION_METRICS, **FROZEN_METRICS})
+    metrics: Mapping[str, MetricInfo] = MappingProxyType(
+        {**role_metrics.EVALUATION_METRICS, **frozen.FROZEN_METRICS}
+    )
     curves = ("solver_accuracy", "verifier_accuracy", "corrector_fix_rate", "system_accuracy")
     headline = ("solver_accuracy", "system_accuracy", "verifier_recall")
 
@@ -93,10 +84,9 @@ class VerifyCorrect(Evaluation):
 
     def check_row(self, problem: Problem) -> None:
         """Its frozen solutions can be read."""
-        frozen_solutions(problem)
+        frozen.frozen_solutions(problem)
 
     def begin(self, problem: Problem, repeat: int, name: str, step: int) -> SystemRun:
-        """A run before its first request."""
         return SystemRun(problem, repeat, name, step)
 
     def program(self, run: Run) -> Program:
@@ -109,11 +99,11 @@ class VerifyCorrect(Evaluation):
             decision = yield from self._verify(run, number)
             if decision is Decision.CORRECT:
                 yield from self._correct(run, number)
-            goes_on = decision in (Decision.CORRECT, Decision.JUDGE_AGAIN)
+            goes_on = decision is not Decision.END
         run.answer = choose_answer(run.calls, self.rules.fallback, accepted=run.end is RunEnd.ACCEPTED)
         run.final_reward = run.answer.value if run.answer else 0.0
         if not run.skipped:
-            yield from judge_frozen(run, self.prompts)
+            yield from frozen.judge_frozen(run, self.prompts)
 
     def _solve(self, run: SystemRun) -> Program:
         trajectory = yield run.request(SOLVER, SOLVER, self.prompts.solver(run.problem))
@@ -133,10 +123,8 @@ class VerifyCorrect(Evaluation):
         verdict = verdict_of(judgement)
         if verdict is Verdict.INVALID and not report_of(judgement).strip():
             run.end = RunEnd.NO_VERDICT
-            return Decision.STOP
-        decision = run.streak.decide(self.rules, verdict, number, run.calls)
-        run.end = _ENDS.get(decision, run.end)
-        return decision
+            return Decision.END
+        return run.decide(self.rules, verdict, number)
 
     def _correct(self, run: SystemRun, number: int) -> Program:
         """Ask the Corrector to repair the flagged solution."""
@@ -148,11 +136,7 @@ class VerifyCorrect(Evaluation):
 
     @staticmethod
     def _request(
-        run: SystemRun,
-        stage: str,
-        role: str,
-        messages: tuple[Message, ...],
-        parent: Trajectory,
+        run: SystemRun, stage: str, role: str, messages: tuple[Message, ...], parent: Trajectory
     ) -> RolloutRequest:
         solution = _solution(run)
         inputs = {"solution": solution.final_text, "solution_reward": solution.value}
@@ -163,16 +147,15 @@ class VerifyCorrect(Evaluation):
     def observations(self, runs: Runs) -> dict[str, Observations]:
         """Behind the metrics, and the most frequent of several solutions of the Solver."""
         majority = majority_observations(SOLVER, runs)
-        return {**system_observations(runs), **frozen_observations(runs), **majority}
+        return {**role_metrics.system_observations(runs), **frozen.frozen_observations(runs), **majority}
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
-        """Of `EFFORT_METRICS`."""
-        return effort(runs, confidence)
+        return role_metrics.effort(runs, confidence)
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
         """The Solver's pass@k and the Verifier's F1."""
         solver = pass_at_k_estimates(SOLVER, observations.get("solver_accuracy", NOT_OBSERVED), confidence)
-        return {**solver, **f1_estimates(observations, confidence)}
+        return {**solver, **role_metrics.f1_estimates(observations, confidence)}
 
     def greedy(self) -> VerifyCorrect:
         """Accepts at the first Correct verdict: at temperature 0 a Verifier that is asked again about one
@@ -180,17 +163,10 @@ class VerifyCorrect(Evaluation):
         return VerifyCorrect(self.prompts, replace(self.rules, accept_passes=1))
 
     def settings(self) -> dict[str, Any]:
-        """Those of the loop."""
         return {**asdict(self.rules), "fallback": Fallback(self.rules.fallback).value}
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """What was judged or repaired, and what was found in the trajectory."""
-        info = trajectory.scored.info
-        return {
-            "answer": info.get("answer"),
-            "verdict": info.get("verdict"),
-            "solution_reward": request.inputs.get("solution_reward"),
-        }
+        return role_metrics.log_fields(request, trajectory)
 
     # --- an example for readers ----------------------------------------------------------------
 
@@ -209,7 +185,14 @@ class VerifyCorrect(Evaluation):
 
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
         """A Verifier's verdict and whether it is right; the answer of the others."""
-        return verdict_outcome(call) if call.request.role == VERIFIER else super().outcome(call, quote)
+        if call.request.role != VERIFIER:
+            return super().outcome(call, quote)
+        verdict = verdict_of(call.trajectory)
+        if verdict is Verdict.INVALID:
+            return f"no readable verdict{ending(call.trajectory)}"
+        right = verdict is right_verdict(call.request.inputs["solution_reward"])
+        said = f"verdict {verdict.value.capitalize()}, {'rightly' if right else 'wrongly'}"
+        return f"{said}{ending(call.trajectory)}"
 
     def result(self, run: Run) -> str:
         """Where the answer is not the last solution, the reader is told which one it is."""
@@ -264,3 +247,41 @@ def _solution(run: SystemRun) -> Trajectory:
     if run.solution is None:
         raise ValueError(f"problem {run.problem.problem_id}: there is no solution to judge")
     return run.solution
+
+
+class Shown(IntEnum):
+    """What an example shows (`HEADLINES`), the most telling last."""
+
+    OTHER = 0
+    UNFINISHED = 1
+    ACCEPTED = 2
+    FOUND = 3
+    REPAIRED = 4
+    REPAIRED_AND_ACCEPTED = 5
+
+
+HEADLINES = {
+    Shown.OTHER: "How one problem went through the stages",
+    Shown.UNFINISHED: "The Solver gave no usable solution",
+    Shown.ACCEPTED: "The Solver is right and the Verifier accepts",
+    Shown.FOUND: "The Verifier finds the Solver's error, the repair fails",
+    Shown.REPAIRED: "The Verifier finds the Solver's error and the Corrector repairs it",
+    Shown.REPAIRED_AND_ACCEPTED: "The Verifier finds the Solver's error, the Corrector repairs it, and the "
+    "Verifier accepts the repair",
+}
+
+
+def shown_by(run: SystemRun) -> Shown:
+    """What a run shows."""
+    if run.end is RunEnd.NO_SOLUTION:
+        return Shown.UNFINISHED
+    verdicts, solved_at_once = run.verdicts, is_correct(run.solver_reward)
+    accepted = run.end is RunEnd.ACCEPTED
+    if solved_at_once and accepted and set(verdicts) == {Verdict.CORRECT}:
+        return Shown.ACCEPTED
+    if solved_at_once or not verdicts or verdicts[0] is not Verdict.WRONG:
+        return Shown.OTHER
+    if not run.solved:
+        repaired = run.solution is not None and is_correct(run.solution.value)
+        return Shown.OTHER if repaired else Shown.FOUND  # a repair that was not chosen did not fail
+    return Shown.REPAIRED_AND_ACCEPTED if accepted and run.answer is run.solution else Shown.REPAIRED

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from marsrl_verl.algos.marsrl.prompts import VERIFIER
@@ -17,6 +17,9 @@ from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.evaluation.runs import Call, Run, final_answer, is_usable
 from marsrl_verl.settings.choices import Choice
+
+AGAIN = "_again"
+"""Ends the stage of a question that is put a second time, after an unreadable verdict."""
 
 
 def verdict_of(trajectory: Trajectory) -> Verdict:
@@ -99,43 +102,12 @@ class LoopRules:
 class Decision(str, Enum):
     """What follows a round's verdict."""
 
-    ACCEPT = "accept"
-    REJECT = "reject"
-    STOP = "stop"
-    """The run ends without either."""
+    END = "end"
+    """The run ends."""
     JUDGE_AGAIN = "judge_again"
     """The next round judges the same solution."""
     CORRECT = "correct"
     """The Corrector rewrites the solution."""
-
-
-@dataclass(slots=True)
-class Streak:
-    """Equal verdicts in a row so far."""
-
-    passes: int = 0
-    """Correct ones on the current solution, which changes after a Wrong one only."""
-    fails: int = 0
-    """Wrong ones, over all solutions."""
-
-    def decide(self, rules: LoopRules, verdict: Verdict, number: int, calls: Sequence[Call]) -> Decision:
-        """Count the verdict of round `number` and say what follows; INVALID counts as Wrong.
-
-        Args:
-            rules: the loop's settings.
-            verdict: the round's, after the repeated question if there was one.
-            number: the round's, from 1.
-            calls: the run's calls so far.
-        """
-        if verdict is Verdict.CORRECT:
-            self.passes, self.fails = self.passes + 1, 0
-            if self.passes >= rules.accept_passes:
-                return Decision.ACCEPT
-            return Decision.JUDGE_AGAIN if number < rules.correction_rounds else Decision.STOP
-        self.passes, self.fails = 0, self.fails + 1
-        if rules.reject_fails is not None and self.fails >= rules.reject_fails:
-            return Decision.REJECT
-        return Decision.CORRECT if rules.samples_correction(number, calls) else Decision.STOP
 
 
 @dataclass(slots=True)
@@ -217,9 +189,32 @@ class SystemRun(Run):
     solver_reward: float = 0.0
     """Reward of the answer after the Solver."""
     end: str = RunEnd.ROUNDS_USED
-    streak: Streak = field(default_factory=Streak)
+    passes: int = 0
+    """Correct verdicts in a row so far on the current solution, which changes after a Wrong one only."""
+    fails: int = 0
+    """Wrong ones in a row so far, over all solutions."""
 
     @property
     def verdicts(self) -> list[Verdict]:
         """The Verifier's verdicts in the order of the rounds."""
         return [verdict_of(call.trajectory) for call in self.calls if call.request.role == VERIFIER]
+
+    def decide(self, rules: LoopRules, verdict: Verdict, number: int) -> Decision:
+        """Count a round's verdict and say what follows; INVALID counts as Wrong.
+
+        Args:
+            rules: the loop's settings.
+            verdict: the round's, after the repeated question if there was one.
+            number: the round's, from 1.
+        """
+        if verdict is Verdict.CORRECT:
+            self.passes, self.fails = self.passes + 1, 0
+            if self.passes < rules.accept_passes:
+                return Decision.JUDGE_AGAIN if number < rules.correction_rounds else Decision.END
+            self.end = RunEnd.ACCEPTED
+            return Decision.END
+        self.passes, self.fails = 0, self.fails + 1
+        if rules.reject_fails is not None and self.fails >= rules.reject_fails:
+            self.end = RunEnd.REJECTED
+            return Decision.END
+        return Decision.CORRECT if rules.samples_correction(number, self.calls) else Decision.END

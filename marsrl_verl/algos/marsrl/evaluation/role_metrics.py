@@ -1,4 +1,5 @@
-"""What the roles and the system are measured by, from trajectories and the requests that they answer.
+"""What the roles and the system are measured by, from trajectories and the requests that they answer, and
+what the system's runs cost.
 
 For the Verifier the positive class is an incorrect solution: a true positive is the verdict Wrong on an
 incorrect solution. An INVALID verdict is a wrong judgement (it lowers accuracy, and recall when the
@@ -8,42 +9,46 @@ solution was incorrect) but no alarm: it counts neither for precision nor as a f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
 
-from marsrl_verl.algos.marsrl.evaluation.loop_rules import verdict_of
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import AGAIN, verdict_of
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.trajectory import is_correct
-from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, Observations, estimate
-from marsrl_verl.evaluation.runs import Call, Runs, answer_reward, final_answer
+from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.trajectory import Trajectory, is_correct
+from marsrl_verl.evaluation.estimators import (
+    GREEDY_SUFFIX,
+    Estimate,
+    MetricInfo,
+    Observations,
+    estimate,
+    mean_estimate,
+)
+from marsrl_verl.evaluation.runs import Call, Run, Runs, answer_reward, calls_of, final_answer, tokens_of
 from marsrl_verl.evaluation.single_role import accuracy_info, accuracy_metric
 
+_of_errors = partial(MetricInfo, follows_errors=True)
 ROLE_METRICS: dict[str, MetricInfo] = {
     accuracy_metric(SOLVER): accuracy_info(SOLVER),
-    "verifier_accuracy": MetricInfo(
-        "Verifier accuracy",
-        "share of verdicts that agree with the truth about the judged solution",
-        follows_errors=True,
+    "verifier_accuracy": _of_errors(
+        "Verifier accuracy", "share of verdicts that agree with the truth about the judged solution"
     ),
-    "verifier_recall": MetricInfo(
-        "Verifier recall", "share of incorrect solutions with verdict Wrong", follows_errors=True
-    ),
-    "verifier_precision": MetricInfo(
-        "Verifier precision", "share of Wrong verdicts whose solution is incorrect", follows_errors=True
+    "verifier_recall": _of_errors("Verifier recall", "share of incorrect solutions with verdict Wrong"),
+    "verifier_precision": _of_errors(
+        "Verifier precision", "share of Wrong verdicts whose solution is incorrect"
     ),
     "verifier_false_alarm_rate": MetricInfo(
         "Verifier false alarms", "share of correct solutions with verdict Wrong", higher_is_better=False
     ),
-    "corrector_fix_rate": MetricInfo(
-        "Corrector fix rate",
-        "share of incorrect solutions that are correct after the Corrector",
-        follows_errors=True,
+    "corrector_fix_rate": _of_errors(
+        "Corrector fix rate", "share of incorrect solutions that are correct after the Corrector"
     ),
-    "corrector_break_rate": MetricInfo(
+    "corrector_break_rate": _of_errors(
         "Corrector break rate",
         "share of correct solutions that are incorrect after the Corrector",
         higher_is_better=False,
-        follows_errors=True,
     ),
 }
 """Proportions that single role calls give, in the order in which they are shown."""
@@ -56,8 +61,45 @@ EVALUATION_METRICS: dict[str, MetricInfo] = {
 }
 """The metrics of an evaluation; with the suffix `_greedy` at temperature 0."""
 
+EFFORT_METRICS: dict[str, str] = {
+    "accepted_share": "share of runs in which a solution was accepted",
+    "rejected_share": "share of runs that were given up after Wrong verdicts in a row",
+    "iterations": "verify–correct rounds that a run entered",
+    "calls": "model calls of a run",
+    "tokens": "tokens that all roles generated in a run",
+}
+"""How a run went and what it cost: name → meaning; with the suffix `_greedy` at temperature 0."""
+
 VERIFIER_F1 = "verifier_f1"
 """No share of observations, so it is none of the metrics above; `f1_estimates` derives it from them."""
+
+
+def effort(evaluation: Runs, confidence: float = 0.95) -> dict[str, Estimate]:
+    """The mean of each of `EFFORT_METRICS` over the runs, with an interval clustered by problem."""
+    runs, found = evaluation.runs, {}
+    for name, end in (("accepted_share", "accepted"), ("rejected_share", "rejected")):
+        ended = Observations.of((run.end == end, run.problem.problem_id) for run in runs)
+        found[name] = estimate(ended, confidence)
+    for name, measure in (("iterations", _iterations), ("calls", calls_of), ("tokens", tokens_of)):
+        pairs = [(float(measure(run)), run.problem.problem_id) for run in runs]
+        found[name] = mean_estimate(pairs, confidence)
+    return found
+
+
+def _iterations(run: Run) -> int:
+    # A Verifier that is asked again after an unreadable verdict is still in the same round.
+    asked = [call.request for call in run.calls if call.request.role == VERIFIER]
+    return len({request.stage.removesuffix(AGAIN) for request in asked})
+
+
+def log_fields(request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
+    """What was judged or repaired, and what was found in the trajectory, for the rollout log."""
+    info = trajectory.scored.info
+    return {
+        "answer": info.get("answer"),
+        "verdict": info.get("verdict"),
+        "solution_reward": request.inputs.get("solution_reward"),
+    }
 
 
 def role_observations(calls: Iterable[Call]) -> dict[str, Observations]:
@@ -74,11 +116,8 @@ def role_observations(calls: Iterable[Call]) -> dict[str, Observations]:
 
 def system_observations(runs: Runs) -> dict[str, Observations]:
     """The observations behind each of `EVALUATION_METRICS`, by metric name."""
-    observations = role_observations(runs.calls)
-    observations["system_accuracy"] = Observations.of(
-        (run.solved, run.problem.problem_id) for run in runs.runs
-    )
-    return observations
+    answers = ((run.solved, run.problem.problem_id) for run in runs.runs)
+    return {**role_observations(runs.calls), "system_accuracy": Observations.of(answers)}
 
 
 def f1_estimates(observations: Mapping[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:
@@ -91,33 +130,28 @@ def f1_estimates(observations: Mapping[str, Observations], confidence: float = 0
     return found
 
 
-def verifier_f1(calls: Iterable[Call], confidence: float = 0.95) -> Estimate:
-    """F1 of finding incorrect solutions, the harmonic mean of the Verifier's precision and recall.
-
-    F1 = 2J / (1 + J) with J = TP / (TP + FP + FN), which is a proportion; its interval is mapped through
-    this increasing function. n = TP + FP + FN.
-    """
-    observed = role_observations(calls)
-    return _f1_estimate(observed["verifier_recall"], observed["verifier_precision"], confidence)
-
-
 def role_figures(groups: Iterable[Group]) -> dict[str, float]:
     """The accuracies and rates of scored groups, except those without an observation, and how many answers
     and verdicts can't be read."""
     calls = [Call(group.request, one) for group in groups for one in group.trajectories]
-    metrics = {name: items.mean for name, items in role_observations(calls).items()}
+    observed = role_observations(calls)
+    metrics = {name: items.mean for name, items in observed.items()}
     answers = [final_answer(call.trajectory) for call in calls if call.request.role in (SOLVER, CORRECTOR)]
     if answers:
         metrics["missing_answer_share"] = answers.count(None) / len(answers)
     verdicts = [verdict_of(call.trajectory) for call in calls if call.request.role == VERIFIER]
     if verdicts:
         metrics["invalid_verdict_share"] = verdicts.count(Verdict.INVALID) / len(verdicts)
-        metrics["verifier_f1"] = verifier_f1(calls).mean
+        metrics[VERIFIER_F1] = f1_estimates(observed)[VERIFIER_F1].mean
     return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _f1_estimate(recall: Observations, precision: Observations, confidence: float) -> Estimate:
-    """From the observations of recall (TP and FN) and, of those of precision, the false positives."""
+    """F1 of finding incorrect solutions, the harmonic mean of the Verifier's precision and recall.
+
+    F1 = 2J / (1 + J) with J = TP / (TP + FP + FN), which is a proportion; its interval is mapped through
+    this increasing function. n = TP + FP + FN: the observations of recall, and the false ones of precision.
+    """
     false_alarms = [(False, problem) for hit, problem in precision.pairs() if not hit]
     judged = Observations.of([*zip(recall.outcomes, recall.problems, strict=True), *false_alarms])
     found = estimate(judged, confidence)
@@ -153,9 +187,10 @@ def _observed(call: Call) -> list[tuple[str, bool]]:
 
 def _observed_verdict(solution_correct: bool, verdict: Verdict) -> list[tuple[str, bool]]:
     alarm = verdict is Verdict.WRONG
-    right = verdict is (Verdict.CORRECT if solution_correct else Verdict.WRONG)
-    observed = [("verifier_accuracy", right)]
-    observed.append(("verifier_false_alarm_rate" if solution_correct else "verifier_recall", alarm))
+    observed = [
+        ("verifier_accuracy", verdict is right_verdict(float(solution_correct))),
+        ("verifier_false_alarm_rate" if solution_correct else "verifier_recall", alarm),
+    ]
     if alarm:
         observed.append(("verifier_precision", not solution_correct))
     return observed

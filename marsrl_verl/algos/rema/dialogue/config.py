@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from pydantic import Field
@@ -19,12 +19,10 @@ from marsrl_verl.settings.run_view import RunView
 
 
 class FinishStops(Choice):
-    """Whose message ends where `[FINISH]` is written."""
+    """Whose message ends where `[FINISH]` is written (`Config.finish_stops`)."""
 
     META_THINKING = "meta_thinking"
-    """The meta-thinking agent's, which alone decides."""
     BOTH = "both"
-    """Either agent's (released code)."""
 
 
 class GuardConfig(Settings):
@@ -126,9 +124,8 @@ class Config(EstimatorConfig):
 _ALGO = "marsrl.algo"
 
 
-def _message_budgets(run: RunView, config: Config) -> list[ConfigIssue]:
+def _message_budgets(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     """A list of messages has room for one, and for the penalty's zone."""
-    issues = []
     for role in (one for one in ROLES if one not in run.frozen_roles):
         limits = run.settings.roles[role]
         most, together = limits.max_new_tokens, limits.max_sequence_tokens
@@ -138,19 +135,18 @@ def _message_budgets(run: RunView, config: Config) -> list[ConfigIssue]:
                 f"Lower it, or raise marsrl.roles.{role}.max_new_tokens: n turns of such messages take up to "
                 f"{2 * config.message_tokens} n tokens of each agent's list."
             )
-            issues.append(ConfigIssue(f"{_ALGO}.message_tokens", what, fix, config.message_tokens))
+            yield ConfigIssue(f"{_ALGO}.message_tokens", what, fix, config.message_tokens)
         elif together is not None and config.message_tokens > (room := together - limits.max_prompt_tokens):
             what = (
                 f"Behind a first prompt of {limits.max_prompt_tokens} tokens the {role} agent's list has "
                 f"room for {room} (max_sequence_tokens {together}): it could begin no message."
             )
             fix = f"Lower it, raise marsrl.roles.{role}.max_sequence_tokens, or lower max_prompt_tokens."
-            issues.append(ConfigIssue(f"{_ALGO}.message_tokens", what, fix, config.message_tokens))
+            yield ConfigIssue(f"{_ALGO}.message_tokens", what, fix, config.message_tokens)
         if config.overlong.enabled and config.overlong.tokens > most:
             what = f"The {role} agent's whole list of messages has {most} tokens."
             fix = f"Lower it, or raise marsrl.roles.{role}.max_new_tokens."
-            issues.append(ConfigIssue(f"{_ALGO}.overlong.tokens", what, fix, config.overlong.tokens))
-    return issues
+            yield ConfigIssue(f"{_ALGO}.overlong.tokens", what, fix, config.overlong.tokens)
 
 
 def full_turns(run: RunView) -> int:
@@ -167,16 +163,15 @@ def full_turns(run: RunView) -> int:
     return min(config.max_turns, *rooms)
 
 
-def _frozen(run: RunView) -> list[ConfigIssue]:
+def _frozen(run: RunView) -> Iterator[ConfigIssue]:
     """A frozen agent has to be able to take part, and somebody has to learn."""
-    frozen, issues = run.frozen_roles, []
+    frozen = run.frozen_roles
     for name in frozen.values():
         if (kind := run.settings.policies[name].kind) is PolicyKind.JSONL:
             what = "Its file answers problems, and in a dialogue each message answers another one."
             fix = f"Use a policy of kind {PolicyKind.ENDPOINT}."
-            issues.append(ConfigIssue(f"marsrl.policies.{name}.kind", what, fix, kind))
+            yield ConfigIssue(f"marsrl.policies.{name}.kind", what, fix, kind)
     if set(frozen) == {META_THINKING, REASONING}:
         what = "The policies of both agents are frozen: nothing is trained."
         fix = "Leave the policy of one of them out."
-        issues.append(ConfigIssue(f"marsrl.roles.{META_THINKING}.policy", what, fix, frozen[META_THINKING]))
-    return issues
+        yield ConfigIssue(f"marsrl.roles.{META_THINKING}.policy", what, fix, frozen[META_THINKING])

@@ -1,14 +1,16 @@
-"""How the pair of agents is evaluated: by dialogues as they are trained."""
+"""How the pair of agents is evaluated, by dialogues as they are trained; what dialogues say of each agent and
+of themselves, beside the figures that all methods have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marsrl_verl.algos.rema.dialogue.metrics import end_of, messages, turns
-from marsrl_verl.algos.rema.dialogue.rewarding import ACCURACY, LEAK
+from marsrl_verl.algos.rema.dialogue.rewarding import ACCURACY, DONE, LEAK
 from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM
 from marsrl_verl.algos.rema.prompts import META_THINKING, ROLES, DialoguePrompts
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations, mean_estimate
 from marsrl_verl.evaluation.runs import Call, Evaluation, ExampleSummary, Program, Run, Runs, tokens_of
@@ -40,16 +42,12 @@ class DialogueEvaluation(Evaluation):
         ),
     }
 
+    headline = ("accuracy", "accuracy_and_finished")
+
     def __init__(self, prompts: DialoguePrompts) -> None:
         self.prompts = prompts
 
-    @property
-    def headline(self) -> tuple[str, ...]:
-        """The two accuracies."""
-        return ("accuracy", "accuracy_and_finished")
-
     def program(self, run: Run) -> Program:
-        """A single request."""
         messages = self.prompts.meta_thinking(run.problem)
         trajectory = yield run.request(DIALOGUE, META_THINKING, messages, rollout=PROGRAM)
         run.final_reward = _accuracy(trajectory) if trajectory.finished else 0.0
@@ -64,15 +62,10 @@ class DialogueEvaluation(Evaluation):
             "accuracy_and_finished": lambda run: run.solved,
             "finished_share": lambda run: _held(run).finished,
         }
-        found = {
-            name: Observations.of((measure(run), run.problem.problem_id) for run in runs.runs)
-            for name, measure in measures.items()
-        }
+        found = {name: _of_each(runs.runs, measure) for name, measure in measures.items()}
         looked_at = [run for run in runs.runs if LEAK in _held(run).scored.info]
-        found["leak_share"] = Observations.of(
-            (bool(_held(run).scored.info[LEAK]), run.problem.problem_id) for run in looked_at
-        )
-        return found
+        found["leak_share"] = _of_each(looked_at, lambda run: bool(_held(run).scored.info[LEAK]))
+        return {name: Observations.of(pairs) for name, pairs in found.items()}
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
         """pass@k of right answers of finished dialogues."""
@@ -86,24 +79,17 @@ class DialogueEvaluation(Evaluation):
             "calls": lambda run: len(messages(_held(run))),
             "tokens": tokens_of,
         }
-        found = {
-            name: mean_estimate(
-                [(float(measure(run)), run.problem.problem_id) for run in runs.runs], confidence
-            )
-            for name, measure in measures.items()
-        }
+        found = {name: _of_each(runs.runs, measure) for name, measure in measures.items()}
         for role in ROLES:
-            lengths = [
-                (float(event["tokens"]), run.problem.problem_id)
+            found[f"{role}_message_length"] = [
+                (event["tokens"], run.problem.problem_id)
                 for run in runs.runs
                 for event in messages(_held(run))
                 if event["role"] == role and event["tokens"] is not None
             ]
-            found[f"{role}_message_length"] = mean_estimate(lengths, confidence)
-        return found
+        return {name: mean_estimate(pairs, confidence) for name, pairs in found.items()}
 
     def description(self) -> str:
-        """How a dialogue goes."""
         return (
             "The meta-thinking agent instructs the reasoning agent, turn by turn, until it writes "
             "`[FINISH]`; the last answer of the reasoning agent is graded."
@@ -124,9 +110,16 @@ class DialogueEvaluation(Evaluation):
         return "Dialogue"
 
     def result(self, run: Run) -> str:
-        """What a dialogue came to, in a few words."""
         right = "correct" if is_correct(_accuracy(_held(run))) else "incorrect"
         return f"{right} ({_words(run.end)})"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _of_each(runs: Sequence[Run], measure: Callable[[Run], float]) -> list[tuple[float, str]]:
+    return [(measure(run), run.problem.problem_id) for run in runs]
 
 
 def _held(run: Run) -> Trajectory:
@@ -139,5 +132,60 @@ def _accuracy(one: Trajectory) -> float:
     return float(info.get(ACCURACY, 0.0))
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+def dialogue_figures(groups: Sequence[Group]) -> dict[str, float]:
+    """Of scored dialogues, seen by one agent or as a whole.
+
+    Args:
+        groups: of one role, or of the stage. A group of a role has that role; the stage's the first one's,
+            with the sequences of both.
+    """
+    members = [one for group in groups for one in group.trajectories if one.comparable]
+    if not members:
+        return {}
+    found = {
+        "accuracy": _mean(members, lambda one: float(one.scored.info.get(ACCURACY, 0.0))),
+        "finished_share": _mean(members, lambda one: bool(one.scored.info.get(DONE))),
+        "turns": _mean(members, turns),
+    }
+    for reason in sorted({end_of(one) for one in members}):
+        found[f"end/{reason}"] = _mean(members, lambda one: end_of(one) == reason)  # noqa: B023
+    roles = {sequence.role for one in members for sequence in one.sequences}
+    seen = roles if len(roles) == 1 else set(ROLES)
+    events = [event for one in members for event in messages(one) if event["role"] in seen]
+    if events:
+        found |= _message_figures(events)
+    leaks = [bool(one.scored.info[LEAK]) for one in members if LEAK in one.scored.info]
+    if leaks and roles == {META_THINKING}:
+        found["leak_share"] = sum(leaks) / len(leaks)
+    return found
+
+
+def _message_figures(events: Sequence[dict[str, Any]]) -> dict[str, float]:
+    found = {
+        "empty_message_share": sum(bool(event["empty"]) for event in events) / len(events),
+        "same_message_share": sum(event["same"] > 1 for event in events) / len(events),
+        "cut_message_share": sum(bool(event["cut"]) for event in events) / len(events),
+    }
+    lengths = [event["tokens"] for event in events if event["tokens"] is not None]
+    if lengths:
+        found["message_length_mean"] = sum(lengths) / len(lengths)
+    return found
+
+
+def _mean(members: Sequence[Trajectory], measure: Callable[[Trajectory], float]) -> float:
+    return sum(measure(one) for one in members) / len(members)
+
+
+def messages(one: Trajectory) -> list[dict[str, Any]]:
+    """The events that are messages."""
+    return [event for event in one.events if event.get("role") in ROLES]
+
+
+def turns(one: Trajectory) -> int:
+    """Turns that the reasoning agent answered."""
+    return next((int(event["turns"]) for event in reversed(one.events) if "turns" in event), 0)
+
+
+def end_of(one: Trajectory) -> str:
+    """Why the dialogue ended."""
+    return next((str(event["end"]) for event in reversed(one.events) if "end" in event), one.finish.value)

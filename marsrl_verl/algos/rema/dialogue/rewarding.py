@@ -39,7 +39,10 @@ async def reward_dialogues(
         await _reward_meta_thinking(held, context, rules)
     if rules.overlong.enabled:
         for one in members:
-            _penalise_length(one, context, rules.overlong)
+            for sequence in one.sequences:
+                cost = overlong_penalty(sequence, context.sampling(sequence.role), rules.overlong)
+                if cost:
+                    sequence.reward = (one.value if sequence.reward is None else sequence.reward) - cost
 
 
 def dialogue_reward(one: Trajectory, grade: RewardResult | None, *, mask: bool) -> RewardResult:
@@ -62,9 +65,8 @@ def dialogue_reward(one: Trajectory, grade: RewardResult | None, *, mask: bool) 
 async def _reward_meta_thinking(
     held: Sequence[tuple[Trajectory, Transcript]], context: RolloutContext, rules: Config
 ) -> None:
-    found = await context.score(
-        [_text(one, instructions(transcript)) for one, transcript in held], META_THINKING
-    )
+    spoken = [_text(one, instructions(transcript)) for one, transcript in held]
+    found = await context.score(spoken, META_THINKING)
     found = await _without_known_answers(held, found, context)
     for (one, _), own in zip(held, found, strict=True):
         reward, leak = one.scored, bool(own.info.get(LEAK, False))
@@ -84,10 +86,8 @@ async def _without_known_answers(
     held: Sequence[tuple[Trajectory, Transcript]], results: list[RewardResult], context: RolloutContext
 ) -> list[RewardResult]:
     """What is found in the meta-thinking agent's messages, where those that leak are judged by what it wrote
-    before the reasoning agent had claimed the answer itself: to repeat it then gives nothing away.
-
-    What the reasoning agent claims is found by the same reward.
-    """
+    before the reasoning agent had claimed the answer itself (by the same reward): to repeat it then gives
+    nothing away."""
     results = list(results)
     places = [
         (number, at)
@@ -119,13 +119,6 @@ def instructions(transcript: Transcript) -> str:
 def _text(one: Trajectory, text: str) -> Trajectory:
     """A text of the dialogue for a reward class, which need not know how the dialogue ended."""
     return Trajectory(one.trajectory_id, [], FinishReason.STOP, text=text, final_text=text, events=one.events)
-
-
-def _penalise_length(one: Trajectory, context: RolloutContext, rules: OverlongConfig) -> None:
-    for sequence in one.sequences:
-        cost = overlong_penalty(sequence, context.sampling(sequence.role), rules)
-        if cost:
-            sequence.reward = (one.value if sequence.reward is None else sequence.reward) - cost
 
 
 def overlong_penalty(sequence: TokenSequence, limits: Sampling, rules: OverlongConfig) -> float:

@@ -57,25 +57,20 @@ class Dialogue(Workflow):
         finishing, empty, heard = False, 0, None
         both = self.config.finish_stops is FinishStops.BOTH
         for turn in range(self.config.max_turns):
-            plan = await self._message(episode, META_THINKING, heard, turn, (FINISH,))
+            plan = await self._message(episode, META_THINKING, heard, turn, FINISH)
             finishing |= FINISH in plan
             empty = self._end(episode, plan, empty)
             instruction: str | Sequence[Message] = plan
             if turn == 0:
                 instruction = self.prompts.reasoning(episode.problem, plan)
-            said = await self._message(episode, REASONING, instruction, turn, (FINISH,) if both else ())
+            said = await self._message(episode, REASONING, instruction, turn, *([FINISH] if both else []))
             heard = without_finish(said)
             episode.answer(heard)
             empty = self._end(episode, said, empty, finishing=finishing)
         episode.end(FinishReason.LIMIT, MAX_TURNS)
 
     async def _message(
-        self,
-        episode: Episode,
-        role: str,
-        heard: str | Sequence[Message] | None,
-        turn: int,
-        stop: tuple[str, ...],
+        self, episode: Episode, role: str, heard: str | Sequence[Message] | None, turn: int, *stop: str
     ) -> Said:
         most = self.config.message_tokens
         said = await episode.agents[role].say(

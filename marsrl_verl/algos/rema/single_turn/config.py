@@ -8,19 +8,19 @@ from typing import ClassVar, Protocol
 
 from pydantic import Field
 
-from marsrl_verl.algos.rema import json_actions
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
+from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
 from marsrl_verl.algos.rema.single_turn.rewards import (
     NEED_LOOK,
     LeakRule,
     PenaltyMode,
     PlanRewardKind,
+    SolutionValues,
     tells_answers,
 )
 from marsrl_verl.core.credit import Estimator, EstimatorConfig
-from marsrl_verl.core.stage import Stage
 from marsrl_verl.settings.choices import Choice, OffPolicyMode
-from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
+from marsrl_verl.settings.declaration import Needs, Switched, limits
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
@@ -33,30 +33,24 @@ _ALGO = "marsrl.algo"
 
 
 class Process(Choice):
-    """How an answer comes about (arXiv 2503.09501, §3.1)."""
+    """How an answer comes about (`Config.process`; arXiv 2503.09501, §3.1)."""
 
     MAMRP = "mamrp"
-    """A plan by the meta-thinking agent, then a solution by the reasoning agent."""
     MRP = "mrp"
-    """Plan and solution in one answer of one agent."""
     VRP = "vrp"
-    """A solution of one agent."""
 
 
 class PlanForm(Choice):
-    """What a plan looks like."""
+    """What a plan looks like (`Config.plan_form`)."""
 
     TEXT = "text"
-    """Plain text."""
     JSON = "json"
-    """An object with `action` and `output`, decoded by a grammar."""
 
 
 class FilterRule(Choice):
-    """Which problems a phase trains, by what was counted."""
+    """Which problems a phase trains, by what was counted (`FilterConfig.rule`)."""
 
     BOUNDS = "bounds"
-    """Those with a success rate between two bounds."""
 
 
 class Keeps(Protocol):
@@ -66,6 +60,7 @@ class Keeps(Protocol):
         """See the class."""
 
 
+_PLANS = Needs("process", Process.MAMRP)
 _RATE, _BOUNDS = "it is a success rate", Needs("rule", FilterRule.BOUNDS)
 
 
@@ -83,17 +78,6 @@ class FilterConfig(Switched):
     """Least success rate of a problem that is kept, itself included."""
     highest: float = limits(0.8, ge=0.0, le=1.0, why=_RATE, needs=_BOUNDS)
     """Largest one, itself included."""
-
-
-class SolutionValuesConfig(Settings):
-    """What a solution earns (appendix C.2)."""
-
-    correct: float = 1.0
-    """A correct one."""
-    wrong: float = -0.5
-    """A wrong one with an answer in the form that is asked for."""
-    no_answer: float = -1.0
-    """One without such an answer, or that did not come to its end."""
 
 
 class Config(EstimatorConfig):
@@ -114,16 +98,12 @@ class Config(EstimatorConfig):
     process: Process = Process.MAMRP
     """`mamrp`: plan, then solution, by two agents; `mrp` and `vrp`: baselines of one agent (`reasoning`),
     with and without a plan of its own."""
-    plan_form: PlanForm = limits(PlanForm.TEXT, needs=Needs("process", Process.MAMRP))
+    plan_form: PlanForm = limits(PlanForm.TEXT, needs=_PLANS)
     """`text`, or `json`: DECOMPOSE, REWRITE or EMPTY with a text, held to its grammar by the engine."""
-    plans_per_problem: int = limits(
-        4, ge=1, why="a solution needs a plan", needs=Needs("process", Process.MAMRP)
-    )
+    plans_per_problem: int = limits(4, ge=1, why="a solution needs a plan", needs=_PLANS)
     """Plans of a problem while the reasoning agent is trained; a step asks fewer problems in return, so
     that it has as many prompts as one of the other phase."""
-    solutions_per_plan: int = limits(
-        1, ge=1, why="a plan is known by a solution", needs=Needs("process", Process.MAMRP)
-    )
+    solutions_per_plan: int = limits(1, ge=1, why="a plan is known by a solution", needs=_PLANS)
     """Solutions by which a plan is rewarded: 1 is decoded greedily, several are sampled."""
     train_roles: list[str] = Field(default_factory=lambda: [REASONING, META_THINKING])
     """Who is trained, in the order of the phases of an iteration."""
@@ -134,19 +114,19 @@ class Config(EstimatorConfig):
     """Training passes over the data in a phase."""
     filter: FilterConfig = Field(default_factory=FilterConfig)
     """Which problems a phase trains."""
-    solution_values: SolutionValuesConfig = Field(default_factory=SolutionValuesConfig)
+    solution_values: SolutionValues = Field(default_factory=SolutionValues)
     """What solutions earn."""
-    plan_reward: PlanRewardKind = limits(PlanRewardKind.CORRECTNESS, needs=Needs("process", Process.MAMRP))
+    plan_reward: PlanRewardKind = limits(PlanRewardKind.CORRECTNESS, needs=_PLANS)
     """`correctness`: the share of a plan's solutions that are correct; `consistency`: the share with the most
     frequent answer, 0 where most of them have none."""
-    leak_rule: LeakRule = limits(LeakRule.VALUE, needs=Needs("process", Process.MAMRP))
+    leak_rule: LeakRule = limits(LeakRule.VALUE, needs=_PLANS)
     """Which plans are punished: those in which any value equals the answer that the question does not hold
     (`value`), those that claim something equal to it (`equivalence`), those that have an answer's form, such
     as a box (`format`, the paper's), `either` of the latter two, or `none`. A JSON plan that is none is
     punished with any of them."""
-    penalty: float = limits(-1.0, le=0.0, why="it punishes", needs=Needs("process", Process.MAMRP))
+    penalty: float = limits(-1.0, le=0.0, why="it punishes", needs=_PLANS)
     """What these plans earn, or lose."""
-    penalty_mode: PenaltyMode = limits(PenaltyMode.REPLACE, needs=Needs("process", Process.MAMRP))
+    penalty_mode: PenaltyMode = limits(PenaltyMode.REPLACE, needs=_PLANS)
     """`replace`: the penalty is the reward; `add`: it is added to it."""
 
     @property
@@ -190,33 +170,6 @@ def grammar_roles(config: Config) -> frozenset[str]:
     return frozenset({META_THINKING} if held and META_THINKING in config.train_roles else ())
 
 
-def stages(config: Config) -> tuple[Stage, ...]:
-    """The most that the stages of a pass hold for each problem of `data.train_batch_size`, those of passes
-    that count among them."""
-    trained = config.phase_roles
-    most = max(config.group_size, config.filter.samples if config.filter.enabled else 0)
-    if config.process is not Process.MAMRP:
-        return (Stage(SOLUTION, REASONING, most, rewarded_later=True),)
-    if META_THINKING not in trained:
-        # A problem with several plans stands for as many.
-        plans, groups, solutions = 1, 1, most
-    else:
-        plans, groups, solutions = most, most, config.solutions_per_plan
-    program = json_actions.PROGRAM if config.plan_form is PlanForm.JSON else "single_call"
-    return (
-        Stage(
-            PLAN,
-            META_THINKING,
-            plans,
-            rollout=program,
-            trained=META_THINKING in trained,
-            rewarded_later=True,
-            next=(SOLUTION,),
-        ),
-        Stage(SOLUTION, REASONING, solutions, groups, trained=REASONING in trained, rewarded_later=True),
-    )
-
-
 def _own(run: RunView) -> Iterator[ConfigIssue]:
     config: Config = run.settings.algo
     if config.filter.lowest > config.filter.highest:
@@ -235,16 +188,16 @@ def _own(run: RunView) -> Iterator[ConfigIssue]:
         yield from _one_agent(run, config)
     yield from _frozen(run, config)
     evaluation: Evaluation = run.settings.evaluation
-    if evaluation.both_orders and not _judges(run):
+    if evaluation.both_orders and not isinstance(run.prompts(), JudgePrompts):
         what = "It is for pairs of answers, and these prompts ask for no verdict."
         fix = "Choose algo=rema_judge (vrp_judge, mrp_judge), or leave it out."
         yield ConfigIssue("marsrl.evaluation.both_orders", what, fix, True)
 
 
-def _judges(run: RunView) -> bool:
-    from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
-
-    return isinstance(run.prompts(), JudgePrompts)
+def _left_out(config: Config, what: str, *names: str) -> Iterator[ConfigIssue]:
+    """Settings that were changed and have no effect."""
+    for name in config.changed(*names):
+        yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
 
 
 def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
@@ -257,11 +210,9 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     elif len(set(roles)) < len(roles):
         yield ConfigIssue(key, "A role is named twice.", "Name each role once.", ", ".join(roles))
     if META_THINKING not in roles:
-        for name in config.changed(
-            "solutions_per_plan", "plan_reward", "leak_rule", "penalty", "penalty_mode"
-        ):
-            what = f"It rewards plans, and {key} has no {META_THINKING}."
-            yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
+        what = f"It rewards plans, and {key} has no {META_THINKING}."
+        names = ("solutions_per_plan", "plan_reward", "leak_rule", "penalty", "penalty_mode")
+        yield from _left_out(config, what, *names)
     elif config.plan_reward is PlanRewardKind.CONSISTENCY and config.solutions_per_plan < 2:
         what = "Consistency compares the answers of several solutions of a plan."
         fix = "Set it to 8, or to 4 at least."
@@ -281,13 +232,12 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         )
         fix = "Lower it, or raise data.train_batch_size."
         yield ConfigIssue(f"{_ALGO}.plans_per_problem", what, fix, config.plans_per_problem)
-    if REASONING not in roles and config.changed("plans_per_problem"):
+    if REASONING not in roles:
         what = f"It counts the prompts of the reasoning agent's phases, and {key} has no {REASONING}."
-        yield ConfigIssue(f"{_ALGO}.plans_per_problem", what, "Leave it out.", config.plans_per_problem)
+        yield from _left_out(config, what, "plans_per_problem")
     if config.leak_rule is LeakRule.NONE and config.plan_form is PlanForm.TEXT:
-        for name in config.changed("penalty", "penalty_mode"):
-            what = f"With {_ALGO}.leak_rule = none no plan is punished."
-            yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
+        what = f"With {_ALGO}.leak_rule = none no plan is punished."
+        yield from _left_out(config, what, "penalty", "penalty_mode")
     kwargs = run.settings.reward[META_THINKING].kwargs
     if META_THINKING in roles and config.leak_rule in NEED_LOOK and kwargs.get("look") is False:
         what = (

@@ -79,19 +79,15 @@ class PlanAndSolve(Evaluation):
                 run.end = "no_plan"
                 return
             plan, parent = instruction, trajectory.trajectory_id
-        request = self._solution_request(run, plan, parent)
+        messages, inputs = self._messages(run.problem, plan), None if parent is None else {"plan": plan}
+        request = run.request(SOLUTION, REASONING, messages, parent_id=parent, inputs=inputs)
         solution = yield request
-        run.end, run.final_reward = (
-            "answered" if is_usable(solution) else "no_answer",
-            answer_reward(solution),
-        )
-        run.answer = solution if is_usable(solution) else None
+        run.end, run.answer = ("answered", solution) if is_usable(solution) else ("no_answer", None)
+        run.final_reward = answer_reward(solution)
         if self.both_orders:
-            problem = swapped(run.problem)
+            name, problem = f"{run.name}/{SWAPPED}", swapped(run.problem)
             messages = self._messages(problem, plan)
-            other = yield replace(
-                request, group_id=f"{run.name}/{SWAPPED}", stage=SWAPPED, problem=problem, messages=messages
-            )
+            other = yield replace(request, group_id=name, stage=SWAPPED, problem=problem, messages=messages)
             run.final_reward = min(run.final_reward, answer_reward(other))
 
     def _plan_request(self, run: Run) -> RolloutRequest:
@@ -106,56 +102,45 @@ class PlanAndSolve(Evaluation):
         alone = self.prompts.planned if self.config.process is Process.MRP else self.prompts.direct
         return alone(problem)
 
-    def _solution_request(self, run: Run, plan: str, parent: str | None) -> RolloutRequest:
-        inputs = {"plan": plan} if parent is not None else None
-        messages = self._messages(run.problem, plan)
-        return run.request(SOLUTION, REASONING, messages, parent_id=parent, inputs=inputs)
-
     # --- what is measured ----------------------------------------------------------------------
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
         """Yes or no by run, plan and pair."""
         found = {
-            "accuracy": Observations.of((run.solved, run.problem.problem_id) for run in runs.runs),
-            "finished_share": Observations.of(
-                (run.answer is not None, run.problem.problem_id) for run in runs.runs
-            ),
+            "accuracy": [(run.solved, run.problem.problem_id) for run in runs.runs],
+            "finished_share": [(run.answer is not None, run.problem.problem_id) for run in runs.runs],
         }
         if self.config.process is Process.MAMRP:
-            found["leak_share"] = Observations.of(
+            found["leak_share"] = [
                 (bool(call.trajectory.scored.info["leak"]), call.request.problem.problem_id)
                 for call in runs.calls
                 if call.request.stage == PLAN and "leak" in call.trajectory.scored.info
-            )
+            ]
         if self.both_orders:
             pairs = [(run.problem.problem_id, *_verdicts(run)) for run in runs.runs]
-            found["first_order_accuracy"] = Observations.of((right, name) for name, right, _ in pairs)
-            found["order_agreement"] = Observations.of((same, name) for name, _, same in pairs)
-        return found
+            found["first_order_accuracy"] = [(right, name) for name, right, _ in pairs]
+            found["order_agreement"] = [(same, name) for name, _, same in pairs]
+        return {name: Observations.of(outcomes) for name, outcomes in found.items()}
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
-        """Calls and tokens of a run."""
-        return {
-            name: mean_estimate(
-                [(float(measure(run)), run.problem.problem_id) for run in runs.runs], confidence
-            )
-            for name, measure in (("calls", calls_of), ("tokens", tokens_of))
-        }
+        found = {}
+        for name, measure in (("calls", calls_of), ("tokens", tokens_of)):
+            pairs = [(float(measure(run)), run.problem.problem_id) for run in runs.runs]
+            found[name] = mean_estimate(pairs, confidence)
+        return found
 
     def settings(self) -> dict[str, Any]:
         """Who answers, and how."""
         return {"process": str(self.config.process), "both_orders": self.both_orders}
 
     def description(self) -> str:
-        """How a run goes."""
         orders = " Each pair of answers is judged in both orders." if self.both_orders else ""
-        if self.config.process is Process.MAMRP:
-            return (
-                "The meta-thinking agent plans, the reasoning agent follows the plan; its answer is graded."
-                + orders
-            )
-        alone = "plans and solves in one answer" if self.config.process is Process.MRP else "solves"
-        return f"One agent {alone}; its answer is graded." + orders
+        who = {
+            Process.MAMRP: "The meta-thinking agent plans, the reasoning agent follows the plan",
+            Process.MRP: "One agent plans and solves in one answer",
+            Process.VRP: "One agent solves",
+        }
+        return f"{who[self.config.process]}; its answer is graded.{orders}"
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """The answer, or what was found in a plan."""
@@ -171,15 +156,10 @@ class PlanAndSolve(Evaluation):
         """Best is a plan that was followed to the right answer."""
         if run.end == "no_plan":
             return ExampleSummary(0, "Nobody can follow the plan")
-        rank = 3 if run.solved else 1 if run.answer is None else 2
+        rank, end = (2, "to a wrong answer") if run.answer else (1, "without an answer")
+        if run.solved:
+            rank, end = 3, "to the right answer"
         summary = "The reasoning agent follows the plan" if len(self.roles) == 2 else "The agent answers"
-        end = (
-            "to the right answer"
-            if run.solved
-            else "to a wrong answer"
-            if run.answer
-            else "without an answer"
-        )
         return ExampleSummary(rank, f"{summary} {end}")
 
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.algos.rema.prompts import REASONING
-from marsrl_verl.algos.rema.single_turn.config import Config, FilterRule, Keeps, Process
+from marsrl_verl.algos.rema.single_turn.config import Config, FilterConfig, Process
 from marsrl_verl.algos.rema.single_turn.plans import key_of
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.request import Problem
@@ -26,26 +26,16 @@ KEY = "marsrl.algo.filter.rule"
 
 @dataclass(slots=True)
 class Phases:
-    """Which pass over the data it is, and whose.
+    """Which pass over the data it is, and whose: roles are trained one phase after the other, then anew."""
 
-    Args:
-        roles: who is trained, one phase after the other; then anew.
-        episodes: training passes of a phase.
-        filtered: whether a phase begins with a pass that counts.
-        iterations: how often each role has a phase; None: without end.
-    """
-
-    roles: tuple[str, ...]
-    episodes: int
-    filtered: bool = True
-    iterations: int | None = None
+    config: Config
     number: int = 0
     """Of the pass, from 0 on."""
 
     @property
     def passes(self) -> int:
         """Passes of a phase."""
-        return self.episodes + self.filtered
+        return self.config.episodes + self.config.filter.enabled
 
     @property
     def phase(self) -> int:
@@ -55,29 +45,29 @@ class Phases:
     @property
     def role(self) -> str:
         """Who is trained in this phase."""
-        return self.roles[self.phase % len(self.roles)]
+        return self.config.phase_roles[self.phase % len(self.config.phase_roles)]
 
     @property
     def iteration(self) -> int:
         """How many phases this role had before."""
-        return self.phase // len(self.roles)
+        return self.phase // len(self.config.phase_roles)
 
     @property
     def filtering(self) -> bool:
         """Whether this pass counts and trains nothing."""
-        return self.filtered and self.number % self.passes == 0
+        return self.config.filter.enabled and self.number % self.passes == 0
 
     @property
     def episode(self) -> int:
         """Number of the training pass in its phase, from 1 on; 0 for the one that counts."""
-        return self.number % self.passes + (not self.filtered)
+        return self.number % self.passes + (not self.config.filter.enabled)
 
     @property
     def left(self) -> int | None:
         """Passes that follow this one; None: without end. Below 0 the last one is over."""
-        if self.iterations is None:
+        if self.config.iterations is None:
             return None
-        return self.iterations * len(self.roles) * self.passes - self.number - 1
+        return self.config.iterations * len(self.config.phase_roles) * self.passes - self.number - 1
 
     def next_pass(self) -> bool:
         """Go on; returns whether a phase begins."""
@@ -87,16 +77,9 @@ class Phases:
 
 @dataclass(slots=True)
 class SuccessFilter:
-    """Which problems an agent solves now and then.
+    """Which problems an agent solves now and then."""
 
-    Args:
-        lowest, highest: success rates between which a problem is kept, both included.
-        rule: a function of the user's that says it in their place.
-    """
-
-    lowest: float
-    highest: float
-    rule: FilterRule | OwnFunction[Keeps] = FilterRule.BOUNDS
+    config: FilterConfig
     counts: dict[str, list[int]] = field(default_factory=dict)
     """Problem -> successes and samples of this phase."""
 
@@ -112,19 +95,15 @@ class SuccessFilter:
         """Whether its success rate is within the bounds, or the function keeps it; a problem without a sample
         is not kept."""
         successes, samples = self.counts.get(problem, (0, 0))
-        if isinstance(self.rule, OwnFunction):
-            return samples > 0 and self._own(self.rule, successes, samples)
-        return samples > 0 and self.lowest <= successes / samples <= self.highest
-
-    def _own(self, rule: OwnFunction[Keeps], successes: int, samples: int) -> bool:
+        if not samples:
+            return False
+        rule = self.config.rule
+        if not isinstance(rule, OwnFunction):
+            return self.config.lowest <= successes / samples <= self.config.highest
         found = rule.call(KEY, successes, samples)
         if not isinstance(found, bool | np.bool_):
             raise rule.refuse(KEY, repr(found), "True or False")
         return bool(found)
-
-    def forget(self) -> None:
-        """Begin anew: another agent is asked, or the same one with other weights."""
-        self.counts = {}
 
     def metrics(self) -> dict[str, float]:
         """What was counted, by name."""
@@ -154,9 +133,7 @@ class PhaseSchedule(Schedule):
 
     def __init__(self, config: Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
-        self.phases = Phases(config.phase_roles, config.episodes, config.filter.enabled, config.iterations)
-        one = config.filter
-        self.filter = SuccessFilter(one.lowest, one.highest, one.rule)
+        self.phases, self.filter = Phases(config), SuccessFilter(config.filter)
 
     @classmethod
     def most_trained(cls, config: Config) -> int:
@@ -176,7 +153,8 @@ class PhaseSchedule(Schedule):
         """All problems where successes are counted, then those that are solved now and then."""
         if self.phases.left is not None and self.phases.left < 0:
             return False
-        return not self.phases.filtered or self.phases.filtering or self.filter.keeps(key_of(problem))
+        asks_all = not self.config.filter.enabled or self.phases.filtering
+        return asks_all or self.filter.keeps(key_of(problem))
 
     def problems_per_step(self, configured: int) -> int:
         """Fewer where each becomes several prompts of the reasoning agent."""
@@ -186,8 +164,8 @@ class PhaseSchedule(Schedule):
 
     def pass_ended(self, step: int) -> None:
         """On to the next pass; a new phase counts anew."""
-        if self.phases.next_pass():
-            self.filter.forget()
+        if self.phases.next_pass():  # another agent is asked, or the same one with other weights
+            self.filter.counts = {}
 
     def passes_left(self) -> int | None:
         """Those of the phases that are left."""

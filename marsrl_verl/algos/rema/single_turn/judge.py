@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from marsrl_verl.algos.rema.prompts import system_and_user
 from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts, quoted
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
@@ -147,25 +148,25 @@ class JudgePrompts(PlanPrompts):
 
     def plan(self, problem: Problem) -> tuple[Message, ...]:
         """The question alone."""
-        return _chat(PLAN_SYSTEM, _question(problem))
+        return system_and_user(PLAN_SYSTEM, _question(problem))
 
     def action(self, problem: Problem) -> tuple[Message, ...]:
         """The question alone."""
-        return _chat(ACTION_SYSTEM, _question(problem))
+        return system_and_user(ACTION_SYSTEM, _question(problem))
 
     def solution(self, problem: Problem, plan: str) -> tuple[Message, ...]:
         """Question, answers and plan."""
         if not plan.strip():
             return self.direct(problem)
-        return _chat(SOLUTION_SYSTEM, _pair(problem) + PLAN.format(plan=quoted(plan)))
+        return system_and_user(SOLUTION_SYSTEM, _pair(problem) + PLAN.format(plan=quoted(plan)))
 
     def direct(self, problem: Problem) -> tuple[Message, ...]:
         """Question and answers."""
-        return _chat(DIRECT_SYSTEM, _pair(problem))
+        return system_and_user(DIRECT_SYSTEM, _pair(problem))
 
     def planned(self, problem: Problem) -> tuple[Message, ...]:
         """Question and answers."""
-        return _chat(PLANNED_SYSTEM, _pair(problem))
+        return system_and_user(PLANNED_SYSTEM, _pair(problem))
 
     def has_answer(self, text: str) -> bool:
         """Whether there is a verdict."""
@@ -179,7 +180,3 @@ def _question(problem: Problem) -> str:
 def _pair(problem: Problem) -> str:
     first, second = answers_of(problem)
     return ANSWERS.format(question=quoted(problem.question), answer_a=quoted(first), answer_b=quoted(second))
-
-
-def _chat(system: str, user: str) -> tuple[Message, ...]:
-    return ({"role": "system", "content": system}, {"role": "user", "content": user})

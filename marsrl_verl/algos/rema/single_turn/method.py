@@ -10,36 +10,15 @@ from marsrl_verl.algos.rema import json_actions
 from marsrl_verl.algos.rema.leak import LOOK_FOR_VALUES
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
 from marsrl_verl.algos.rema.single_turn import config as settings_of
-from marsrl_verl.algos.rema.single_turn import openings
+from marsrl_verl.algos.rema.single_turn import plans, rewards
 from marsrl_verl.algos.rema.single_turn.config import PLAN, SOLUTION, PlanForm, Process
 from marsrl_verl.algos.rema.single_turn.evaluation import PlanAndSolve
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, PhaseSchedule
-from marsrl_verl.algos.rema.single_turn.plans import (
-    difficulty_of,
-    instruction_of,
-    key_of,
-    plan_notes,
-    role_figures,
-    successes_of,
-)
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts, PlanPrompts
-from marsrl_verl.algos.rema.single_turn.rewards import (
-    AnswerEquality,
-    LeakRule,
-    PlanRewardKind,
-    Same,
-    SolutionValues,
-    consistencies,
-    definite_answer,
-    mean_correctness,
-    penalised,
-    punished,
-    solution_reward,
-)
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Role, StepView, Traits
 from marsrl_verl.core.method_tools import MethodTools
-from marsrl_verl.core.prompts import PromptShape
+from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
@@ -48,6 +27,7 @@ from marsrl_verl.rewards.normal_form import same_answer
 
 GREEDY = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
 """Sampling of a request whose agent decodes greedily."""
+_SHORTEST_PLAN = "."
 
 
 class ReMASingleTurn(Method):
@@ -76,16 +56,35 @@ class ReMASingleTurn(Method):
 
     def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
-        self.values = SolutionValues(**config.solution_values.model_dump())
-        self.same: Same = same_answer
+        self.same: rewards.Same = same_answer
         """Whether two answers are one, for the consistency reward."""
-        if config.plan_reward is PlanRewardKind.CONSISTENCY and tools.settings is not None:
-            self.same = AnswerEquality(tools.settings.reward[REASONING])
+        if config.plan_reward is rewards.PlanRewardKind.CONSISTENCY and tools.settings is not None:
+            self.same = rewards.AnswerEquality(tools.settings.reward[REASONING])
 
     @classmethod
     def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:
-        """Plan and solution, or the solution alone."""
-        return settings_of.stages(config)
+        """Plan and solution, or the solution alone, with the most that they hold for each problem of
+        `data.train_batch_size`; passes that count are among the passes."""
+        trained = config.phase_roles
+        most = max(config.group_size, config.filter.samples if config.filter.enabled else 0)
+        if config.process is not Process.MAMRP:
+            return (Stage(SOLUTION, REASONING, most, rewarded_later=True),)
+        size, groups, solutions = most, most, config.solutions_per_plan
+        if META_THINKING not in trained:
+            # A problem with several plans stands for as many.
+            size, groups, solutions = 1, 1, most
+        return (
+            Stage(
+                PLAN,
+                META_THINKING,
+                size,
+                rollout=json_actions.PROGRAM if config.plan_form is PlanForm.JSON else "single_call",
+                trained=META_THINKING in trained,
+                rewarded_later=True,
+                next=(SOLUTION,),
+            ),
+            Stage(SOLUTION, REASONING, solutions, groups, trained=REASONING in trained, rewarded_later=True),
+        )
 
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:
@@ -101,13 +100,34 @@ class ReMASingleTurn(Method):
     def opening_prompts(
         cls, config: settings_of.Config, prompts: PlanPrompts, problem: Problem
     ) -> dict[str, tuple[Message, ...]]:
-        """Of two agents the first one's prompt, and the second one's without a plan worth the name."""
-        return openings.opening_prompts(config, prompts, problem)
+        """By role: what the one agent is asked; of two agents what the first is asked, and the second at
+        least.
+
+        The reasoning agent may be shown more of a problem than the meta-thinking agent, such as the answers
+        to be judged. Where there is no room for any plan, no plan is to blame.
+        """
+        if config.process is Process.VRP:
+            return {REASONING: prompts.direct(problem)}
+        if config.process is Process.MRP:
+            return {REASONING: prompts.planned(problem)}
+        if config.plan_form is PlanForm.JSON:  # the action EMPTY has no instruction
+            return {META_THINKING: prompts.action(problem), REASONING: prompts.solution(problem, "")}
+        return {META_THINKING: prompts.plan(problem), REASONING: prompts.solution(problem, _SHORTEST_PLAN)}
 
     @classmethod
     def prompt_shapes(cls, config: settings_of.Config, prompts: PlanPrompts) -> tuple[PromptShape, ...]:
-        """The reasoning agent is shown a plan."""
-        return openings.prompt_shapes(config, prompts)
+        """The reasoning agent is shown a plan, if there is another agent, and what else the rows have for
+        it."""
+        more = tuple(prompts.row_texts(NO_PROBLEM))
+        opening = cls.opening_prompts(config, prompts, NO_PROBLEM)
+        if config.process is not Process.MAMRP:
+            return (PromptShape(REASONING, opening[REASONING], row_texts=more),)
+        # With an instruction also where plans are actions: those that have one are longer.
+        solution = prompts.solution(NO_PROBLEM, _SHORTEST_PLAN)
+        return (
+            PromptShape(META_THINKING, opening[META_THINKING]),
+            PromptShape(REASONING, solution, {"plan": (META_THINKING,)}, row_texts=more),
+        )
 
     @classmethod
     def evaluation(
@@ -119,7 +139,7 @@ class ReMASingleTurn(Method):
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
         """Correct solutions; plans that leak, that nobody could follow, and their actions."""
-        return role_figures(groups)
+        return plans.role_figures(groups)
 
     @classmethod
     def outcome(cls, request: RolloutRequest, trajectory: Trajectory) -> tuple[str, None] | None:
@@ -147,7 +167,8 @@ class ReMASingleTurn(Method):
         greedy = phases.role == REASONING and phases.filtering
         if phases.role == REASONING:
             samples = 1 if greedy else self.config.plans_per_problem
-        inputs: dict[str, Any] = {LOOK_FOR_VALUES: True} if self.config.leak_rule is LeakRule.VALUE else {}
+        looks = self.config.leak_rule is rewards.LeakRule.VALUE
+        inputs: dict[str, Any] = {LOOK_FOR_VALUES: True} if looks else {}
         if self.config.plan_form is PlanForm.JSON:
             inputs = {"form": "json", **inputs}
         sampling = {META_THINKING: GREEDY} if greedy else {}
@@ -162,7 +183,7 @@ class ReMASingleTurn(Method):
         sampling, last = {REASONING: GREEDY} if greedy else {}, self.stages(self.config)[-1]
         found: list[RolloutRequest] = []
         for one in sorted((one for group in groups for one in group.trajectories), key=lambda t: t.number):
-            plan = instruction_of(one, self.config.plan_form)
+            plan = plans.instruction_of(one, self.config.plan_form)
             if plan is None:
                 continue
             messages = self.prompts.solution(problem, plan)
@@ -185,63 +206,55 @@ class ReMASingleTurn(Method):
     def late_rewards(self, groups: Sequence[Group]) -> dict[str, RewardResult]:
         """What solutions earn by their answers, and plans by the solutions that follow them."""
         found: dict[str, RewardResult] = {}
-        by_plan: dict[str, list[Trajectory]] = {}
+        by_plan: dict[str, list[RewardResult]] = {}
+        """The rewards of a plan's solutions, of those that say something."""
+        values, has_answer = self.config.solution_values, self.prompts.has_answer
         for group in (one for one in groups if one.request.stage == SOLUTION):
+            plan = group.request.parent_id
+            followed = [] if plan is None else by_plan.setdefault(plan, [])
             for one in group.trajectories:
-                found[one.trajectory_id] = solution_reward(one, self.values, self.prompts.has_answer)
-                if one.comparable and group.request.parent_id is not None:
-                    by_plan.setdefault(group.request.parent_id, []).append(one)
-        consistent = self._consistencies(groups, by_plan, found)
-        followed_ids = {group.request.parent_id for group in groups if group.request.stage == SOLUTION}
-        for group in (one for one in groups if one.request.stage == PLAN):
-            for one in group.trajectories:
-                followed = [(each, found[each.trajectory_id]) for each in by_plan.get(one.trajectory_id, [])]
-                value = consistent.get(one.trajectory_id)
-                was_followed = one.trajectory_id in followed_ids
-                found[one.trajectory_id] = self._plan_reward(one, followed, was_followed, value)
+                found[one.trajectory_id] = rewards.solution_reward(one, values, has_answer)
+                if one.comparable:
+                    followed.append(found[one.trajectory_id])
+        consistent = self._consistencies(groups, {plan: some for plan, some in by_plan.items() if some})
+        for one in (one for group in groups if group.request.stage == PLAN for one in group.trajectories):
+            name = one.trajectory_id
+            found[name] = self._plan_reward(one, by_plan.get(name), consistent.get(name))
         return found
 
     def _consistencies(
-        self,
-        groups: Sequence[Group],
-        by_plan: Mapping[str, list[Trajectory]],
-        found: Mapping[str, RewardResult],
+        self, groups: Sequence[Group], by_plan: Mapping[str, list[RewardResult]]
     ) -> dict[str, float]:
         """By plan, where that is what plans earn."""
-        if self.config.plan_reward is not PlanRewardKind.CONSISTENCY or not by_plan:
+        if self.config.plan_reward is not rewards.PlanRewardKind.CONSISTENCY or not by_plan:
             return {}
-        rewards = {plan: [found[one.trajectory_id] for one in members] for plan, members in by_plan.items()}
         answers = [
-            [(definite_answer(one), bool(one.info["correct"])) for one in members]
-            for members in rewards.values()
+            [(rewards.definite_answer(one), bool(one.info["correct"])) for one in followed]
+            for followed in by_plan.values()
         ]
         accepted = references(groups[0].request.problem.ground_truth)
-        values = consistencies(answers, self.same, one_reference=len(accepted) == 1)
-        return dict(zip(rewards, values, strict=True))
+        values = rewards.consistencies(answers, self.same, one_reference=len(accepted) == 1)
+        return dict(zip(by_plan, values, strict=True))
 
     def _plan_reward(
-        self,
-        one: Trajectory,
-        followed: Sequence[tuple[Trajectory, RewardResult]],
-        was_followed: bool,
-        consistent: float | None,
+        self, one: Trajectory, followed: Sequence[RewardResult] | None, consistent: float | None
     ) -> RewardResult:
-        """A plan's; `followed`: its solutions that say something, with their rewards; `consistent`: what it
-        earns in place of their correctness."""
+        """A plan's; `followed`: the rewards of its solutions that say something (None: it has none at all);
+        `consistent`: what it earns in place of their correctness."""
         before = one.scored
         if not one.comparable:
             return before
-        notes = plan_notes(one, self.config.plan_form, self.prompts.has_answer)
-        info = {**before.info, **notes, "followed": was_followed}
-        if was_followed and not followed:
+        notes = plans.plan_notes(one, self.config.plan_form, self.prompts.has_answer)
+        info = {**before.info, **notes, "followed": followed is not None}
+        if followed == []:
             return RewardResult(0.0, info, "no solution of the plan was graded", graded=False)
-        correct = [bool(reward.info["correct"]) for _, reward in followed]
+        correct = [bool(reward.info["correct"]) for reward in followed or ()]
         value = 0.0
         if correct:
-            info["correctness"] = value = mean_correctness(correct)
+            info["correctness"] = value = sum(correct) / len(correct)
             value = value if consistent is None else consistent
-        if info.get("action") == json_actions.INVALID or punished(self.config.leak_rule, info):
-            value = penalised(value, self.config.penalty, self.config.penalty_mode)
+        if info.get("action") == json_actions.INVALID or rewards.punished(self.config.leak_rule, info):
+            value = rewards.penalised(value, self.config.penalty, self.config.penalty_mode)
         return RewardResult(value, info, before.error)
 
     # --- observation ---------------------------------------------------------------------------
@@ -250,8 +263,8 @@ class ReMASingleTurn(Method):
         """Count successes in a pass that does."""
         if not (self._phases.filtering and groups):
             return
-        successes, samples = successes_of(groups, self._phases.role)
-        self.schedule.filter.note(key_of(groups[0].request.problem), successes, samples)
+        successes, samples = plans.successes_of(groups, self._phases.role)
+        self.schedule.filter.note(plans.key_of(groups[0].request.problem), successes, samples)
 
     def observe_step(self, view: StepView) -> dict[str, float]:
         """The phase, and what its first pass has counted so far."""
@@ -259,12 +272,12 @@ class ReMASingleTurn(Method):
             "phase/iteration": float(self._phases.iteration),
             "phase/episode": float(self._phases.episode),
             "phase/trains_plans": float(self._phases.role == META_THINKING),
-            **(self.schedule.filter.metrics() if self._phases.filtered else {}),
+            **(self.schedule.filter.metrics() if self.config.filter.enabled else {}),
         }
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """What was found in a plan or a solution, and how hard its problem is."""
-        info, level = trajectory.scored.info, difficulty_of(request.problem)
+        info, level = trajectory.scored.info, plans.difficulty_of(request.problem)
         if request.stage == PLAN:
             names = ("leak", "value_leak", "leaked", "followed", "correctness", "action")
             trained = self._phases.role == META_THINKING and not self._phases.filtering

@@ -7,6 +7,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
+from marsrl_verl.algos.rema.prompts import system_and_user
 from marsrl_verl.core.prompts import Example, Prompts, Wordings, WorkedExamples, problem_chat
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.rewards.extraction import boxes
@@ -115,8 +116,7 @@ class MathPlanPrompts(PlanPrompts):
     Args:
         solver_instruction: appended to the problem for whoever answers it.
         examples: by prompt (`plan`, `action`, `solution`, `direct`, `planned`), worked examples that are
-            shown as
-            earlier turns: `question` and `answer`, those of `solution` with `plan`.
+            shown as earlier turns: `question` and `answer`, those of `solution` with `plan`.
     """
 
     def __init__(
@@ -150,20 +150,20 @@ class MathPlanPrompts(PlanPrompts):
         return self._examples.chat("planned", problem)
 
     def _plan(self, problem: Problem) -> tuple[Message, ...]:
-        return _chat(PLAN_SYSTEM, QUESTION_USER.format(question=problem.question))
+        return system_and_user(PLAN_SYSTEM, QUESTION_USER.format(question=problem.question))
 
     def _action(self, problem: Problem) -> tuple[Message, ...]:
-        return _chat(ACTION_SYSTEM, QUESTION_USER.format(question=problem.question))
+        return system_and_user(ACTION_SYSTEM, QUESTION_USER.format(question=problem.question))
 
     def _solution(self, problem: Problem, plan: str) -> tuple[Message, ...]:
         user = SOLUTION_USER.format(question=quoted(self._question(problem)), plan=quoted(plan))
-        return _chat(SOLUTION_SYSTEM, user)
+        return system_and_user(SOLUTION_SYSTEM, user)
 
     def _direct(self, problem: Problem) -> tuple[Message, ...]:
-        return _chat(DIRECT_SYSTEM, self._question(problem))
+        return system_and_user(DIRECT_SYSTEM, self._question(problem))
 
     def _planned(self, problem: Problem) -> tuple[Message, ...]:
-        return _chat(PLANNED_SYSTEM, self._question(problem))
+        return system_and_user(PLANNED_SYSTEM, self._question(problem))
 
     def has_answer(self, text: str) -> bool:
         r"""Whether there is a complete `\boxed{…}` with something in it."""
@@ -172,7 +172,3 @@ class MathPlanPrompts(PlanPrompts):
     def _question(self, problem: Problem) -> str:
         chat = problem_chat(Problem("", problem.question, ""), self.solver_instruction)
         return chat[-1]["content"]
-
-
-def _chat(system: str, user: str) -> tuple[Message, ...]:
-    return ({"role": "system", "content": system}, {"role": "user", "content": user})

@@ -6,7 +6,6 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.core.trajectory import RewardResult, Trajectory, is_correct
@@ -15,7 +14,7 @@ from marsrl_verl.rewards.grade_pool import GradeFailure
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rewards.normal_form import same_answer
 from marsrl_verl.settings.choices import Choice
-from marsrl_verl.settings.declaration import RewardSpec
+from marsrl_verl.settings.declaration import RewardSpec, Settings
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,27 +25,20 @@ PARALLEL = 4
 
 
 class PlanRewardKind(Choice):
-    """What a plan earns by the solutions that follow it."""
+    """What a plan earns by the solutions that follow it (`Config.plan_reward`; Eq. 14)."""
 
     CORRECTNESS = "correctness"
-    """The share of them that are correct."""
     CONSISTENCY = "consistency"
-    """The share of them that have their most frequent answer (Eq. 14)."""
 
 
 class LeakRule(Choice):
-    """Which plans are punished for giving the answer away."""
+    """Which plans are punished for giving the answer away (`Config.leak_rule`)."""
 
     EQUIVALENCE = "equivalence"
-    """Those that claim something equal to the reference (`leak.PlanReward`)."""
     FORMAT = "format"
-    """Those that have an answer in the form of answers, whatever it is (the paper's)."""
     EITHER = "either"
-    """Both."""
     VALUE = "value"
-    """Those in which any value that the question does not hold equals the reference, claimed or not."""
     NONE = "none"
-    """None of them."""
 
 
 NEED_LOOK = frozenset({LeakRule.EQUIVALENCE, LeakRule.EITHER, LeakRule.VALUE})
@@ -54,29 +46,21 @@ NEED_LOOK = frozenset({LeakRule.EQUIVALENCE, LeakRule.EITHER, LeakRule.VALUE})
 
 
 class PenaltyMode(Choice):
-    """How a penalty is charged."""
+    """How a penalty is charged (`Config.penalty_mode`)."""
 
     REPLACE = "replace"
-    """It is the reward."""
     ADD = "add"
-    """It is added to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SolutionValues:
-    """What a solution earns."""
+class SolutionValues(Settings):
+    """What a solution earns (appendix C.2)."""
 
     correct: float = 1.0
+    """A correct one."""
     wrong: float = -0.5
-    """With an answer in the form that is asked for."""
+    """A wrong one with an answer in the form that is asked for."""
     no_answer: float = -1.0
-    """Without one, or cut off before its end."""
-
-    def of(self, *, correct: bool, has_answer: bool) -> float:
-        """The value of one solution."""
-        if correct:
-            return self.correct
-        return self.wrong if has_answer else self.no_answer
+    """One without such an answer, or that did not come to its end."""
 
 
 def solution_reward(
@@ -96,13 +80,9 @@ def solution_reward(
         return found
     correct = one.finished and is_correct(found.value)
     formed = one.finished and has_answer(one.final_text)
-    value = values.of(correct=correct, has_answer=formed)
+    otherwise = values.wrong if formed else values.no_answer
+    value = values.correct if correct else otherwise
     return RewardResult(value, {**found.info, "correct": correct, "has_answer": formed}, found.error)
-
-
-def mean_correctness(correct: Sequence[bool]) -> float:
-    """The share of a plan's solutions that are correct."""
-    return sum(correct) / len(correct)
 
 
 def consistency(answers: Sequence[str | None], same: Same = same_answer) -> float:
@@ -191,7 +171,7 @@ class AnswerEquality:
     """
 
     def __init__(self, spec: RewardSpec) -> None:
-        found = load_class(spec.target, spec.kwargs, _REWARD)
+        found = load_class(spec.target, spec.kwargs, RoleReward)
         self._grader = found if isinstance(found, AnswerReward) else None
         self._known: dict[tuple[str, str], bool] = {}
         self._end = weakref.finalize(self, found.close)
@@ -220,7 +200,6 @@ class AnswerEquality:
         self._end()
 
 
-_REWARD: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
 _REMEMBERED = 100_000
 
 
@@ -244,10 +223,10 @@ def tells_answers(spec: RewardSpec) -> bool:
     """Whether a reward's results say what was answered (`RoleReward.tells_answer`). A class that can't be had
     is reported by the checks of classes."""
     try:
-        found = load_class(spec.target, spec.kwargs, _REWARD)
+        found = load_class(spec.target, spec.kwargs, RoleReward)
     except ClassLoadError:
         return True
     try:
-        return bool(found.tells_answer)
+        return found.tells_answer
     finally:
         found.close()
