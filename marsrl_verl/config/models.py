@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.config.schema import policy_name
 from marsrl_verl.core.policy import PolicyKind
 
-_MODELS, _NUMBER = "models", "model_number"
+_MODELS, _NUMBER, _RATES = "models", "model_number", "learning_rates"
 _SHARE = "gpu_memory_utilization"
 
 
@@ -29,6 +29,12 @@ def models(rollout: Any) -> dict[str, str]:
     """Folder or hub id of the model that each policy begins as, sorted by policy; none with adapters."""
     named = (rollout.get("custom") or {}).get(_MODELS) or {}
     return {str(name): str(path) for name, path in named.items()}
+
+
+def learning_rates(rollout: Any) -> dict[str, float]:
+    """Rates of policies that have one of their own, in place of `actor_rollout_ref.actor.optim.lr`."""
+    named = (rollout.get("custom") or {}).get(_RATES) or {}
+    return {str(name): float(rate) for name, rate in named.items()}
 
 
 def several_models(rollout: Any) -> bool:
@@ -49,6 +55,13 @@ def named_models(lora_rank: int, path: str, marsrl: Mapping[str, Any]) -> dict[s
     return {name: str(model.get("path") or path) for name, model in own.items()}
 
 
+def named_rates(marsrl: Mapping[str, Any]) -> dict[str, float]:
+    """The rates that roles of a `marsrl` node name (`lr`), by their policies."""
+    default, roles = marsrl["default_policy"], marsrl["roles"]
+    rates = {policy_name(role, one.get("policy"), default): one.get("lr") for role, one in roles.items()}
+    return {name: rate for name, rate in sorted(rates.items()) if rate is not None}
+
+
 def _named(marsrl: Mapping[str, Any], kind: PolicyKind) -> list[str]:
     """The policies that roles name, sorted: those of this kind, and those of which no kind is said."""
     default, roles, policies = marsrl["default_policy"], marsrl["roles"], marsrl["policies"]
@@ -58,7 +71,7 @@ def _named(marsrl: Mapping[str, Any], kind: PolicyKind) -> list[str]:
 
 def part_of(actor_rollout_ref: DictConfig, policy: str) -> DictConfig:
     """verl's node `actor_rollout_ref` as the workers and servers of one of several models have it: its
-    weights, the tokenizer of all, and an equal part of the memory that engines take."""
+    weights and its learning rate, the tokenizer of all, and an equal part of the memory that engines take."""
     part = copy.deepcopy(actor_rollout_ref)
     paths = models(part.rollout)
     OmegaConf.set_struct(part, False)
@@ -68,6 +81,7 @@ def part_of(actor_rollout_ref: DictConfig, policy: str) -> DictConfig:
         model.hf_config_path = None
         model.path = paths[policy]
     rollout[_SHARE] = float(rollout[_SHARE]) / len(paths)
+    part.actor.optim.lr = learning_rates(rollout).get(policy, part.actor.optim.lr)
     rollout.custom[_MODELS] = {policy: paths[policy]}
     rollout.custom[_NUMBER] = list(paths).index(policy)
     OmegaConf.set_struct(part, True)

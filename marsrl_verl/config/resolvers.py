@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from marsrl_verl.config import cpu_defaults
 from marsrl_verl.config.memory import estimate_memory, gpu_bytes, model_shapes
 from marsrl_verl.config.model_shapes import has_experts
-from marsrl_verl.config.models import named_adapters, named_models
+from marsrl_verl.config.models import named_adapters, named_models, named_rates
 from marsrl_verl.config.node import chosen_method
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.schema import first_sampled_role, sampled_roles
@@ -135,6 +135,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sampling": _sampling,
     "adapters": named_adapters,
     "models": named_models,
+    "learning_rates": named_rates,
     # An engine that is sent adapters alone has to read the model itself.
     "load_format": lambda lora_rank: "auto" if int(lora_rank) > 0 else "dummy",
     "is_lora": lambda lora_rank: int(lora_rank) > 0,

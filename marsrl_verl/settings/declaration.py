@@ -181,6 +181,9 @@ class RoleSampling(Settings):
     """Smallest probability mass that is kept; 1 keeps all."""
     top_k: int = -1
     """-1 keeps the whole vocabulary."""
+    lr: float | None = limits(None, gt=0, le=1, why="it is the optimizer's step")
+    """Learning rate of its policy, where the run trains several (`marsrl.default_policy`); null:
+    `actor_rollout_ref.actor.optim.lr`. Roles that share a policy have the same."""
 
     @field_validator("top_k")
     @classmethod

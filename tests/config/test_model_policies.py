@@ -15,7 +15,7 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.policies import check_models
 from marsrl_verl.config.memory import GIB, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
-from marsrl_verl.config.models import model_number, models, named_models, part_of
+from marsrl_verl.config.models import learning_rates, model_number, models, named_models, part_of
 from marsrl_verl.config.resume_rules import Rule, rule_of
 
 ROLES = ("corrector", "solver", "verifier")
@@ -86,14 +86,20 @@ def test_the_part_of_a_model_in_verls_node():
             "model": {"path": "a", "hf_config_path": "a/config", "tokenizer_path": None},
             "rollout": {
                 "gpu_memory_utilization": 0.6,
-                "custom": {"adapters": [], "models": {"judge": "b", "solver": "a"}},
+                "custom": {
+                    "adapters": [],
+                    "models": {"judge": "b", "solver": "a"},
+                    "learning_rates": {"judge": 0.5},
+                },
             },
+            "actor": {"optim": {"lr": 0.1}},
         }
     )
     OmegaConf.set_struct(node, True)
     judge, solver = part_of(node, "judge"), part_of(node, "solver")
     assert judge.model == {"path": "b", "hf_config_path": None, "tokenizer_path": "a"}
     assert solver.model == node.model
+    assert [part.actor.optim.lr for part in (judge, solver)] == [0.5, 0.1]
     assert [part.rollout.gpu_memory_utilization for part in (judge, solver)] == [0.3, 0.3]
     assert [model_number(part.rollout) for part in (judge, solver)] == [0, 1]
     assert (models(judge.rollout), models(solver.rollout)) == ({"judge": "b"}, {"solver": "a"})
@@ -114,6 +120,25 @@ def test_another_template_is_said(run, other, tmp_path):
     words = (PER_ROLE, f"{VERIFIER}.kind=model", "cluster=cpu", "dry_run=true")
     assert "has a chat template of its own" in run(*words, f"{VERIFIER}.model.path={folder}").text
     assert "chat template" not in run(*words, f"{VERIFIER}.model.path={other}").out
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("policies=shared",), "trains one policy, shared"),
+        ((PER_ROLE, "marsrl.roles.verifier.policy=solver"), "shares the policy solver with verifier"),
+        (("policies=solver_endpoint",), "Its policy solver is not trained"),
+    ],
+)
+def test_a_rate_of_a_role_belongs_to_a_policy_of_its_own(run, words, what):
+    assert_refused(run(*words, "marsrl.roles.solver.lr=0.1", "cluster=cpu"), "marsrl.roles.solver.lr", what)
+
+
+def test_policies_have_rates_of_their_own(run):
+    rates = ("marsrl.roles.verifier.lr=0.1", "actor_rollout_ref.actor.optim.lr=0.2")
+    rollout = launched(run, PER_ROLE, *rates).actor_rollout_ref.rollout
+    assert learning_rates(rollout) == {"verifier": 0.1}
+    assert rule_of("marsrl.roles.verifier.lr") is Rule.ACTS
 
 
 def test_a_folder_that_is_none_is_refused_by_its_key(run):

@@ -22,6 +22,7 @@ SETTINGS = (
     "pipeline=sequential",
     "marsrl.algo.correction_rounds=1",
     "actor_rollout_ref.actor.optim.lr=0.01",
+    "marsrl.roles.verifier.lr=0.005",
 )
 
 
@@ -39,10 +40,13 @@ def test_the_engine_samples_with_the_adapters_that_the_trainer_has(run):
         assert versions == {(role, step - 1) for role in ROLES}
 
 
-def test_several_are_trained(run):
+def test_several_are_trained_each_with_its_rate(run):
     updated = {name for metrics in run.metrics().values() for name in metrics if name.endswith("grad_norm")}
     # A role whose groups all have equal rewards has nothing to learn.
     assert len(updated & {f"{role}/actor/grad_norm" for role in ROLES}) >= 2
+    for metrics in run.metrics().values():
+        assert metrics.get("verifier/actor/lr", 0.005) == 0.005
+        assert metrics.get("solver/actor/lr", 0.01) == 0.01
 
 
 def test_transformers_and_vllm_read_the_exported_folders_alike(run, tmp_path):

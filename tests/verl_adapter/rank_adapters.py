@@ -23,6 +23,7 @@ OVERRIDES = (
     "actor_rollout_ref.model.lora_rank=4",
     "marsrl.run.progress=false",
     "actor_rollout_ref.actor.optim.lr=0.02",
+    "marsrl.roles.verifier.lr=0.03",
     "actor_rollout_ref.actor.optim.weight_decay=0.1",
     # Two steps of warm-up: a schedule of its own shows in the weights.
     "actor_rollout_ref.actor.optim.lr_warmup_steps=2",

@@ -96,9 +96,10 @@ def test_each_policy_has_metrics_of_its_own(results):
         "solver/actor/lr",
         "verifier/actor/lr",
     }
-    # Its own schedule: the verifier's second update, the solver's second one.
-    assert results["metrics"][0]["solver/actor/lr"] == results["metrics"][1]["verifier/actor/lr"] == 0.01
-    assert together["solver/actor/lr"] == together["verifier/actor/lr"] == 0.02
+    # Its own schedule and rate: the verifier's second update, the solver's second one.
+    first = [results["metrics"][0]["solver/actor/lr"], results["metrics"][1]["verifier/actor/lr"]]
+    assert [*first, together["solver/actor/lr"], together["verifier/actor/lr"]] == [0.01, 0.015, 0.02, 0.03]
+    assert [rate for _, _, rate in results["resumed"][1].values()] == [0.01, 0.02, 0.03], "in ADAPTERS' order"
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -94,6 +94,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         pipeline.check_share_prefixes,
         policies.check_policies,
         policies.check_frozen,
+        policies.check_rates,
         policies.check_adapters,
         policies.check_models,
         frozen.check_sources,

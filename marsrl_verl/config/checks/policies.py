@@ -45,6 +45,28 @@ def check_policies(ctx: Context) -> Iterator[ConfigIssue]:
             yield ConfigIssue(f"{_NODE}.{name}.kind", what, fix, policy.kind)
 
 
+def check_rates(ctx: Context) -> Iterator[ConfigIssue]:
+    """Learning rates of roles belong to policies that are trained, one to each."""
+    settings, common = ctx.settings, "actor_rollout_ref.actor.optim.lr"
+    trained: dict[str, list[str]] = {}
+    for role in settings.roles:
+        if role not in ctx.frozen_roles:
+            trained.setdefault(settings.policy_of(role), []).append(role)
+    for role, one in settings.roles.items():
+        if one.lr is None:
+            continue
+        key, policy = f"marsrl.roles.{role}.lr", settings.policy_of(role)
+        beside = [other for other in trained.get(policy, ()) if settings.roles[other].lr != one.lr]
+        if role in ctx.frozen_roles:
+            yield ctx.issue(key, f"Its policy {policy} is not trained.", "Leave it out.")
+        elif len(trained) == 1:
+            what = f"The run trains one policy, {policy}, whose rate is {common}."
+            yield ctx.issue(key, what, f"Set {common}={one.lr}, or choose policies=lora_per_role.")
+        elif beside:
+            what = f"It shares the policy {policy} with {', '.join(beside)}, which has another rate."
+            yield ctx.issue(key, what, f"Set marsrl.roles.{beside[0]}.lr={one.lr} too.")
+
+
 def check_frozen(ctx: Context) -> Iterator[ConfigIssue]:
     """Roles that a frozen policy can play."""
     settings = ctx.settings

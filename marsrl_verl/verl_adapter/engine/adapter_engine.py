@@ -58,6 +58,8 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
 
     adapters: ClassVar[tuple[str, ...]] = ()
     """The policies of this process's engine, where the model has adapters (`lora_rank`)."""
+    learning_rates: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    """The rates of those that have one of their own."""
 
     _selected: str | None = None
     _optimizers: Mapping[str, Optimizer] = MappingProxyType({})
@@ -113,6 +115,9 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
             )
             for name in self.adapters
         }
+        for name, rate in self.learning_rates.items():
+            for group in self._optimizers[name].param_groups:
+                group["lr"] = rate  # from which the schedule takes it
         return self._optimizers[self.adapters[0]]
 
     def _build_lr_scheduler(self, optimizer: Optimizer) -> LambdaLR:

@@ -12,7 +12,7 @@ from verl.single_controller.base.decorator import Dispatch, make_nd_compute_data
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-from marsrl_verl.config.models import adapters, models, part_of, several_models
+from marsrl_verl.config.models import adapters, learning_rates, models, part_of, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.checkpoint.resumed_optimizer import as_configured
@@ -103,6 +103,7 @@ class MarsRLActorRolloutRefWorker(ModelWorker):
     def init_model(self) -> None:
         """As upstream, with an adapter for each policy that has one, or a model."""
         AdapterFSDPEngine.adapters = adapters(self.config.rollout)
+        AdapterFSDPEngine.learning_rates = learning_rates(self.config.rollout)
         super().init_model()
         for worker in list(self._models.values())[1:]:
             worker.init_model()
