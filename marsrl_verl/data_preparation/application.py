@@ -155,8 +155,8 @@ def _check_output(arguments: Arguments) -> None:
 
 def _say_source(collected: Collected, arguments: Arguments) -> None:
     _say(
-        f"{collected.rows} rows in {', '.join(map(str, arguments.inputs))}: {len(collected.problems)} problems, "
-        f"{collected.duplicates} duplicates, {collected.bad_rows} bad rows"
+        f"{collected.rows} rows in {', '.join(map(str, arguments.inputs))}: {len(collected.problems)} "
+        f"problems, {collected.duplicates} duplicates, {collected.bad_rows} bad rows"
     )
     if _bad_rows_are_left_out(collected, arguments):
         for line in _fault_lines(collected.faults):
