@@ -115,8 +115,7 @@ def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
     _say_source(found, arguments)
     _check_source(found, arguments)
     seed = int(config.marsrl.run.seed)
-    facts = Facts(arguments=arguments, found=found, seed=seed)
-    facts.contamination = _without_evaluation_sets(found, arguments)
+    facts = Facts(arguments, found, seed, contamination=_without_evaluation_sets(found, arguments))
     grades: dict[str, ProblemGrades] = {}
     if arguments.without_answers:
         lengths = prompt_lengths_of(config)
@@ -155,10 +154,9 @@ def _check_output(arguments: Arguments) -> None:
 
 
 def _say_source(collected: Collected, arguments: Arguments) -> None:
-    files = ", ".join(str(path) for path in arguments.inputs)
     _say(
-        f"{collected.rows} rows in {files}: {len(collected.problems)} problems, "
-        f"{collected.duplicates} duplicates, {collected.bad_rows} bad rows"
+        f"{collected.rows} rows in {', '.join(map(str, arguments.inputs))}: {len(collected.problems)} "
+        f"problems, {collected.duplicates} duplicates, {collected.bad_rows} bad rows"
     )
     if _bad_rows_are_left_out(collected, arguments):
         for line in _fault_lines(collected.faults):
@@ -243,9 +241,8 @@ def _recorded_grades(
         grade = partial(grade_texts, reward, arguments.graders, answering_role(config))
         recorded = read_recorded(path, collected.problems, arguments.instruction, grade)
     if not recorded.grades:
-        what = f"it holds no answers to any of the {len(collected.problems)} problems."
-        fix = "Name the problems by the same text, or by the hash in the field `problem`."
-        raise DataError(f"{path}: {what}", fix)
+        what = f"{path}: it holds no answers to any of the {len(collected.problems)} problems."
+        raise DataError(what, "Name the problems by the same text, or by the hash in the field `problem`.")
     if recorded.graded_here and all(one.ungraded for one in recorded.grades.values()):
         raise _broken(list(recorded.grades.values()), answering_role(config))
     facts.answer_settings = {
