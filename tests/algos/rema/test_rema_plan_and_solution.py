@@ -11,7 +11,7 @@ from scripted_engine import ScriptedEngine, score_by_box
 
 from marsrl_verl.algos.rema.leak import LOOK_FOR_VALUES
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
-from marsrl_verl.algos.rema.single_turn.config import Config, stages
+from marsrl_verl.algos.rema.single_turn.config import Config
 from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
 from marsrl_verl.algos.rema.single_turn.method import GREEDY, ReMASingleTurn
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
@@ -154,7 +154,7 @@ def test_a_pair_without_room_for_a_plan_is_skipped_and_counted():
 @pytest.mark.parametrize(("process", "word"), [("vrp", "Reason step by step"), ("mrp", "write down a plan")])
 def test_one_agent_alone(process, word):
     one = method(process=process, filter={"enabled": False})
-    assert [stage.name for stage in stages(one.config)] == ["solution"]
+    assert [stage.name for stage in one.stages(one.config)] == ["solution"]
     (item,) = one.first_requests(PROBLEMS[0], 1)
     assert (item.role, item.n, item.stage) == (REASONING, 4, "solution")
     assert word in item.messages[0]["content"]
@@ -386,7 +386,7 @@ def test_relative_to_the_group_equal_rewards_are_not_trained():
 def most(**changes) -> list[tuple]:
     return [
         (one.name, one.groups_per_problem, one.group_size, one.trained)
-        for one in stages(Config.model_validate(changes))
+        for one in ReMASingleTurn.stages(Config.model_validate(changes))
     ]
 
 
@@ -422,7 +422,7 @@ def test_no_pass_holds_more(problems, n, plans, k, samples, number):
     (first,) = one.first_requests(PROBLEMS[0], 1)
     solutions, _ = one._solutions()
     held = {"plan": asked * first.n, "solution": asked * first.n * solutions}
-    for stage in stages(one.config):
+    for stage in one.stages(one.config):
         assert held[stage.name] <= problems * stage.samples_per_problem
 
 
