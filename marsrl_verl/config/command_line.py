@@ -15,7 +15,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from marsrl_verl.config.locations import table
 from marsrl_verl.config.reference import (
     ABSENT,
     all_keys,
@@ -24,6 +23,7 @@ from marsrl_verl.config.reference import (
     is_free_entry,
     reference_tree,
 )
+from marsrl_verl.config.tables import read_table
 from marsrl_verl.data.sources import SOURCES
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
@@ -33,7 +33,7 @@ METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.r
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
-_OTHER_NAMES = {name: key for key, names in table("other_names").items() for name in names}
+_OTHER_NAMES = {name: key for key, names in read_table("other_names").items() for name in names}
 """Names of settings in other trainers, and the keys here; where they stand alone."""
 _SEVERAL = "Several runs: one command each, with a name=… of its own (docs/running.md, Several runs)."
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 import importlib.util
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.version import REQUIRED_VERL
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-
-
-def table(name: str) -> Any:
-    """The content of one of our tables (`config/tables`)."""
-    path = Path(__file__).parent / "tables" / f"{name}.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def config_folder() -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.config import hf_folder
-from marsrl_verl.config.locations import table
+from marsrl_verl.config.tables import read_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ModelShape:
     them has r times as many parameters."""
 
 
-PUBLISHED: dict[str, dict[str, Any]] = table("published_models")
+PUBLISHED: dict[str, dict[str, Any]] = read_table("published_models")
 """What the `config.json` of the models that our presets name says, for plans made where the model is not."""
 
 _KNOWN_TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")

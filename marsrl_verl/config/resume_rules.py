@@ -13,9 +13,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.config.locations import table
 from marsrl_verl.config.node import chosen_method, leaves
 from marsrl_verl.config.reference import ABSENT, default_of
+from marsrl_verl.config.tables import read_table
 from marsrl_verl.config.verl_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.core.method import Method
 
@@ -34,7 +34,7 @@ class Rule(Enum):
     """The trainer does not read it."""
 
 
-TABLE: dict[str, list[str]] = table("resume_rules")
+TABLE: dict[str, list[str]] = read_table("resume_rules")
 _RULES: dict[str, Rule] = {
     **{item.key: Rule.INERT for item in (*INERT_KEYS, *FIXED_KEYS)},
     **{key: rule for rule in (Rule.BOUND, Rule.FOLDER, Rule.ACTS) for key in TABLE[rule.value]},

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from marsrl_verl.config.locations import table
+from marsrl_verl.config.tables import read_table
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 
@@ -28,7 +28,7 @@ class Refused:
     """Keys below it that the trainer does use."""
 
 
-_TABLE = table("verl_keys")
+_TABLE = read_table("verl_keys")
 VERL_KEYS: dict[str, str] = _TABLE["taken"]
 """What a verl key sets here."""
 INERT_KEYS, FIXED_KEYS = (
