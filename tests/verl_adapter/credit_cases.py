@@ -133,7 +133,7 @@ def whitened_returns(rows: Mapping[Row, list[tuple[float, float]]]) -> Worth:
     """
     chosen = [value for tokens in rows.values() for value, mask in tokens if mask]
     mean = sum(chosen) / len(chosen)
-    std = math.sqrt(sum((one - mean) ** 2 for one in chosen) / (len(chosen) - 1) + 1e-8)
+    std = math.sqrt(sum((one - mean) ** 2 for one in chosen) / max(len(chosen) - 1, 1) + 1e-8)
     return {row: [(value - mean) / std * mask for value, mask in tokens] for row, tokens in rows.items()}
 
 
