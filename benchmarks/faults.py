@@ -27,7 +27,7 @@ from benchmarks.tables import table
 
 RECORD = "MARSRL_FAULTS"
 GROUPS = {
-    "faults": ["-m", "e2e", "tests/e2e/test_faults.py"],
+    "faults": ["-m", "e2e", "tests/e2e/test_faults.py", "-k", "after_every_fault or dies_or_hangs"],
     "lost_runs": ["-m", "e2e", "tests/e2e/test_lost_runs.py"],
     "hung sandbox server": ["tests/tools/test_python_tool.py", "-k", "server"],
     "hostile programs": ["tests/tools/test_hostile_programs.py"],

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.prefix_tree import distinct_tokens, engine_prompts
+from marsrl_verl.core.prefix_tree import distinct_tokens
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.core.shared_prompts import engine_prompts
 from marsrl_verl.core.trajectory import Trajectory
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ def dense_mask(layout: TreeLayout) -> torch.Tensor:
 
 def block_mask(layout: TreeLayout) -> BlockMask:
     """The same mask of a `packed_layout` for flex attention, from the blocks' extremes: nothing of size T x T
-    is made."""
+    is made. ValueError for another layout."""
     rows, width = layout.ends.shape
     if rows != 1 or width % BLOCK:
         raise ValueError(f"a block mask needs one row of whole blocks of {BLOCK}, found {rows} of {width}")

@@ -19,9 +19,6 @@ from marsrl_verl.compare.suite import QUANTITIES, Suite
 from marsrl_verl.evaluation.estimators import MetricInfo
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 
-_FACTS = ("source", "steps", "updates", "trained_rows", "generated_tokens", "executed_tool_calls")
-"""Fields of `Finished` that a record holds as they are."""
-
 
 class RecordError(ValueError):
     """A file that is no comparison's record; the message names it and what is wrong."""
@@ -30,8 +27,15 @@ class RecordError(ValueError):
 def run_json(one: Finished) -> dict[str, Any]:
     """A run, without what all runs of a comparison share."""
     figures: dict[str, Any] = {
-        **{name: getattr(one.run, name) for name in ("method", "seed", "work")},
-        **{name: getattr(one, name) for name in _FACTS},
+        "method": one.run.method,
+        "seed": one.run.seed,
+        "work": one.run.work,
+        "source": one.source,
+        "steps": one.steps,
+        "updates": one.updates,
+        "trained_rows": one.trained_rows,
+        "generated_tokens": one.generated_tokens,
+        "executed_tool_calls": one.executed_tool_calls,
         "seconds": round(one.step_seconds, 2),
         "wall_seconds": round(one.seconds, 2),
         "problems": one.problems,
@@ -60,7 +64,7 @@ def shared_json(finished: Sequence[Finished]) -> dict[str, Any]:
 
 
 def finished_of(run: Run, plain: Mapping[str, Any], shared: Mapping[str, Any]) -> Finished:
-    """The inverse of both. Raises KeyError, TypeError, ValueError: they are something else."""
+    """The inverse of both; KeyError, TypeError, ValueError where they are something else."""
     measured = {
         f"{tag}/{name}": Measured(value, cases)
         for tag in (BEFORE, AFTER)
@@ -117,7 +121,7 @@ class Known:
 
 
 def read_record(path: Path) -> list[Known]:
-    """The runs of a record. Raises RecordError: the file is missing or something else."""
+    """The runs of a record; RecordError where the file is missing or something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         found = [Known(run.get("work"), run, content) for run in content["runs"]]

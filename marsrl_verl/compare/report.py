@@ -16,9 +16,9 @@ from marsrl_verl.compare.tables import (
     differences_table,
     fewest_cases,
     grid_table,
-    markdown_table,
     outcomes_of,
     percent,
+    table_of,
     verdict_table,
 )
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, MetricInfo, metric_label
@@ -89,7 +89,7 @@ def _quality(finished: Sequence[Finished], seeds: int) -> str:
                 since = f", from {percent(starts[method], seeds)}" if start is None else ""
                 cells.append(percent(value, seeds) + few + since)
             lines.append([info.label, *cells])
-    return markdown_table(["", "start", *methods], lines)
+    return table_of(["", "start", *methods], lines)
 
 
 def _differences(finished: Sequence[Finished]) -> str:
@@ -165,7 +165,7 @@ def _training(suite: Suite, finished: Sequence[Finished], seeds: int) -> str:
     logged = {name for one in finished for name, value in one.figures.items() if value is not None}
     if unknown := [name for name in suite.figures if name not in logged]:
         text += f" No run logs {', '.join(unknown)}, which the suite's figures name."
-    return f"{markdown_table(head, rows)}\n\n{text}"
+    return f"{table_of(head, rows)}\n\n{text}"
 
 
 def _level(pairs: Sequence[tuple[Curve, float | None]], budget: int, seeds: int) -> str:
@@ -177,12 +177,12 @@ def _level(pairs: Sequence[tuple[Curve, float | None]], budget: int, seeds: int)
     return f"{share}, {sum(one.reached for one in known)} of {len(known)} came there"
 
 
-def _figure(value: Estimate, seeds: int, mean: str = ".3g", half: str = ".2g") -> str:
+def _figure(value: Estimate, seeds: int, mean_format: str = ".3g", half_format: str = ".2g") -> str:
     """A mean and half of its interval, in these formats."""
     if value.mean is None:
         return "–"
-    interval = "" if value.high is None else f" ± {value.high - value.mean:{half}}"
-    return f"{value.mean:{mean}}{interval}{counted_seeds(value, seeds)}"
+    interval = "" if value.high is None else f" ± {value.high - value.mean:{half_format}}"
+    return f"{value.mean:{mean_format}}{interval}{counted_seeds(value, seeds)}"
 
 
 def _cost(finished: Sequence[Finished], seeds: int) -> str:
@@ -207,7 +207,7 @@ def _cost(finished: Sequence[Finished], seeds: int) -> str:
     versions = {f"{name} {number}" for one in finished for name, number in one.versions.items()}
     total = duration(sum(one.seconds for one in finished))
     facts = f"{len(finished)} runs{copies}, {total} together; this page was written on {platform.platform()}"
-    table = markdown_table(["", *figures], rows)
+    table = table_of(["", *figures], rows)
     return f"{table}\n\n{facts}; {', '.join(sorted(versions)) or 'versions unknown'}."
 
 

@@ -14,7 +14,7 @@ from marsrl_verl.compare.suite import TOOL_CALLS, Quantity, Suite
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.metrics_log import StepMetrics, read_metrics
-from marsrl_verl.reporting.run_folder import read_evaluations
+from marsrl_verl.reporting.run_folder import SUMMARY_FILE, read_evaluations
 
 UPDATES_METRIC, TRAINED_METRIC = "batch/updates", "batch/rows"
 
@@ -77,9 +77,9 @@ class Finished:
 
 
 def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> Finished:
-    """Read a finished run's folder. Its seconds are what the runner measured, else what it says of itself.
-    Raises ResultError: a file is missing or not readable, or the run was not evaluated before and after."""
-    path = run.folder / "summary.json"  # a run writes it last
+    """Read a finished run's folder. Its seconds are what the runner measured, else what it says of itself;
+    ResultError where a file is missing or not readable, or the run was not evaluated before and after."""
+    path = run.folder / SUMMARY_FILE  # a run writes it last
     try:
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         steps, evaluations = read_metrics(run.folder), tuple(read_evaluations(run.folder))

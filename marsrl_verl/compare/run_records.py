@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -37,12 +36,12 @@ def write_record(done: Finished) -> None:
 
 def _facts(path: Path) -> dict[str, Any] | None:
     """None: there is no record, or it was cut off or is another program's."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         named = all(isinstance(one, str) for one in plain["overrides"])
-        if named and isinstance(plain["seconds"], int | float):
-            return dict(plain)
-    return None
+        return dict(plain) if named and isinstance(plain["seconds"], int | float) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def recorded_result(run: Run, suite: Suite) -> Finished | None:
@@ -77,7 +76,7 @@ def _of_folder(run: Run, suite: Suite, facts: dict[str, Any]) -> Finished | None
 
 
 def known_runs(runs: Iterable[Run], known: Sequence[Path]) -> dict[str, tuple[Path, Known]]:
-    """The runs of records, by what they did, with the record's file. Raises RecordError: a file is no record,
+    """The runs of records, by what they did, with the record's file; RecordError where a file is no record,
     or none of its runs did what one of `runs` does."""
     planned = {run.work for run in runs}
     named: dict[str, tuple[Path, Known]] = {}

@@ -143,7 +143,7 @@ def suite_names() -> list[str]:
 
 
 def load_suite(name: str) -> Suite:
-    """A suite of the studies by its name, or one of yours by the path of its YAML file. Raises SuiteError:
+    """A suite of the studies by its name, or one of yours by the path of its YAML file; SuiteError where
     there is no such suite, or its file is wrong."""
     path = _path(name)
     return _suite(path, _read(path))

@@ -63,7 +63,7 @@ def verdict_table(suite: Suite, outcomes: Outcomes, metrics: Mapping[str, Metric
         ]
         for one in judge(values, suite.margin)
     ]
-    return markdown_table(head, rows, texts=(0, 1, 6))
+    return table_of(head, rows, texts=(0, 1, 6))
 
 
 def grid_table(
@@ -81,7 +81,7 @@ def grid_table(
         }
         best = max(complete, key=complete.__getitem__, default="–")
         rows.append([method, *(percent(one, seeds) for one in found.values()), best])
-    return markdown_table(["", *grid.values, "best"], rows)
+    return table_of(["", *grid.values, "best"], rows)
 
 
 def differences_table(finished: Sequence[Finished], metrics: Mapping[str, MetricInfo]) -> str:
@@ -100,7 +100,7 @@ def differences_table(finished: Sequence[Finished], metrics: Mapping[str, Metric
         shown = name + GREEDY_SUFFIX if greedy else name
         first, *rest = (_by_seed(some, f"{AFTER}/{shown}") for some in by_method(finished).values())
         lines.append([metric_label(metrics, shown), *(_difference(info, first, other) for other in rest)])
-    return markdown_table([f"less {reference}", *others], lines)
+    return table_of([f"less {reference}", *others], lines)
 
 
 def _by_seed(runs: Iterable[Finished], metric: str) -> dict[int, Measured]:
@@ -129,13 +129,14 @@ def fewest_cases(runs: Iterable[Finished], metric: str) -> int | None:
     return min(filter(None, counts), default=None)
 
 
-def markdown_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: Collection[int] = (0,)
-) -> str:
+def table_of(head: Sequence[str], rows: Iterable[Sequence[str]], *, texts: Collection[int] = (0,)) -> str:
     """Cells as Markdown; columns other than `texts` are figures, to the right."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
+
     rule = "".join("|---" if place in texts else "|---:" for place in range(len(head))) + "|"
-    first, *lines = ("".join(f"| {cell} " if cell else "| " for cell in row) + "|" for row in (head, *rows))
-    return "\n".join([first, rule, *lines])
+    return "\n".join([line(head), rule, *map(line, rows)])
 
 
 def percent(value: Estimate, seeds: int) -> str:

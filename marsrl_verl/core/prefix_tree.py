@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.core.sequence import TokenIds
-from marsrl_verl.core.trajectory import FinishReason, Trajectory
-
 Tokens = NDArray[np.int64] | NDArray[np.int32]
 Cost = Callable[[Sequence[int]], int]
 """Places of several trees, from their sizes in nodes."""
 packed_cost: Cost = sum
-"""End to end."""
+"""Cost of trees that stand end to end."""
 Joins = Callable[[int, int, int], bool]
 """Whether a sequence joins the tree before it, from the tree's size in nodes, the sequence's length and what
 it has in common with the tree; otherwise it begins a tree of its own."""
@@ -102,8 +99,8 @@ def distinct_tokens(sequences: Sequence[Sequence[int] | Tokens]) -> int:
 
 def build_prefix_tree(rows: Sequence[Tokens], joins: Joins = always_joins) -> PrefixTree:
     """The prefix tree of sequences of at least one token each. Time and memory are linear in their tokens.
-    Beginnings that two trees have in common (`joins`) are in both. Raises ValueError: there is no sequence,
-    or an empty one."""
+    `joins` says which sequences share a tree; beginnings that two trees have in common are in both. Raises
+    ValueError: there is no sequence, or an empty one."""
     if not rows or any(len(row) == 0 for row in rows):
         raise ValueError("a prefix tree needs at least one sequence, each of at least one token")
     order = prefix_order(rows)
@@ -217,23 +214,3 @@ def halve_until(parts: Sequence[list[int]], least: int, fits: Callable[[list[int
         cut = next((at for at in range(len(part) // 2, last) if fits(part[at:])), last)
         result[place : place + 1] = [part[:cut], part[cut:]]
     return result
-
-
-_NOT_SENT = frozenset({FinishReason.PROMPT_TOO_LONG, FinishReason.REFUSED, FinishReason.ERROR})
-
-
-def engine_prompts(trajectories: Iterable[Trajectory]) -> list[TokenIds]:
-    """What the engine was given to read for each sequence in the round that it came from: the prompt and the
-    response before the last part. Requests that did not reach an engine of ours are left out."""
-    return [
-        np.concatenate([one.prompt_ids, one.response_ids[: len(one) - one.new_tokens]])
-        for trajectory in trajectories
-        if trajectory.finish not in _NOT_SENT
-        for one in trajectory.sequences
-    ]
-
-
-def shared_tokens(prompts: Sequence[TokenIds]) -> int:
-    """Tokens of a round's prompts that stand after the same beginning as in another of them, which an engine
-    with a prefix cache without limits of memory or granularity would read once."""
-    return sum(map(len, prompts)) - distinct_tokens(prompts)

@@ -100,7 +100,7 @@ def _runs_of_breaks(pieces: Sequence[str]) -> list[tuple[int, int]]:
     text. Blanks between two breaks belong to the run."""
     longest: dict[int, int] = {}  # of two runs that end in one token the longer one counts
     breaks, end, text_before = 0, 0, False
-    for at, piece in enumerate([*pieces, "the end"]):
+    for at, piece in enumerate([*pieces, "the end"]):  # text behind the response ends its last run
         for character in piece:
             if character == LINE_BREAK:
                 breaks, end = breaks + 1, at + 1

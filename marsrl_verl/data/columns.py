@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class Columns:
     data_source_column: str = "data_source"
     ability: str | None = None
     """Every row's kind of problem; None: the column `ability`, whose rows may name none."""
-    extra: Sequence[str] = ()
+    extra: tuple[str, ...] = ()
     """Further columns that go into `extra_info`, such as a level."""
     chat: str = "prompt"
     drop_system: bool = False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -25,12 +27,17 @@ class Source:
 
 
 _TEXT = Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8")
-SOURCES = {
-    name: Source(
-        Columns(**declared.get("columns", {})),
-        Instruction(**declared["instruction"]) if "instruction" in declared else None,
-    )
-    for name, declared in yaml.safe_load(_TEXT)["sources"].items()
+_DECLARED: dict[str, dict[str, Any]] = yaml.safe_load(_TEXT)["sources"]
+
+
+def _source(columns: Mapping[str, Any], instruction: Mapping[str, str] | None) -> Source:
+    extra = tuple(columns.get("extra", ()))
+    text = None if instruction is None else Instruction(**instruction)
+    return Source(Columns(**{**columns, "extra": extra}), text)
+
+
+SOURCES: Mapping[str, Source] = {
+    name: _source(one.get("columns", {}), one.get("instruction")) for name, one in _DECLARED.items()
 }
-DAPO_INSTRUCTION = SOURCES["dapo_math"].instruction
+DAPO_INSTRUCTION = Instruction(**_DECLARED["dapo_math"]["instruction"])
 """What DAPO-Math-17k's released rows wrap around every problem."""

@@ -101,8 +101,11 @@ def make_grader(config: DictConfig) -> RewardRunner:
 
 
 _GRADES_DEPEND_ON = ("marsrl.reward.<role>.target", "marsrl.reward.<role>.kwargs")
-_OF_A_PROGRAM = ("marsrl.algo", "marsrl.roles", "marsrl.tools")
+_ROLES = "marsrl.roles"
+_OF_A_PROGRAM = ("marsrl.algo", _ROLES, "marsrl.tools")
 """What the answers of a program of the method's may depend on beside the first role's settings."""
+_OF_TRAINING = "lr"
+"""A role's setting that no answer depends on."""
 _ANSWERS_DEPEND_ON = (
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.tokenizer_path",
@@ -132,7 +135,10 @@ def grader_settings(config: DictConfig) -> dict[str, Any]:
 def answer_settings(config: DictConfig, answers: int) -> dict[str, Any]:
     """What answers and grades depend on, by name."""
     keys = _ANSWERS_DEPEND_ON + (() if _is_single_call(config) else _OF_A_PROGRAM)
-    return {"answers per problem": answers, **_values(config, keys)}
+    found = _values(config, keys)
+    for role in found.get(_ROLES, {}).values():
+        role.pop(_OF_TRAINING, None)
+    return {"answers per problem": answers, **found}
 
 
 def _values(config: DictConfig, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -120,8 +120,9 @@ def parse_question(question: str) -> Chain:
     try:
         terms = tuple(int(part) for part in expression.replace("-", "+-").split("+"))
     except ValueError:
-        terms = ()
-    if not terms or (chain := Chain(terms)).question != question:
+        raise ValueError(f"not a question of the tiny world: {question!r}") from None
+    chain = Chain(terms)
+    if chain.question != question:
         raise ValueError(f"not a question of the tiny world: {question!r}")
     return chain
 

@@ -10,7 +10,11 @@ CORRECTION_REQUEST = "Correct the solution:"
 
 
 class TinyPrompts(RolePrompts):
-    """The same conversation shapes as the full prompts (MarsRL, arXiv 2511.11373, §3.1), in a few tokens."""
+    """The same conversation shapes as the full prompts (MarsRL, arXiv 2511.11373, §3.1), in a few tokens.
+
+    Solver: the problem. Verifier: a system line, then problem and solution. Corrector: problem, solution as
+    its own earlier turn, then the request with the bug report.
+    """
 
     # A line for each of up to four operations, then the answer: at a distance of four nothing is left.
     step_distance = 1

@@ -56,7 +56,9 @@ class Finding:
     fix: str = ""
 
 
-_ok, _warning, _problem = (partial(Finding, level) for level in Level)
+_ok = partial(Finding, Level.OK)
+_warning = partial(Finding, Level.WARNING)
+_problem = partial(Finding, Level.PROBLEM)
 
 
 def diagnose(machine: Machine) -> list[Finding]:

@@ -111,8 +111,9 @@ def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def mean_weights(mask: torch.Tensor, inputs: LossInputs) -> torch.Tensor:
-    """(R, T) what a token's loss counts for in the mean over the mini-batch; 0 where `mask` is: (R, T),
-    boolean. A mean over turns needs the column `turn`."""
+    """(R, T) what a token's loss counts for in the mean over the mini-batch; 0 outside of `mask`, (R, T)
+    boolean. A mean over turns needs the column `turn`. Raises ValueError: there is no such mean, or it lacks
+    its scale."""
     if inputs.mean in tuple(LossMean):
         return _turn_weights(mask, inputs)
     weights = mask.to(torch.float32)

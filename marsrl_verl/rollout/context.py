@@ -32,7 +32,7 @@ Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardRe
 
 
 @dataclass(slots=True)
-class RolloutWorker:
+class RolloutResources:
     """Everything that the programs of a worker are run with."""
 
     client: GenerationClient
@@ -52,8 +52,8 @@ class RolloutWorker:
     _parsers: dict[str, TurnParser] = field(default_factory=dict, init=False)
 
     def builder(self) -> TemplateBuilder:
-        """The writer of what the chat template adds when a chat grows. Raises ValueError: this runner knows
-        none, or the template lets no chat grow."""
+        """The writer of what the chat template adds when a chat grows. Raises ValueError: none is known
+        here, or the template lets no chat grow."""
         if self._builder is None:
             if self.template_builder is None:
                 raise ValueError("chats can't grow here: the rollouts were given no template builder")
@@ -104,16 +104,16 @@ class RolloutContext:
     `GenerationClient` for what is asked there.
 
     Args:
-        worker: where the program runs.
+        resources: where the program runs.
         request: what is asked.
         sampling: the run's settings by role.
     """
 
     def __init__(
-        self, worker: RolloutWorker, request: RolloutRequest, sampling: Mapping[str, Sampling]
+        self, resources: RolloutResources, request: RolloutRequest, sampling: Mapping[str, Sampling]
     ) -> None:
         self.request = request
-        self._worker, self._sampling = worker, sampling
+        self._resources, self._sampling = resources, sampling
         self._sampled: Counter[int] = Counter()
         self._conversations: Counter[tuple[int, str]] = Counter()
         self._asked, self._closed, self._quiet = 0, False, asyncio.Event()
@@ -124,7 +124,7 @@ class RolloutContext:
     def vocab_size(self) -> int:
         """Tokens that can be sampled: with it, entropies of the likeliest tokens are bounded
         (`rollout.entropy`)."""
-        return self._worker.chat.vocab_size
+        return self._resources.chat.vocab_size
 
     async def close(self) -> None:
         """Let nothing more be asked, and wait for what was: other tasks of a program that raised go on, and
@@ -149,12 +149,12 @@ class RolloutContext:
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
         with self._asking():
-            client = self._worker.client
+            client = self._resources.client
             return await client.generate(policy, prompt_ids, decoding, session=session, name=name, n=n)
 
     def policy(self, role: str) -> Policy:
         """The policy of a role."""
-        return self._worker.policies.of(role)
+        return self._resources.policies.of(role)
 
     def sampling(self, role: str) -> Sampling:
         """How the role's tokens are drawn in this request."""
@@ -198,7 +198,7 @@ class RolloutContext:
         failure: Failure | None = None
         # In the event loop on purpose: fast tokenizers must not be used from two threads at a time.
         try:
-            prompt_ids = self._worker.chat.prompt_ids(messages, tools)
+            prompt_ids = self._resources.chat.prompt_ids(messages, tools)
         except Exception as error:  # a chat that the template refuses is data, like a refused request
             prompt_ids, failure = [], Failure.of_template(error)
         if len(prompt_ids) > limit:
@@ -212,10 +212,10 @@ class RolloutContext:
         Raises:
             ValueError: nothing here does.
         """
-        return self._worker.parser(name)
+        return self._resources.parser(name)
 
     def _sampler(self, role: str, k: int) -> Sampler:
-        request, worker, policy = self.request, self._worker, self.policy(role)
+        request, resources, policy = self.request, self._resources, self.policy(role)
         if not policy.trained:
             raise ValueError(
                 f"role {role!r} is answered by {policy.name!r}, of which only text is known: use chat"
@@ -228,8 +228,8 @@ class RolloutContext:
         session = request.group_id if request.prefix is None else request.parent_id or request.group_id
         return Sampler(
             self,
-            worker.chat,
-            worker.builder,
+            resources.chat,
+            resources.builder,
             role=role,
             policy=policy.name,
             sampling=self.sampling(role),
@@ -242,7 +242,7 @@ class RolloutContext:
     @property
     def tools(self) -> Tools:
         """The tools of this worker. A program whose class says `calls_tools` may have some."""
-        return Tools(self._worker.tools, self._asking, self.request.problem)
+        return Tools(self._resources.tools, self._asking, self.request.problem)
 
     async def chat(
         self, k: int, role: str, messages: Sequence[Message], stop: Sequence[str] = ()
@@ -256,11 +256,11 @@ class RolloutContext:
             stop: strings behind which nothing is used; the answer may go on behind them.
         """
         name = self.policy(role).name
-        if name not in self._worker.sources:
+        if name not in self._resources.sources:
             raise ValueError(f"role {role!r} has the policy {name!r}, which answers no chats here")
         with self._asking():
-            answer = await self._worker.sources[name].answer(self.request, k, messages, stop)
-        return answered(f"{self.request.group_id}#{k}", answer, self._worker.chat)
+            answer = await self._resources.sources[name].answer(self.request, k, messages, stop)
+        return answered(f"{self.request.group_id}#{k}", answer, self._resources.chat)
 
     async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:
         """The rewards of ended trajectories of this request.
@@ -274,14 +274,14 @@ class RolloutContext:
         request = self.request if role is None else replace(self.request, role=role)
         with self._asking():
             try:
-                return await self._worker.score(request, trajectories)
+                return await self._resources.score(request, trajectories)
             except Exception as error:
                 self.score_error = error
                 raise
 
     def rng(self, *names: str | int) -> np.random.Generator:
         """A generator derived from (seed, group id, names), without state."""
-        return derive_generator(self._worker.seed, "rollout", self.request.group_id, *names)
+        return derive_generator(self._resources.seed, "rollout", self.request.group_id, *names)
 
 
 def answered(trajectory_id: str, answer: ChatAnswer, chat: ChatTokenizer) -> Trajectory:

@@ -56,7 +56,8 @@ class RequestWatch:
                 raise EngineUnavailableError(broken)
             if sent[0].external:
                 self._shares.add(policies.get(sent[0].group_id, "?"), _failures(sent))
-        for policy, over in self._shares.end_round() if round_ended else ():
+        over_the_limit = self._shares.end_round() if round_ended else ()
+        for policy, over in over_the_limit:
             key = f"marsrl.policies.{policy}.endpoint.max_failed_frac"
             raise EngineUnavailableError(
                 f"{over.failed} of {over.asked} requests of the frozen policy {policy} failed in its last "

@@ -12,7 +12,7 @@ from marsrl_verl.core.scheduler.checks import check_members
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.sequence import check_plain
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
-from marsrl_verl.rollout.context import Rollout, RolloutContext, RolloutWorker
+from marsrl_verl.rollout.context import Rollout, RolloutContext, RolloutResources
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.settings.imports import blamed
@@ -42,7 +42,7 @@ def find_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUIL
 
 
 @dataclass(slots=True)
-class RolloutRunner(RolloutWorker):
+class RolloutRunner(RolloutResources):
     """Runs the programs of requests."""
 
     programs: Mapping[str, Callable[[], Rollout]] = field(default_factory=lambda: BUILT_IN)
@@ -91,13 +91,13 @@ class RolloutRunner(RolloutWorker):
         earlier, members = _members(request), []
         detail = f"rollout program {request.rollout}: {blamed(error)}"
         for k in range(request.n):
-            fresh = Trajectory(f"{request.group_id}#{k}", self._begun(request), FinishReason.PAUSED)
-            before = earlier.get(k, fresh)
+            before = earlier.get(k)
+            if before is None:
+                before = Trajectory(f"{request.group_id}#{k}", self._begun(request), FinishReason.PAUSED)
             if before.paused:
                 sequences = [one.extend((), (), one.version) for one in before.sequences]
                 ended = replace(before, sequences=sequences, finish=FinishReason.ERROR, state=None)
-                ended.detail, ended.failed_by = detail, request.rollout
-                members.append(ended)
+                members.append(replace(ended, detail=detail, failed_by=request.rollout))
         for one, reward in zip(members, await self.score(request, members), strict=True):
             one.reward = reward
         return RolloutOutput(request.group_id, members)

@@ -117,3 +117,4 @@ class FrozenSpeaker:
 
 
 Speaker: TypeAlias = TrainedSpeaker | FrozenSpeaker
+"""An agent with its list of messages."""

@@ -81,7 +81,7 @@ class Episode:
         self._grades: dict[str, dict[str, Plain]] = dict(state.get("grades", {}))
         """By role and text."""
         self._transcript: dict[int, list[str]] = dict(zip(begun, state.get("transcript", ()), strict=True))
-        """By the order in which messages were begun; of those that have ended. So `_events`."""
+        """By the order in which messages were begun; of those that have ended. `_events` likewise."""
         events = () if before is None else before.events
         self._events: dict[int, dict[str, Plain]] = dict(zip(begun, map(dict, events), strict=True))
         self._begun = max(self._events, default=-1) + 1

@@ -161,7 +161,7 @@ UNCUT = {"top_p": 1.0, "top_k": -1}
 
 
 class RoleSampling(Settings):
-    """Whose tokens a role's are, and how they are drawn."""
+    """Whose tokens a role's are, how they are drawn, and how fast its policy learns."""
 
     policy: str | None = None
     """Name of its policy: one of `marsrl.policies`, or `shared`, the model's own; null: by

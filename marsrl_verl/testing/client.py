@@ -31,7 +31,7 @@ class AddedToken:
 
 
 class AddedTokens:
-    """A tokenizer's tables of tokens with a meaning: `special` ones."""
+    """A tokenizer's tables of added tokens, all of them special ones."""
 
     chat_template: str | None = None
     all_special_tokens: tuple[str, ...] = ()

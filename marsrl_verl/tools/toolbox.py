@@ -89,11 +89,13 @@ class Toolbox:
         """
         starting = [one.start() for one in self._places.values()]
         ends = await asyncio.gather(*starting, return_exceptions=True)
+        if any(ends):
+            await self.close()
+        for error in ends:
+            if error is not None and not isinstance(error, Exception):
+                raise error
         for name, error in zip(self._places, ends, strict=True):
             if error is not None:
-                await self.close()
-                if not isinstance(error, Exception):
-                    raise error
                 known = isinstance(error, ToolUnavailableError)
                 what = str(error) if known else f"it failed to start with {type(error).__name__}: {error}"
                 raise ToolUnavailableError(f"{NODE}.{name}: {what}")
@@ -262,8 +264,8 @@ EMPTY = Toolbox()
 
 
 def event(call: ToolCall, result: ToolResult) -> dict[str, Plain]:
-    """A call as a trajectory's log has it (`Trajectory.events`), and if the tool ran at all (`executed`): the
-    text alone may claim calls that were never made."""
+    """A call as a trajectory's log has it (`Trajectory.events`), and whether the tool ran at all
+    (`executed`): the text alone may claim calls that were never made."""
     return {
         "kind": "tool",
         "tool": call.name,

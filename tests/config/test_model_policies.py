@@ -128,6 +128,10 @@ def test_another_template_is_said(run, other, tmp_path):
         (("policies=shared",), "trains one policy, shared"),
         ((PER_ROLE, "marsrl.roles.verifier.policy=solver"), "shares the policy solver with verifier"),
         (("policies=solver_endpoint",), "Its policy solver is not trained"),
+        (
+            ("policies=lora_per_role", "marsrl.algo.train_roles=[verifier,corrector]"),
+            "Its policy solver is not trained",
+        ),
     ],
 )
 def test_a_rate_of_a_role_belongs_to_a_policy_of_its_own(run, words, what):
@@ -139,6 +143,15 @@ def test_policies_have_rates_of_their_own(run):
     rollout = launched(run, PER_ROLE, *rates).actor_rollout_ref.rollout
     assert learning_rates(rollout) == {"verifier": 0.1}
     assert rule_of("marsrl.roles.verifier.lr") is Rule.ACTS
+
+
+def test_a_common_rate_of_0_leaves_those_without_one_of_their_own(run):
+    words = (PER_ROLE, "actor_rollout_ref.actor.optim.lr=0", "cluster=cpu", "dry_run=true")
+    assert "optim.lr is 0: the weights stay as they are" in run(*words).text
+    one = run(*words, "marsrl.roles.verifier.lr=0.1").text
+    assert "the weights of corrector, solver stay as they are" in one
+    every = [f"marsrl.roles.{role}.lr=0.1" for role in ROLES]
+    assert "stay as they are" not in run(*words, *every).text
 
 
 def test_a_folder_that_is_none_is_refused_by_its_key(run):

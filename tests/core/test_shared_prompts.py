@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.prefix_tree import distinct_tokens, engine_prompts, shared_tokens
+from marsrl_verl.core.prefix_tree import distinct_tokens
 from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.shared_prompts import engine_prompts, shared_tokens
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 
 

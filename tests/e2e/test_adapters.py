@@ -44,9 +44,8 @@ def test_several_are_trained_each_with_its_rate(run):
     updated = {name for metrics in run.metrics().values() for name in metrics if name.endswith("grad_norm")}
     # A role whose groups all have equal rewards has nothing to learn.
     assert len(updated & {f"{role}/actor/grad_norm" for role in ROLES}) >= 2
-    for metrics in run.metrics().values():
-        assert metrics.get("verifier/actor/lr", 0.005) == 0.005
-        assert metrics.get("solver/actor/lr", 0.01) == 0.01
+    rates = {name: rate for one in run.metrics().values() for name, rate in one.items() if "actor/lr" in name}
+    assert rates == {name: 0.005 if "verifier" in name else 0.01 for name in rates} and len(rates) >= 2
 
 
 def test_transformers_and_vllm_read_the_exported_folders_alike(run, tmp_path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from training_runs import TrainingRun, train, train_and_kill
+import torch
+from training_runs import TrainingRun, checkpoint_weights, train, train_and_kill
 
 from marsrl_verl.algos.rema.json_actions import ActionKind, parse_action
 
@@ -50,6 +51,18 @@ def test_each_phase_counts_first_and_then_trains_its_agent(run):
     assert {"reasoning"} <= {
         name.split("/")[0] for one in metrics.values() for name in one if "grad_norm" in name
     }
+
+
+def test_no_bit_of_the_other_agents_model_moves_also_after_a_kill(run):
+    moved = set()
+    for step in range(2, max(run.metrics()) + 1):
+        updated = {name.split("/")[0] for name in run.metrics()[step] if name.endswith("/actor/grad_norm")}
+        for role in ("meta_thinking", "reasoning"):
+            before, after = (checkpoint_weights(run.folder, at, role) for at in (step - 1, step))
+            same = all(torch.equal(before[name], after[name]) for name in before)
+            assert same or role in updated, f"step {step}, {role}"
+            moved |= set() if same else {role}
+    assert moved
 
 
 def test_it_ends_by_itself(run):

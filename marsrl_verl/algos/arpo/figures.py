@@ -156,8 +156,7 @@ class AgentEvaluation(SingleRole):
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Calls of the model, tokens and executed tool calls of a run; tool calls for each that is solved."""
         found = super().effort(runs, confidence)
-        calls = [(float(_executed(run)), run.problem.problem_id) for run in runs.runs]
-        found["tool_calls"] = mean_estimate(calls, confidence)
+        found |= runs.means(confidence, tool_calls=_executed)
         found["tool_calls_per_solved"] = _per_solved(runs, confidence)
         return found
 

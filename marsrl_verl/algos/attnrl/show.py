@@ -144,7 +144,7 @@ def recorded_response(run: Path, trajectory: str, model: str | None = None) -> S
         )
     if not line["token_ids"]:
         raise ValueError(f"trajectory {trajectory} has no tokens: {line['error'] or line['finish_reason']}")
-    # This module is importable with torch alone.
+    # Imported late: --help and errors need no transformers.
     from transformers import AutoTokenizer
 
     source = str(_setting(run, "actor_rollout_ref.model.path")) if model is None else model

@@ -269,7 +269,7 @@ def _evaluation(run: RunView) -> Iterator[ConfigIssue]:
         what = f"The method {run.settings.algo.name} has no {' and no '.join(absent)} for them."
         yield ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)
         return
-    yield from _with_rounds(one, rounds) if rounds else _without_rounds(one)
+    yield from (_with_rounds(one, rounds) if rounds else _without_rounds(one))
     if SOLVER in run.frozen_roles:
         yield from _frozen_solver(one, rounds)
 

@@ -1,4 +1,5 @@
-"""Checks of machines: memory that a plan takes; and for a real run installed packages, GPUs and Ray."""
+"""Checks of memory and of Ray's resources, also for a plan; and of this machine for a real run: packages,
+GPUs, the cluster."""
 
 from __future__ import annotations
 

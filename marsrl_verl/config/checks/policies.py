@@ -48,23 +48,33 @@ def check_policies(ctx: Context) -> Iterator[ConfigIssue]:
 def check_rates(ctx: Context) -> Iterator[ConfigIssue]:
     """Learning rates of roles belong to policies that are trained, one to each."""
     settings, common = ctx.settings, "actor_rollout_ref.actor.optim.lr"
-    trained: dict[str, list[str]] = {}
+    sharing: dict[str, list[str]] = {}
     for role in settings.roles:
-        if role not in ctx.frozen_roles:
-            trained.setdefault(settings.policy_of(role), []).append(role)
+        sharing.setdefault(settings.policy_of(role), []).append(role)
+    stages = [stage for stage in ctx.method.stages(settings.algo) if stage.trained]
+    writers = {role for stage in stages for role in stage.written_by(ctx.frozen_roles)}
+    trained = {name for name, roles in sharing.items() if not writers.isdisjoint(roles)}
+    rates = {settings.policy_of(role) for role, one in settings.roles.items() if one.lr is not None}
+    if (left := sorted(trained - rates)) and ctx.get(common) == 0 and not ctx.get("trainer.val_only"):
+        whose = f" of {', '.join(left)}" if trained & rates else ""
+        ctx.notes.append(
+            f"{common} is 0: the weights{whose} stay as they are. To evaluate alone set "
+            "trainer.val_only=true."
+        )
     for role, one in settings.roles.items():
         if one.lr is None:
             continue
         key, policy = f"marsrl.roles.{role}.lr", settings.policy_of(role)
-        beside = [other for other in trained.get(policy, ()) if settings.roles[other].lr != one.lr]
-        if role in ctx.frozen_roles:
+        beside = [other for other in sharing[policy] if settings.roles[other].lr != one.lr]
+        if policy not in trained:
             yield ctx.issue(key, f"Its policy {policy} is not trained.", "Leave it out.")
         elif len(trained) == 1:
             what = f"The run trains one policy, {policy}, whose rate is {common}."
             yield ctx.issue(key, what, f"Set {common}={one.lr}, or choose policies=lora_per_role.")
         elif beside:
-            what = f"It shares the policy {policy} with {', '.join(beside)}, which has another rate."
-            yield ctx.issue(key, what, f"Set marsrl.roles.{beside[0]}.lr={one.lr} too.")
+            what = f"It shares the policy {policy} with {', '.join(beside)}: a policy has one rate."
+            words = [f"marsrl.roles.{other}.lr={one.lr}" for other in beside]
+            yield ctx.issue(key, what, f"Set {' '.join(words)} too.")
 
 
 def check_frozen(ctx: Context) -> Iterator[ConfigIssue]:

@@ -56,9 +56,9 @@ def _passes(ctx: Context, key: str, test: str, operand: Any) -> bool:
     if test == "not":
         return not _holds(ctx, key, operand)
     if test == "changed":
-        return bool(changed(ctx, key))
+        return bool(changed(ctx, key)) is operand
     if test == "beyond_presets":
-        return changed_beyond_presets(ctx, key)
+        return changed_beyond_presets(ctx, key) is operand
     value = _value(ctx, key)
     if test == "set":
         return bool(value) is operand

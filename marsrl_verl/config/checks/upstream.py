@@ -23,7 +23,6 @@ from marsrl_verl.settings.reading import find_issues
 
 _OURS: dict[str, Any] = read_table("own_values")
 _TYPES = {"int": int, "float": float, "int or null": int | None, "float or null": float | None}
-_RATE = "actor_rollout_ref.actor.optim.lr"
 
 
 class _VerlSettings(Settings):
@@ -52,10 +51,6 @@ def check_types(ctx: Context) -> list[ConfigIssue]:
 def check_values(ctx: Context) -> Iterator[ConfigIssue]:
     """Values of verl's keys against what is declared here."""
     yield from find_issues(_MODEL, {key: ctx.get(key) for key in _DECLARED}, "")
-    if ctx.get(_RATE) == 0 and not ctx.get("trainer.val_only"):
-        ctx.notes.append(
-            f"{_RATE} is 0: the weights stay as they are. To evaluate alone set trainer.val_only=true."
-        )
 
 
 def check_inert(ctx: Context) -> Iterator[ConfigIssue]:

@@ -157,13 +157,14 @@ class SchedulerState:
         groups = {name: Group.from_plain(plain, requests[name]) for name, plain in data["groups"].items()}
         states = {
             plain["problem"]: ProblemState(
-                **{
-                    **plain,
-                    "problem": problems[plain["problem"]],
-                    "requests": {name: requests[name] for name in plain["requests"]},
-                    "done": {name: groups[name] for name in plain["done"]},
-                    "passed": [groups[name] for name in plain["passed"]],
-                }
+                problem=problems[plain["problem"]],
+                order=plain["order"],
+                stage=plain["stage"],
+                requests={name: requests[name] for name in plain["requests"]},
+                done={name: groups[name] for name in plain["done"]},
+                dropped=plain["dropped"],
+                passed=[groups[name] for name in plain["passed"]],
+                begins=plain["begins"],
             )
             for plain in data["states"]
         }

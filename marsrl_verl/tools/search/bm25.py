@@ -79,8 +79,8 @@ class Bm25Backend(Backend):
     def _search(self, query: str, k: int) -> tuple[Hit, ...]:
         if self._index is None:
             raise RuntimeError("start() was not called")
-        weights = {"title_weight": self._settings.title_weight, "named_weight": self._settings.named_weight}
-        return best(self._index, search_words(query, MOST_WORDS), k, **weights)
+        words, one = search_words(query, MOST_WORDS), self._settings
+        return best(self._index, words, k, title_weight=one.title_weight, named_weight=one.named_weight)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.shutdown, True, cancel_futures=True)
@@ -93,9 +93,10 @@ def best(
 ) -> tuple[Hit, ...]:
     """The k best documents.
 
-    A document's score is the bm25 of its text and that of its title, for any of the words (Robertson and
-    Zaragoza 2009, as Lucene has it; k1 = 1.2, b = 0.75). One whose title is named in one of the three best
-    gets a share of that one's score in addition, `named_weight`; `terms` are those of `query.search_words`.
+    A document's score is the bm25 of its text and `title_weight` times that of its title, for any of the
+    words (Robertson and Zaragoza 2009, as Lucene has it; k1 = 1.2, b = 0.75). One whose title is named in one
+    of the three best gets a share of that one's score in addition, `named_weight`; 0 is bm25 alone. `terms`
+    are those of `query.search_words`.
     """
     scores = index.scores(terms, title_weight)
     if named_weight:

@@ -28,7 +28,8 @@ class Document:
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The documents of a file in their order, a line at a time; CorpusError where one is none."""
+    """The documents of a file in their order, a line at a time; CorpusError where the file can't be read or a
+    line is none."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):

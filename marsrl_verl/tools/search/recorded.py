@@ -56,7 +56,8 @@ def _alike(query: str) -> str:
 
 
 def read_recorded(path: Path) -> dict[str, SearchResult]:
-    """The results of a file by query; OSError and RecordedError where it has none."""
+    """The results of a file by query; OSError where it can't be read, RecordedError where an entry is not as
+    it should be or there is none."""
     found: dict[str, SearchResult] = {}
     for place, query, result in _entries(path.read_bytes()):
         if not isinstance(query, str) or not query.strip():

@@ -50,7 +50,8 @@ class SearchTool(Tool):
     def read_secrets(cls, settings: SearchConfig) -> Mapping[str, str]:
         if settings.backend not in (BackendKind.HTTP, BackendKind.WEB):
             return {}
-        return read_key(getattr(settings, settings.backend), settings.backend)
+        service = settings.http if settings.backend is BackendKind.HTTP else settings.web
+        return read_key(service, settings.backend)
 
     def schema(self) -> Mapping[str, Any]:
         query = {"type": "string", "description": "What to search for."}

@@ -117,7 +117,8 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 
 def without_lock_files() -> None:
-    """Upstream behaviour: for each folder of a checkpoint, `local_mkdir_safe` leaves a file `ckpt_*.lock` in
+    """Has verl make the folders of checkpoints in this process without locks. Upstream behaviour: for each,
+    `local_mkdir_safe` leaves a file `ckpt_*.lock` in
     the temporary one. Its name is a hash that differs from process to process, so it keeps nobody out."""
     from verl.utils import fs
     from verl.utils.checkpoint import fsdp_checkpoint_manager

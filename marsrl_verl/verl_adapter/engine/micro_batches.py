@@ -1,8 +1,8 @@
 """How verl cuts a rank's rows into micro-batches, in less time.
 
-verl asks Karmarkar and Karp's method for ever more parts until none of them has too many tokens. With the
-rows of a published step that takes up to a minute of Python on every rank while its GPU waits
-(`benchmarks/micro_batches.py`). The micro-batches are the same.
+verl asks Karmarkar and Karp's method for ever more parts until none of them has too many tokens, and then
+selects the rows of each part. With the rows of a published step that takes up to a minute of Python on every
+rank while its GPU waits (`benchmarks/micro_batches.py`). The micro-batches are the same.
 """
 
 from __future__ import annotations

@@ -197,8 +197,8 @@ def _scaled(
 
 @contextmanager
 def _micro_batches_by_prefix(cost: Any, joins: Joins) -> Iterator[None]:
-    """Upstream behaviour: `forward_backward_batch` calls its module's `prepare_micro_batches`, which balances
-    rows by their lengths, and has no hook to cut them by prefixes."""
+    """Has `forward_backward_batch` cut its rows by prefixes. Upstream behaviour: it calls its module's
+    `prepare_micro_batches`, which balances rows by their lengths, and has no hook to cut them by prefixes."""
 
     def cut(data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[Any], list[list[int]]]:
         limit = int(data["max_token_len_per_gpu"])

@@ -27,7 +27,7 @@ ENGINE_KEYS = "actor_rollout_ref.rollout.engine_kwargs.vllm"
 def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
     """`sampling_params` of a request that the engine (its `model_config` is `model`) survives; ValueError: it
     cannot draw tokens in this way, or tells fewer log-probabilities. Upstream behaviour: its process dies of
-    a request for more than the vocabulary has tokens."""
+    a request for more log-probabilities than the vocabulary has tokens."""
     params = sampling_params(decoding, n)
     if requested := decoding.top_log_probs:
         vocabulary = model.get_vocab_size()
@@ -41,8 +41,9 @@ def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
 
 
 def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParams:
-    """vLLM's parameters of a request for `n` completions, those `changed` in vLLM's words; ValueError: it
-    cannot draw tokens in this way. `completion` reads no answer of a request without log-probabilities."""
+    """vLLM's parameters of a request for `n` completions; `changed` ones, in vLLM's words, are otherwise
+    (without log-probabilities `completion` can't read the answer). ValueError: vLLM can't draw tokens in this
+    way."""
     optional: dict[str, Any] = {}
     if decoding.stop:
         # Only vLLM's text shows a stop string. Special tokens count as the text that they are, so that a

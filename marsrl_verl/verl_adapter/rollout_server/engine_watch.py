@@ -28,7 +28,8 @@ PULSE_EVERY_S = 5.0
 """Seconds from a server's answer to the next question."""
 _MOST_COUNTED_S = 5 * POLL_S
 _GATHER_S = 0.01
-"""What is ready shortly after the first is taken with it: a look takes as long as there are references."""
+"""What is ready shortly after the first is taken with it: a look takes longer the more references there
+are."""
 
 
 class Stopwatch:

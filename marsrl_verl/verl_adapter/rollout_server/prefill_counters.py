@@ -6,9 +6,7 @@ The engine's front end keeps it in the server's process, in the registry of `pro
 
 from __future__ import annotations
 
-import operator
-from collections import defaultdict
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 _QUERIES = "vllm:prefix_cache_queries_total"
@@ -30,10 +28,18 @@ class PrefillCounters:
     read together each count the whole time."""
 
     def __add__(self, other: PrefillCounters) -> PrefillCounters:
-        return PrefillCounters(*map(operator.add, astuple(self), astuple(other)))
+        return PrefillCounters(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.seconds + other.seconds,
+        )
 
     def __sub__(self, other: PrefillCounters) -> PrefillCounters:
-        return PrefillCounters(*map(operator.sub, astuple(self), astuple(other)))
+        return PrefillCounters(
+            self.prompt_tokens - other.prompt_tokens,
+            self.cached_tokens - other.cached_tokens,
+            self.seconds - other.seconds,
+        )
 
 
 def keeps_statistics(rollout: Any) -> bool:
@@ -50,9 +56,9 @@ def read_counters() -> PrefillCounters | None:
 
     # The three by name: to collect all of vLLM's takes milliseconds.
     collected = REGISTRY.restricted_registry([_QUERIES, _HITS, _SECONDS]).collect()
-    totals: dict[str, float] = defaultdict(float)
+    totals: dict[str, float] = {}
     for sample in (sample for metric in collected for sample in metric.samples):
-        totals[sample.name] += sample.value
+        totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
     if not totals:
         return None
     return PrefillCounters(int(totals[_QUERIES]), int(totals[_HITS]), totals[_SECONDS])

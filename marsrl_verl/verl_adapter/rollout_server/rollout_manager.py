@@ -23,8 +23,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.policy import PolicySet
-from marsrl_verl.core.prefix_tree import engine_prompts, shared_tokens
 from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.shared_prompts import engine_prompts, shared_tokens
 from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
@@ -161,7 +161,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             }
 
     def measure_prefill(self, servers: Sequence[Any]) -> None:
-        """From now on, tell of every started round what these servers read in it: all with an engine."""
+        """From now on, tell of every started round what these servers, all those with an engine, read in
+        it."""
         self._measured_servers = tuple(servers)
 
     def watch(self, engines: EngineWatch, progress_limit_s: float) -> None:

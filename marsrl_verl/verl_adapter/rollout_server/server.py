@@ -90,9 +90,9 @@ class MarsRLvLLMServer(vLLMHttpServer):
 
     async def run_server(self, args: argparse.Namespace) -> None:
         """Start the engine, with room for all adapters and without the HTTP server. Upstream behaviour: there
-        is room for one adapter, of which a new one is there before its former goes. The engine is also served
-        over HTTP at the node's address, to everybody who reaches it. All calls of a run are calls of this
-        actor; where somebody reads the engine's statistics there is a server for them."""
+        is room for one adapter, and the engine is also served over HTTP at the node's address, to everybody
+        who reaches it. Here a new adapter is there before its former goes, and all calls of a run are calls
+        of this actor; where somebody reads the engine's statistics there is a server, for them alone."""
         if self._own_adapters:
             args.max_loras = len(self._own_adapters)
             args.max_cpu_loras = len(self._own_adapters) + 1

@@ -83,9 +83,9 @@ def _worker_variables(raylet_socket: str) -> dict[str, str]:
 
 
 def drive(payload: int) -> None:
-    """The driver: connects to Ray and works. A signal that comes while it connects ends it at once. The
-    descriptor is of the file with the configuration, the arguments of `ray.init`, the work, and the locks
-    that the launcher holds: this process holds them too, in case it lives longer."""
+    """The driver: connects to Ray and works. A signal that comes while it connects ends it at once.
+    `payload` is the descriptor of the file with the configuration, the arguments of `ray.init`, the work, and
+    the locks that the launcher holds: this process holds them too, in case it lives longer."""
     import ray
 
     with os.fdopen(payload, "rb") as stream:

@@ -99,7 +99,10 @@ def keep_sound(found: NotFiniteError, step: int, since: int, root: Path) -> NotF
         where = f"The last good checkpoint is {step_folder(root, good)}"
     if moved:
         where += f"; those with spoiled weights are now in {root / checkpoint.SET_ASIDE}"
-    advice = "Lower the learning rate (actor_rollout_ref.actor.optim.lr) before you go on"
+    advice = (
+        "Lower the learning rate (actor_rollout_ref.actor.optim.lr, or marsrl.roles.<role>.lr where its role "
+        "names one) before you go on"
+    )
     if found.before and since == 0:
         advice = "The model gives them before any training: look at its files and its number format"
     what = f"step {step}: {found}. Nothing of this step is kept. {where}. {advice}"

@@ -109,7 +109,8 @@ def correct_off_policy(
         versions: (B,) the version of each row's policy that is about to be updated.
         computed: (B,) rows whose `old_log_probs` were computed; recorded ones of tokens of older weights tell
             nothing about the current ones.
-        cut_roles: roles that the engine samples from a part of the vocabulary: their gaps are no fault.
+        cut_roles: roles that the engine samples from a part of the vocabulary (top_p, top_k, a grammar):
+            their gaps are no fault and left out.
     """
     columns, mode = rows.columns, OffPolicyMode(settings.mode)
     mask = columns[RESPONSE_MASK].astype(bool)

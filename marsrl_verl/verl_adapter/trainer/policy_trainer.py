@@ -113,11 +113,8 @@ class PolicyTrainer(EngineTrainer):
                         self._run_probe(probe, part)
 
     def _run_probe(self, probe: Probe, part: PolicyBatch) -> None:
-        compute_log_prob, version = (
-            self._workers(part.policy).compute_log_prob,
-            self.policies.version(part.policy),
-        )
-        run_probe(probe, part, compute_log_prob, self._temperatures, version)
+        workers, version = self._workers(part.policy), self.policies.version(part.policy)
+        run_probe(probe, part, workers.compute_log_prob, temperature=self._temperatures, version=version)
         check_probed(part)
 
     def _due_policies(self) -> frozenset[str]:

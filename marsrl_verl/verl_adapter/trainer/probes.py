@@ -40,6 +40,7 @@ def run_probe(
     probe: Probe,
     batch: PolicyBatch,
     compute_log_prob: Callable[[TensorDict], TensorDict],
+    *,
     temperature: float | Mapping[str, float],
     version: int,
 ) -> None:

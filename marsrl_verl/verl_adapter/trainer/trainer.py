@@ -66,8 +66,10 @@ class RayMarsRLTrainer(EndingTrainer):
         self.continues_run = self.observer.folder.resumed
         self.overlaps = self.settings.pipeline.overlap is Overlap.ONE_STEP
         self.watch = build_watch(self.settings)
-        self.changed_in, self.engine_versions, self.metrics, self.timing = {}, {}, {}, {}
-        self.global_steps = self.generated_tokens = self.tool_calls = self.samples = 0
+        self.changed_in, self.engine_versions = {}, {}
+        self.metrics, self.timing = {}, {}
+        self.global_steps = 0
+        self.generated_tokens = self.tool_calls = self.samples = 0
 
     def init_workers(self) -> None:
         """The engine trainer's; says and records what tools the rollouts have."""

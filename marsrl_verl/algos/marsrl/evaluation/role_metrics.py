@@ -14,7 +14,7 @@ from typing import Any
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import AGAIN, verdict_of
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory, is_correct
@@ -24,7 +24,6 @@ from marsrl_verl.evaluation.estimators import (
     MetricInfo,
     Observations,
     estimate,
-    mean_estimate,
 )
 from marsrl_verl.evaluation.runs import Call, Run, Runs, answer_reward, calls_of, final_answer, tokens_of
 from marsrl_verl.evaluation.single_role import accuracy_info, accuracy_metric
@@ -80,10 +79,7 @@ def effort(evaluation: Runs, confidence: float = 0.95) -> dict[str, Estimate]:
     for name, end in (("accepted_share", "accepted"), ("rejected_share", "rejected")):
         ended = Observations.of((run.end == end, run.problem.problem_id) for run in runs)
         found[name] = estimate(ended, confidence)
-    for name, measure in (("iterations", _iterations), ("calls", calls_of), ("tokens", tokens_of)):
-        pairs = [(float(measure(run)), run.problem.problem_id) for run in runs]
-        found[name] = mean_estimate(pairs, confidence)
-    return found
+    return found | evaluation.means(confidence, iterations=_iterations, calls=calls_of, tokens=tokens_of)
 
 
 def _iterations(run: Run) -> int:
@@ -188,7 +184,7 @@ def _observed(call: Call) -> list[tuple[str, bool]]:
 def _observed_verdict(solution_correct: bool, verdict: Verdict) -> list[tuple[str, bool]]:
     alarm = verdict is Verdict.WRONG
     observed = [
-        ("verifier_accuracy", verdict is right_verdict(float(solution_correct))),
+        ("verifier_accuracy", verdict is (Verdict.CORRECT if solution_correct else Verdict.WRONG)),
         ("verifier_false_alarm_rate" if solution_correct else "verifier_recall", alarm),
     ]
     if alarm:

@@ -55,7 +55,7 @@ class Dialogue(Workflow):
     async def play(self, episode: Episode) -> None:
         """Turns until the meta-thinking agent has written [FINISH] and is answered."""
         finishing, empty, heard = False, 0, None
-        both = self.config.finish_stops is FinishStops.BOTH
+        stops = (FINISH,) if self.config.finish_stops is FinishStops.BOTH else ()
         for turn in range(self.config.max_turns):
             plan = await self._message(episode, META_THINKING, heard, turn, FINISH)
             finishing |= FINISH in plan
@@ -63,7 +63,7 @@ class Dialogue(Workflow):
             instruction: str | Sequence[Message] = plan
             if turn == 0:
                 instruction = self.prompts.reasoning(episode.problem, plan)
-            said = await self._message(episode, REASONING, instruction, turn, *([FINISH] if both else []))
+            said = await self._message(episode, REASONING, instruction, turn, *stops)
             heard = without_finish(said)
             episode.answer(heard)
             empty = self._end(episode, said, empty, finishing=finishing)

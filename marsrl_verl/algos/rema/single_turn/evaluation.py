@@ -14,7 +14,7 @@ from marsrl_verl.algos.rema.single_turn.plans import difficulty_of, instruction_
 from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory, is_correct
-from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations, mean_estimate
+from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations
 from marsrl_verl.evaluation.runs import (
     Call,
     Evaluation,
@@ -123,11 +123,7 @@ class PlanAndSolve(Evaluation):
         return {name: Observations.of(outcomes) for name, outcomes in found.items()}
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
-        found = {}
-        for name, measure in (("calls", calls_of), ("tokens", tokens_of)):
-            pairs = [(float(measure(run)), run.problem.problem_id) for run in runs.runs]
-            found[name] = mean_estimate(pairs, confidence)
-        return found
+        return runs.means(confidence, calls=calls_of, tokens=tokens_of)
 
     def settings(self) -> dict[str, Any]:
         """Who answers, and how."""

@@ -64,7 +64,7 @@ class ReMASingleTurn(Method):
     @classmethod
     def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:
         """Plan and solution, or the solution alone, with the most that they hold for each problem of
-        `data.train_batch_size`; passes that count are among the passes."""
+        `data.train_batch_size`, also in passes that only count."""
         trained = config.phase_roles
         most = max(config.group_size, config.filter.samples if config.filter.enabled else 0)
         if config.process is not Process.MAMRP:

@@ -23,7 +23,8 @@ from .rules import LANDLOCK, MIB, Rules, content, unframed
 
 def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
     """Is the first process of a sandbox: starts the program (which comes from `code`) as another user if one
-    is named, waits for its end and ends. `status` is told that the program can come, and how it ended."""
+    is named, waits for its end and ends. `status` is told that the program can come, and how it ended;
+    `address_space` is that of `Site`."""
     try:
         kernel.end_with_parent()
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)

@@ -25,7 +25,8 @@ class Process:
 
 
 class Usage:
-    """The sandbox below a keeper, its first process, which inherits whoever has lost its parent.
+    """What the sandbox below a keeper takes. The keeper is its first process and inherits whoever has lost
+    its parent.
 
     Args:
         proc: descriptor of the machine's `/proc`.

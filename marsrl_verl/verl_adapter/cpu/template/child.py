@@ -97,7 +97,7 @@ def _take_surroundings(request: Request) -> None:
     for entry in reversed(request.env.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)
-    # Libraries that read the environment when the template imported them.
+    # Tell the libraries that read the environment when the template imported them.
     if (raylet := sys.modules.get("ray._raylet")) is not None:
         raylet.Config.initialize("")  # Ray's settings, the worker's job among them
     if (torch := sys.modules.get("torch")) is not None:

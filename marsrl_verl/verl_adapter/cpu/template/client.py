@@ -61,12 +61,15 @@ def send_request(connection: socket.socket, argv: "list[str]", descriptors: "lis
 
 def receive_reply(connection: socket.socket) -> "tuple[int, int] | None":
     """The next reply, or None when the template has gone."""
-    try:
-        data = connection.recv(REPLY.size, socket.MSG_WAITALL)
-    except ConnectionError:
-        return None
-    if len(data) < REPLY.size:
-        return None
+    data = b""
+    while len(data) < REPLY.size:
+        try:
+            part = connection.recv(REPLY.size - len(data))
+        except ConnectionError:
+            return None
+        if not part:
+            return None
+        data += part
     kind, value = REPLY.unpack(data)
     return kind, value
 
