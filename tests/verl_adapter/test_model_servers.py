@@ -34,7 +34,8 @@ def config(tensor: int = 2) -> Any:
         "custom": {"adapters": [], "models": PATHS}, "disaggregation": {"enabled": False},
     }  # fmt: skip
     model = {"path": "/models/a", "hf_config_path": "/models/a", "tokenizer_path": None}
-    return OmegaConf.create({"actor_rollout_ref": {"rollout": rollout, "model": model}})
+    node = {"rollout": rollout, "model": model, "actor": {"optim": {"lr": 1e-6}}}
+    return OmegaConf.create({"actor_rollout_ref": node})
 
 
 class Replica(MarsRLvLLMReplica):
