@@ -100,20 +100,20 @@ def test_reference_has_the_keys_that_hydra_composes(composed):
 TESTS = {"not", "above", "below", "differs", "set", "has", "changed", "beyond_presets"}
 
 
-def tests_of(values: object) -> list[tuple[str, object]]:
+def _nested_tests(values: object) -> list[tuple[str, object]]:
     """Names and operands of a rule's tests, those inside of others too."""
     if isinstance(values, list):
-        return [found for one in values for found in tests_of(one)]
+        return [found for one in values for found in _nested_tests(one)]
     if not isinstance(values, dict):
         return []
-    return [found for name, one in values.items() for found in ((name, one), *tests_of(one))]
+    return [found for name, one in values.items() for found in ((name, one), *_nested_tests(one))]
 
 
 @pytest.mark.parametrize("part", RULES)
 def test_the_table_of_refused_settings_names_keys_that_exist(part):
     for rule in RULES[part]:
         assert {"refuse", "what", "fix"} <= rule.keys() <= {"refuse", "if", "what", "fix"}
-        tests = tests_of([*rule["refuse"].values(), *rule.get("if", {}).values()])
+        tests = _nested_tests([*rule["refuse"].values(), *rule.get("if", {}).values()])
         assert {name for name, _ in tests} <= TESTS
         others = [operand for name, operand in tests if name in ("above", "below", "differs")]
         named = PLACEHOLDER.findall(rule["what"] + rule["fix"])

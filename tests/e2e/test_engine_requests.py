@@ -69,7 +69,7 @@ class OneServer:
             def __init__(self, engine: Any) -> None:  # verl's needs Ray and a configuration
                 self.engine, self.global_steps = engine, VERSION
                 self._admitting, self._submission_paused, self._rejecting = 0, False, False
-                self._adapters, self._next_adapter = {}, 1
+                self._answered, self._adapters, self._next_adapter = frozenset({SHARED}), {}, 1
 
         self.tokenizer = AutoTokenizer.from_pretrained(tiny_model())
         self.loop = asyncio.new_event_loop()
