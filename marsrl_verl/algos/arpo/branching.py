@@ -75,7 +75,7 @@ class WantsForks(Protocol):
 
 
 class BranchingConfig(Settings):
-    """Where trajectories are forked (ARPO, arXiv 2507.19849, §3.1), and how often.
+    """Rule by which trajectories are forked, and its limits (ARPO, arXiv 2507.19849, §3.1).
 
     P = clip(base_probability + entropy_weight * ΔH, 0, 1) (eq. 6).
     """
@@ -89,20 +89,21 @@ class BranchingConfig(Settings):
     """Trajectories that begin at the prompt (N); null: half of `group_size`. Forks take the other places, and
     further roots what forks leave."""
     beam: int = limits(2, ge=2, why="a fork adds a trajectory")
-    """What a forked trajectory becomes, itself included (Z)."""
+    """Trajectories that a forked one becomes, itself included (Z)."""
     base_probability: float = limits(0.5, ge=0.0, le=1.0, fix="0.5 is the paper's.")
     """Probability of a fork where entropy has not changed (α)."""
     entropy_weight: float = limits(0.2, fix="0.2 is the paper's.")
-    """What a change of entropy ΔH, from -1 to 1, adds to it (β)."""
+    """Weight of a change of entropy ΔH, from -1 to 1, in the probability (β)."""
     threshold: float = limits(
         0.5, ge=0.0, le=1.0, why="of a probability", needs=Needs("law", BranchLaw.THRESHOLD)
     )
-    """Where `threshold` forks (τ). With α = τ, as in the paper, that is wherever entropy rises."""
+    """Probability above which `threshold` forks (τ). With α = τ, as in the paper, it forks wherever
+    entropy rises."""
     entropy: EntropyOf = EntropyOf.RESULT
     """ΔH: `result`, mean entropy of the first tokens after the result less that of the first tokens of the
     root; `call`, as the released code has it, of the turn before the call (docs/arpo.md)."""
     entropy_tokens: int = limits(20, ge=1, why="an entropy is of tokens")
-    """How many first tokens (k)."""
+    """Number of first tokens (k)."""
     top_log_probs: int = limits(20, ge=1, why="entropies are made of them")
     """Likeliest tokens that the engine tells at each of them; the mass of the others is bounded on both
     sides. vLLM tells 20 at most, unless its `max_logprobs` is raised."""
@@ -159,8 +160,8 @@ def own_forks(
     rng: np.random.Generator,
     change: float | None,
 ) -> list[bool]:
-    """Whether each of the possible forks is wanted after the results of a trajectory's last turn, by a
-    function of the user's, which is shown nothing that depends on time.
+    """Decisions about the possible forks after the results of a trajectory's last turn, by a function of the
+    user's, which is shown nothing that depends on time.
 
     Args:
         events: all of the trajectory's calls.

@@ -17,7 +17,7 @@ from marsrl_verl.settings.choices import Choice
 
 
 class Supplements(Choice):
-    """How places are filled that no fork takes (`BranchingConfig.supplements`)."""
+    """Ways to fill places that no fork takes (`BranchingConfig.supplements`)."""
 
     TOGETHER = "together"
     ONE_BY_ONE = "one_by_one"

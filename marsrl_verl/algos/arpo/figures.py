@@ -135,7 +135,7 @@ def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
 
 
 class AgentEvaluation(SingleRole):
-    """As `SingleRole`: one trajectory with tools and without forks for each answer.
+    """Evaluation of an agent, as `SingleRole`: one trajectory with tools and without forks for each answer.
 
     Args:
         role, prompts, rollout: as there.
@@ -165,7 +165,7 @@ class AgentEvaluation(SingleRole):
 
 
 def _bonus(one: Trajectory) -> float:
-    """What the reward adds for the use of tools: it makes no answer right."""
+    """The reward's bonus for the use of tools, which makes no answer right."""
     found = one.scored.info.get("bonus")
     return found if is_usable(one) and isinstance(found, float) else 0.0
 

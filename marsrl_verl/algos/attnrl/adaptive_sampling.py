@@ -32,14 +32,14 @@ class FilterRule(Choice):
 
 
 class FilterMean(Choice):
-    """What a problem's influence is compared with (`Config.filter_mean`); current problems are included."""
+    """Mean that a problem's influence is compared with (`Config.filter_mean`), current problems included."""
 
     CUMULATIVE = "cumulative"
     EMA = "ema"
 
 
 class ExpansionRounding(Choice):
-    """How exp(-z) * G becomes a number of trees (`Config.expansion`)."""
+    """Rounding of exp(-z) * G to a number of trees (`Config.expansion`)."""
 
     ROUND = "round"
     CEIL = "ceil"

@@ -46,7 +46,7 @@ BY_TOKEN = frozenset({BranchCriterion.SURPRISAL, BranchCriterion.ENTROPY})
 
 
 class FciAggregation(Choice):
-    """How the attention that later steps pay to a step becomes its influence (`Config.fci_aggregation`)."""
+    """Aggregation of later steps' attention to a step into its influence (`Config.fci_aggregation`)."""
 
     SUM = "sum"
     MEAN = "mean"
