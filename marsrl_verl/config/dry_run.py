@@ -17,7 +17,7 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.lengths import prompt_budgets
 from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.memory import GIB, USABLE, assumptions, estimate_memory, model_shapes
-from marsrl_verl.config.models import adapters, models, several_models
+from marsrl_verl.config.models import adapters, learning_rates, models, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.config.run_cost import evaluation_cost
@@ -188,10 +188,11 @@ def _policies(ctx: Context) -> list[str]:
     else:
         return []
     kind = PolicyKind.LORA if adapted else PolicyKind.MODEL
-    rows: list[Row] = [("policy", "kind", "roles", "parameters", "begins as")]
+    rates, common = learning_rates(rollout), ctx.config.actor_rollout_ref.actor.optim.lr
+    rows: list[Row] = [("policy", "kind", "roles", "parameters", "rate", "begins as")]
     for (name, begins), count in zip(begun.items(), counts, strict=True):
         roles = [role for role in ctx.settings.roles if ctx.settings.policy_of(role) == name]
-        rows.append((name, kind.value, ", ".join(roles), count, begins))
+        rows.append((name, kind.value, ", ".join(roles), count, f"{rates.get(name, common):g}", begins))
     lines = ["Policies", *_table(rows)]
     if ctx.on_cpu and adapted:
         lines.append("  ! on a processor vLLM decodes adapters many times slower than the model itself")

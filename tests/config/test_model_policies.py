@@ -219,17 +219,17 @@ def test_the_plan_shows_models_by_role(run, other):
     assert (done.status, done.err) == (0, "")
     (section,) = [text for text in done.out.split("\n\n") if text.startswith("Policies\n")]
     rows = " ".join(section.split())
-    assert rows.startswith("Policies policy kind roles parameters begins as")
+    assert rows.startswith("Policies policy kind roles parameters rate begins as")
     assert all(f" {name} model {name} " in rows for name in ROLES) and rows.endswith(str(other))
     assert "3 models: one at a time is computed with" in done.text
 
 
 def test_the_plan_shows_adapters_by_role(run):
     done = run("policies=lora", "marsrl.policies.judge.kind=lora", "marsrl.roles.verifier.policy=judge",
-               "cluster=cpu", "dry_run=true")  # fmt: skip
+               "marsrl.roles.verifier.lr=2e-4", "cluster=cpu", "dry_run=true")  # fmt: skip
     text = " ".join(done.out.split())
     assert "judge lora verifier" in text and "shared lora solver, corrector" in text
-    assert "rank 32 on" in text
+    assert " 0.0002 rank 32 on" in text
     assert "Policies" not in run("cluster=cpu", "dry_run=true").out
 
 

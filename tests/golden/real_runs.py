@@ -47,6 +47,21 @@ RUNS: dict[str, tuple[str, ...]] = {
         "marsrl.pipeline.min_group=2",
     ),
     "attnrl": ("algo=attnrl", "pipeline=pipelined"),
+    "grpo": ("algo=grpo",),
+    "arpo": ("algo=arpo", "data=tool_world", "model=tiny_tools"),
+    "rema": ("algo=rema", "data=rema_world", "model=tiny_rema"),
+    "rema_json": (
+        "algo=rema_json",
+        "data=rema_world",
+        "model=tiny_rema",
+        "pipeline=sequential",
+        "policies=model_per_role",
+        "data.train_max_samples=8",
+        "marsrl.algo.iterations=1",
+        "marsrl.algo.episodes=1",
+        "marsrl.algo.plans_per_problem=2",
+        "marsrl.algo.filter.samples=4",
+    ),
 }
 METRICS = {
     "gradient norm": "actor/grad_norm",
@@ -121,8 +136,7 @@ def _sampled(row: dict[str, Any]) -> list[Any]:
 def _advantages(path: Path) -> list[Any]:
     """Rows by the columns `COLUMNS["advantages"]`; none of a step without an update."""
     found = json.loads(path.read_text()) if path.exists() else {}
-    # Each of these methods trains one sequence of a trajectory.
-    return [[name, spans(parts)] for name, (parts,) in sorted(found.items())]
+    return [[name, " | ".join(map(spans, sequences))] for name, sequences in sorted(found.items())]
 
 
 # --- comparison -------------------------------------------------------------------------------

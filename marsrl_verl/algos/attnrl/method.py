@@ -9,6 +9,7 @@ beside the continuations of the step before: the paper's one-step off-policy tra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,18 @@ DELTA = Prompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
 
+@dataclass
+class _Seen:
+    """What steps trained since the controller was last told."""
+
+    trained: int = 0
+    """Samples."""
+    completing_steps: int = 0
+    """Steps in which a problem passed the last stage."""
+    other_steps: int = 0
+    """Other steps in which problems ended, all of them before it."""
+
+
 class TreeSchedule(Schedule):
     """A problem's tree is trained as a whole; where the number of problems is adapted, it follows what steps
     train."""
@@ -64,9 +77,7 @@ class TreeSchedule(Schedule):
                 most=config.most_problems(problems),
                 smoothing=batch.smoothing,
             )
-        self._seen = dict.fromkeys(("trained", "completing_steps", "other_steps"), 0)
-        """Since the controller was last told: samples trained, steps in which a problem passed the last
-        stage, and other steps in which problems ended, all of them before it."""
+        self._seen = _Seen()
 
     @classmethod
     def most_problems(cls, config: settings_of.Config, configured: int) -> int:
@@ -81,9 +92,9 @@ class TreeSchedule(Schedule):
         """Sees what a step trained; the metric of the next one's number where it is adapted."""
         finished = any(end.reason is EndReason.FINISHED for end in view.ended)
         ended = any(end.reason is not EndReason.DROPPED for end in view.ended)
-        self._seen["trained"] += len(view.rows)
-        self._seen["completing_steps"] += finished
-        self._seen["other_steps"] += ended and not finished
+        self._seen.trained += len(view.rows)
+        self._seen.completing_steps += finished
+        self._seen.other_steps += ended and not finished
         self._tell_controller(view.deferred_groups)
         return {} if self.controller is None else {"attnrl/next_problems": self.controller.number()}
 
@@ -92,23 +103,23 @@ class TreeSchedule(Schedule):
         pipeline that fills, a small budget) counts with the next one; after two there may never be one: no
         response can be branched, or none passes the filter. Trees that are deferred for a larger update count
         in the step that trains them, as those of several steps."""
-        others = self._seen["other_steps"]
-        steps = self._seen["completing_steps"] or (others if others > 1 else 0)
+        others = self._seen.other_steps
+        steps = self._seen.completing_steps or (others if others > 1 else 0)
         if not steps or deferred_groups:
             return
         if self.controller is not None:
-            self.controller.observe(self._seen["trained"] / steps)
-        self._seen = dict.fromkeys(self._seen, 0)
+            self.controller.observe(self._seen.trained / steps)
+        self._seen = _Seen()
 
     def state_dict(self) -> dict[str, Any]:
         """The counts and the controller."""
-        state: dict[str, Any] = dict(self._seen)
+        state: dict[str, Any] = asdict(self._seen)
         if self.controller is not None:
             state["controller"] = self.controller.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._seen = {name: int(state[name]) for name in self._seen}
+        self._seen = _Seen(**{one.name: int(state[one.name]) for one in fields(_Seen)})
         if self.controller is not None and "controller" in state:
             self.controller.load_state_dict(state["controller"])
 
