@@ -8,7 +8,6 @@ import inspect
 import textwrap
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 pytest.importorskip("verl", reason="verl's engine arguments")
@@ -17,6 +16,7 @@ pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 from omegaconf import OmegaConf
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
 from vllm import AsyncEngineArgs
+from vllm_answers import PROMPT, answer
 
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import Decoding
@@ -40,20 +40,12 @@ NOT_TAKEN = {
 
 def config(device: str = "cpu", **engine_kwargs):
     rollout = {
-        "dtype": "float32",
-        "tensor_model_parallel_size": 1,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 100,
-        "enable_chunked_prefill": True,
-        "enable_prefix_caching": True,
-        "enforce_eager": True,
-        "logprobs_mode": "processed_logprobs",
-        "seed": 0,
-        "engine_kwargs": {"vllm": engine_kwargs} if engine_kwargs else {},
-    }
-    return OmegaConf.create(
-        {"trainer": {"device": device}, "actor_rollout_ref": {"model": {"path": "m"}, "rollout": rollout}}
-    )
+        "dtype": "float32", "tensor_model_parallel_size": 1, "max_num_seqs": 4, "max_num_batched_tokens": 100,
+        "enable_chunked_prefill": True, "enable_prefix_caching": True, "enforce_eager": True,
+        "logprobs_mode": "processed_logprobs", "seed": 0, "engine_kwargs": {"vllm": engine_kwargs},
+    }  # fmt: skip
+    node = {"model": {"path": "m"}, "rollout": rollout}
+    return OmegaConf.create({"trainer": {"device": device}, "actor_rollout_ref": node})
 
 
 @pytest.mark.parametrize(("device", "chunked", "batched"), [("cpu", False, 900), ("cuda", True, 100)])
@@ -89,15 +81,14 @@ def test_extra_arguments_of_the_engine_come_last_and_vllm_knows_all():
 class Engine:
     """vLLM's engine: answers every request with no tokens."""
 
+    model_config = SimpleNamespace(max_logprobs=20, get_vocab_size=lambda: 30)
+
     def __init__(self) -> None:
         self.requests: list = []
-        self.model_config = SimpleNamespace(max_logprobs=20, get_vocab_size=lambda: 30)
 
     async def generate(self, prompt, params, request_id):
         self.requests.append(params)
-        flat = SimpleNamespace(logprobs=[], token_ids=[])
-        answer = SimpleNamespace(token_ids=[], logprobs=flat, finish_reason="length", stop_reason=None)
-        yield SimpleNamespace(finished=True, outputs=[answer])
+        yield SimpleNamespace(finished=True, outputs=[answer([], "length")])
 
 
 def test_its_requests_are_the_servers():
@@ -106,9 +97,7 @@ def test_its_requests_are_the_servers():
 
     def ask(top: int):
         decoding = Decoding(4, top_log_probs=top)
-        return asyncio.run(
-            client.generate("policy", np.array([5], dtype=np.int32), decoding, session="s", name="r")
-        )
+        return asyncio.run(client.generate("policy", PROMPT, decoding, session="s", name="r"))
 
     assert [one.finish for one in ask(20)] == [FinishReason.LENGTH]
     assert client._engine.requests == [sampling_params(Decoding(4, top_log_probs=20), 1)]

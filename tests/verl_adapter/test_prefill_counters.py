@@ -14,23 +14,23 @@ pytest.importorskip("verl", reason="verl's agent loops")
 pytest.importorskip("vllm", reason="vLLM's statistics")
 
 import fake_ray
+from fake_ray import Answer
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
+from rollout_fakes import Worker, make_request, manager_of, streamed
 
-from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.verl_adapter.rollout_server import engine_watch, rollout_manager
+from marsrl_verl.verl_adapter.rollout_server import rollout_manager
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round, RoundCounts
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import (
     PrefillCounters,
     keeps_statistics,
     read_counters,
 )
-from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
-from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult
+
+REQUESTS = [make_request("g")]
+
 
 # --- vLLM's registry ------------------------------------------------------------------------------
 
@@ -119,49 +119,42 @@ class Server:
 
     def _read(self) -> PrefillCounters | None:
         self.readings += 1
-        return PrefillCounters(10, 4, 0.5) if self.statistics and self.readings % 2 == 0 else self._idle()
-
-    def _idle(self) -> PrefillCounters | None:
-        return PrefillCounters() if self.statistics else None
-
-
-def trajectory(k: int) -> Trajectory:
-    return Trajectory(f"g#{k}", [Sequence("solver", [1, 2, 3], [4], [0.0])], FinishReason.STOP)
-
-
-REQUESTS = [RolloutRequest("g", Problem("p", "1+1", "2"), "solver", "solver", (), n=2)]
+        found = PrefillCounters(10, 4, 0.5) if self.readings % 2 == 0 else PrefillCounters()
+        return found if self.statistics else None
 
 
 @pytest.fixture
-def manager(monkeypatch) -> MarsRLAgentLoopManager:
-    """A manager with a worker that answers every round with two trajectories of one prompt."""
-    monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
-    made = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
-    output = RolloutOutput("g", [trajectory(0), trajectory(1)])
-    answer = fake_ray.Method(lambda *_: RequestResult(output, 1.0))
-    made.agent_loop_workers = [SimpleNamespace(run_request=answer, run_requests=answer)]
-    return made
+def worker() -> Worker:
+    """Answers every request with two trajectories of one prompt of one token."""
+    return Worker()
 
 
-def test_a_round_tells_what_all_servers_read_in_it(manager):
-    manager.measure_prefill([Server(), Server()])
+@pytest.fixture
+def manager(monkeypatch, worker):
+    return manager_of(monkeypatch, worker)
+
+
+@pytest.mark.parametrize(
+    ("statistics", "read", "shared"),
+    [((True, True), PrefillCounters(20, 8, 1.0), 1), ((True, False), None, 0)],
+    ids=["all servers", "one without"],
+)
+def test_a_round_tells_what_all_servers_read_in_it(manager, statistics, read, shared):
+    manager.measure_prefill([Server(one) for one in statistics])
     done = manager.start(REQUESTS, {}).wait()
-    assert done.prefill == PrefillCounters(20, 8, 1.0)
-    assert done.shared_prompt_tokens == 3
+    assert (done.prefill, done.shared_prompt_tokens) == (read, shared)
 
 
-def test_servers_are_read_before_the_round_is_given_out(manager):
-    server = Server()
+def test_servers_are_read_before_the_round_is_given_out(manager, worker):
+    server, given_out_after = Server(), []
     manager.measure_prefill([server])
-    given_out_after = []
-    method = manager.agent_loop_workers[0].run_requests
-    answer = method.function
+    answer = worker.run_requests.function
 
     def give_out(*arguments):
         given_out_after.append(server.readings)
         return answer(*arguments)
 
-    method.function = give_out
+    worker.run_requests.function = give_out
     manager.start(REQUESTS, {}).wait()
     assert (given_out_after, server.readings) == ([1], 2)
 
@@ -169,8 +162,7 @@ def test_servers_are_read_before_the_round_is_given_out(manager):
 def test_nobody_asks_for_an_evaluations_statistics(manager):
     server = Server()
     manager.measure_prefill([server])
-    manager.submit(REQUESTS, {})
-    assert len(manager.outputs()) == 1
+    assert len(streamed(manager, REQUESTS)) == 1
     assert server.readings == 0
 
 
@@ -179,18 +171,9 @@ def test_without_servers_nothing_is_read_or_counted(manager, monkeypatch):
     assert manager.start(REQUESTS, {}).wait().prefill is None
 
 
-def test_one_server_without_statistics_leaves_the_round_without(manager):
-    manager.measure_prefill([Server(), Server(statistics=False)])
-    done = manager.start(REQUESTS, {}).wait()
-    assert (done.prefill, done.shared_prompt_tokens) == (None, 0)
-
-
-def gone() -> PrefillCounters:
-    raise ActorDiedError()
-
-
 def test_a_server_that_is_gone_is_an_engine_that_is_gone(manager):
-    manager.measure_prefill([SimpleNamespace(prefill_counters=fake_ray.Method(gone))])
+    gone = fake_ray.actor(prefill_counters=lambda: Answer(error=ActorDiedError()))
+    manager.measure_prefill([gone])
     with pytest.raises(EngineUnavailableError, match="gone"):
         manager.start(REQUESTS, {})
 
@@ -198,17 +181,17 @@ def test_a_server_that_is_gone_is_an_engine_that_is_gone(manager):
 # --- a step's counts ------------------------------------------------------------------------------
 
 
-def counts_of(*rounds: Round) -> RoundCounts:
+def metrics_of(*rounds: Round) -> dict[str, float]:
     counts = RoundCounts()
     for one in rounds:
         counts.add(one)
-    return counts
+    return counts.metrics()
 
 
 def test_hits_beyond_what_a_rounds_prompts_share_make_up_for_no_other_round():
     missed = Round([], 1.0, PrefillCounters(100, 10, 0.5), shared_prompt_tokens=40)
     from_before = Round([], 1.0, PrefillCounters(100, 90, 0.5), shared_prompt_tokens=60)
-    metrics = counts_of(missed, from_before).metrics()
+    metrics = metrics_of(missed, from_before)
     assert metrics["rollout/prompt_tokens"] == 200
     assert metrics["rollout/prefix_cache_hit_share"] == 100 / 200
     assert metrics["rollout/shared_prompt_tokens"] == 100
@@ -216,17 +199,22 @@ def test_hits_beyond_what_a_rounds_prompts_share_make_up_for_no_other_round():
     assert metrics["rollout/prefill_seconds"] == 1.0
 
 
-def test_what_was_not_observed_is_absent():
-    new = {"prefill_seconds", "prompt_tokens", "prefix_cache_hit_share", "shared_prompt_tokens",
-           "shared_prefix_hit_share"}  # fmt: skip
+NEW = {"prefill_seconds", "prompt_tokens", "prefix_cache_hit_share", "shared_prompt_tokens",
+       "shared_prefix_hit_share"}  # fmt: skip
 
-    def found(one: Round) -> set[str]:
-        return {name.removeprefix("rollout/") for name in counts_of(one).metrics()} & new
 
-    assert found(Round([], 1.0)) == set()
-    assert found(Round([], 1.0, PrefillCounters(0, 0, 0.5), 40)) == {"prefill_seconds"}, "the cache is off"
-    assert found(Round([], 1.0, PrefillCounters(50, 0, 0.5), 0)) == new - {"shared_prefix_hit_share"}
-    assert found(Round([], 1.0, PrefillCounters(50, 0, 0.5), 40)) == new
+@pytest.mark.parametrize(
+    ("read", "shared", "found"),
+    [
+        pytest.param(None, 0, set(), id="no statistics"),
+        pytest.param(PrefillCounters(0, 0, 0.5), 40, {"prefill_seconds"}, id="the cache is off"),
+        pytest.param(PrefillCounters(50, 0, 0.5), 0, NEW - {"shared_prefix_hit_share"}, id="nothing shared"),
+        pytest.param(PrefillCounters(50, 0, 0.5), 40, NEW, id="all"),
+    ],
+)
+def test_what_was_not_observed_is_absent(read, shared, found):
+    metrics = metrics_of(Round([], 1.0, read, shared))
+    assert {name.removeprefix("rollout/") for name in metrics} & NEW == found
 
 
 def test_a_state_that_was_written_without_these_counts_is_continued():

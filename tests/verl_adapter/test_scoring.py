@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("verl", reason="verl's reward worker")
+pytest.importorskip("vllm", reason="vLLM's sampling parameters")
+
+from rollout_fakes import RewardWorker
 
 from marsrl_verl.core.request import Problem
-from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.verl_adapter.rollout_server.scoring import LEAST_IN_A_CALL, MOST_IN_A_CALL, GroupScorer
 
 
-class RewardWorker:
-    """Returns its first calls at once, and the others when it is let go."""
-
-    def __init__(self, calls_at_once: int = 99) -> None:
-        self.sizes: list[int] = []
-        self.calls_at_once = calls_at_once
-        self.let_go = asyncio.Event()
-        self.compute_score = SimpleNamespace(remote=self._score)
-
-    async def _score(self, data):
-        requests = list(data.non_tensor_batch["score_request"])
-        self.sizes.append(len(requests))
-        if len(self.sizes) > self.calls_at_once:
-            await self.let_go.wait()
-        outcomes = [RewardResult(float(one.trajectory_id.split("#")[1])) for one in requests]
-        return {"reward_score": 0.0, "reward_extra_info": {"outcomes": outcomes}}
-
-
 def group(name: str, size: int) -> list[ScoreRequest]:
-    problem = Problem("p", "?", "2")
-    return [
-        ScoreRequest(f"{name}#{k}", "solver", "solver", problem, "", "", FinishReason.STOP)
-        for k in range(size)
-    ]
+    problem, stop = Problem("p", "?", "2"), FinishReason.STOP
+    return [ScoreRequest(f"{name}#{k}", "solver", "solver", problem, "", "", stop) for k in range(size)]
+
+
+def sizes(worker: RewardWorker) -> list[int]:
+    return list(map(len, worker.seen))
 
 
 def test_calls_grow_where_grades_come_quickly_and_shrink_where_they_do_not():
@@ -48,7 +33,7 @@ def test_calls_grow_where_grades_come_quickly_and_shrink_where_they_do_not():
         scorer = GroupScorer([worker], clock=lambda: next(ticks))
         for _ in range(2):
             await scorer.score(group("g", 200))
-        return worker.sizes
+        return sizes(worker)
 
     full = [LEAST_IN_A_CALL] * (200 // LEAST_IN_A_CALL) + [200 % LEAST_IN_A_CALL]
     # The clock is read as a call begins and as it ends: one after the other took 0.8 s, and 1 ms.
@@ -63,7 +48,7 @@ def test_a_call_holds_no_more_than_a_reward_worker_grades_at_a_time():
         scorer = GroupScorer([worker])
         groups = await asyncio.gather(*[scorer.score(group(f"g{i}", 8)) for i in range(32)])
         assert [[one.value for one in results] for results in groups] == [[*range(8)]] * 32
-        assert worker.sizes == [LEAST_IN_A_CALL] * (256 // LEAST_IN_A_CALL)
+        assert sizes(worker) == [LEAST_IN_A_CALL] * (256 // LEAST_IN_A_CALL)
 
     asyncio.run(run())
 
