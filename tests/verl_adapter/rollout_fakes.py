@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import fake_ray
+from cached_config import composed
 
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
@@ -24,12 +22,6 @@ from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, Rollou
 
 CHAT = ChatTokenizer(CharacterTokenizer())
 SAMPLING = {role: Sampling(8, 99) for role in ("solver", "verifier", "corrector")}
-
-
-@functools.cache
-def composed(*words: str) -> Any:
-    """The configuration of a command, which nobody changes."""
-    return compose_config(parse_arguments(["cluster=cpu", *words])).config
 
 
 def make_request(name: str, role: str = "solver", n: int = 2) -> RolloutRequest:

@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("verl", reason="verl's agent loops")
 pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
+from cached_config import composed
 from rollout_fakes import (
     CHAT,
     SAMPLING,
     RewardWorker,
     Worker,
-    composed,
     make_request,
     manager_of,
     member,

@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from cached_config import composed
 from fresh_python import run_fresh
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
 from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER
 from marsrl_verl.verl_adapter.environment import (
     REGISTER_MODULE,
@@ -39,26 +38,23 @@ def own_surroundings(monkeypatch):
     os.environ.update(before)
 
 
-def composed(*words: str):
-    return compose_config(parse_arguments(list(words))).config
-
-
 def environment_config(env_vars: dict[str, str] | None = None, model: str = "owner/model"):
-    return OmegaConf.create(
-        {
-            "actor_rollout_ref": {"model": {"path": model}},
-            "ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": env_vars or {}}}},
-        }
-    )
+    ray = {"ray_init": {"runtime_env": {"env_vars": env_vars or {}}}}
+    return OmegaConf.create({"actor_rollout_ref": {"model": {"path": model}}, "ray_kwargs": ray})
 
 
-def test_configured_variables_and_those_of_the_run_both_reach_ray():
-    config = composed("cluster=cpu", "+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG=WARN")
+def test_what_is_configured_and_the_variables_of_the_run_both_reach_ray():
+    environment = "+ray_kwargs.ray_init.runtime_env"
+    words = (f"{environment}.env_vars.NCCL_DEBUG=WARN", f"{environment}.working_dir=/work")
+    config = composed(*words, "ray_kwargs.ray_init.num_cpus=null", "trainer.n_gpus_per_node=2")
     settings = ray_settings(config, {"PYTHONPATH": "/here", "VLLM_CPU_KVCACHE_SPACE": "7"})
+    assert settings["runtime_env"]["working_dir"] == "/work"
     env_vars = settings["runtime_env"]["env_vars"]
     assert env_vars["NCCL_DEBUG"] == "WARN"
     assert env_vars["PYTHONPATH"] == "/here"
     assert env_vars["VLLM_CPU_KVCACHE_SPACE"] == "7", "the run's own value is the later one"
+    assert settings["num_gpus"] == 2, "logical ones, as many as ranks"
+    assert "num_cpus" not in settings, "an unset value is left to Ray"
 
 
 @pytest.fixture
@@ -99,38 +95,22 @@ def test_no_token_is_made_where_none_is_read(home, given):
     assert list(home.iterdir()) == []
 
 
-def test_the_rest_of_a_runtime_environment_is_kept():
-    config = composed("cluster=cpu", "+ray_kwargs.ray_init.runtime_env.working_dir=/work")
-    assert ray_settings(config, {})["runtime_env"]["working_dir"] == "/work"
-
-
-def test_logical_gpus_are_as_many_as_ranks():
-    settings = ray_settings(composed("cluster=cpu", "trainer.n_gpus_per_node=2"), {})
-    assert settings["num_gpus"] == 2
-
-
 def test_an_existing_cluster_keeps_its_own_resources(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    settings = ray_settings(composed("cluster=8xgpu"), {"A": "1"})
+    settings = ray_settings(composed(cluster="8xgpu"), {"A": "1"})
     assert not {"num_cpus", "num_gpus"} & set(settings)
     assert settings["runtime_env"]["env_vars"]["A"] == "1"
 
 
-def test_unset_values_are_left_to_ray():
-    config = composed("cluster=cpu")
-    config.ray_kwargs.ray_init.num_cpus = None
-    assert "num_cpus" not in ray_settings(config, {})
-
-
 @pytest.mark.parametrize("shown", [False, True])
 def test_output_of_workers_is_shown_where_the_run_asks_for_it(shown):
-    settings = ray_settings(composed("cluster=cpu", f"marsrl.run.worker_logs={str(shown).lower()}"), {})
+    settings = ray_settings(composed(f"marsrl.run.worker_logs={str(shown).lower()}"), {})
     assert settings["log_to_driver"] is shown
     assert settings["logging_level"] == logging.WARNING
 
 
 def test_the_configuration_is_not_changed():
-    config = composed("cluster=cpu")
+    config = composed()
     before = OmegaConf.to_yaml(config)
     ray_settings(config, {"A": "1"})["runtime_env"]["env_vars"]["B"] = "2"
     assert OmegaConf.to_yaml(config) == before
@@ -169,11 +149,8 @@ def test_a_model_in_a_folder_needs_no_hub(tmp_path: Path):
 
 
 def test_the_users_module_path_stays_behind_ours(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/theirs", os.getcwd()]))
-    assert prepare_environment(environment_config())["PYTHONPATH"].split(os.pathsep) == [
-        os.getcwd(),
-        "/theirs",
-    ]
+    monkeypatch.setenv("PYTHONPATH", f"/theirs{os.pathsep}{os.getcwd()}")
+    assert prepare_environment(environment_config())["PYTHONPATH"] == f"{os.getcwd()}{os.pathsep}/theirs"
 
 
 def test_the_cpu_platform_puts_the_stand_in_first_and_only_once(monkeypatch):
@@ -192,12 +169,8 @@ def test_the_cpu_platform_puts_the_stand_in_first_and_only_once(monkeypatch):
 
 def test_the_key_of_an_endpoint_is_not_handed_to_ray_which_logs_it():
     node = "marsrl.policies.solver.endpoint"
-    config = composed(
-        "cluster=cpu",
-        "policies=solver_endpoint",
-        f"{node}.base_urls=[http://h/v1]",
-        f"{node}.api_key_env=BIG_KEY",
-    )
+    words = ("policies=solver_endpoint", f"{node}.base_urls=[http://h/v1]", f"{node}.api_key_env=BIG_KEY")
+    config = composed(*words)
     os.environ["BIG_KEY"] = "sk-1"
     env_vars = prepare_environment(config)
     assert "sk-1" not in str(ray_settings(config, env_vars))
@@ -213,7 +186,7 @@ def test_a_jobs_variables_and_ours_become_one_environment():
     }
     os.environ[JOB] = json.dumps({"runtime_env": job, "metadata": {"job_submission_id": "1"}})
     os.environ.update(job["env_vars"])  # the entry point has them
-    config = composed("cluster=cpu")
+    config = composed()
     ours = ray_settings(config, prepare_environment(config))["runtime_env"]
     merged = merge(job, ours, override=os.environ.get("RAY_OVERRIDE_JOB_RUNTIME_ENV") == "1")
     assert merged["working_dir"] == "gcs://package.zip"
@@ -247,7 +220,7 @@ def asked_of_ray(monkeypatch) -> dict:
 def test_ray_is_started_with_verls_variables_below_those_of_configuration_and_shell(asked_of_ray):
     pytest.importorskip("verl")
     os.environ.update(RAY_ADDRESS="10.0.0.1:6379", VLLM_LOGGING_LEVEL="DEBUG")
-    config = composed("cluster=8xgpu", "+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG=INFO")
+    config = composed("+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG=INFO", cluster="8xgpu")
     with pytest.raises(RayIsAskedError):
         launch._start(config, "", prepare_environment(config))
     env_vars = asked_of_ray["runtime_env"]["env_vars"]
@@ -262,11 +235,9 @@ def test_ray_is_started_with_verls_variables_below_those_of_configuration_and_sh
 
 def test_so_is_the_driver_that_is_a_fork_of_the_template(asked_of_ray):
     template_run = pytest.importorskip("marsrl_verl.verl_adapter.run.template_run")
-    config = composed("cluster=cpu")
-    connection = {
-        "address": "here",
-        "runtime_env": {"env_vars": {"NCCL_DEBUG": "INFO"}, "py_executable": "p"},
-    }
+    config = composed()
+    environment = {"env_vars": {"NCCL_DEBUG": "INFO"}, "py_executable": "p"}
+    connection = {"address": "here", "runtime_env": environment}
     payload = os.memfd_create("payload")
     with os.fdopen(os.dup(payload), "wb") as stream:
         pickle.dump((config, connection, "", {}), stream)
@@ -281,7 +252,7 @@ def test_so_is_the_driver_that_is_a_fork_of_the_template(asked_of_ray):
 def test_what_the_configuration_says_to_every_worker():
     pytest.importorskip("verl")
     words = ("actor_rollout_ref.rollout.full_determinism=true", "trainer.logger=[console,rl_insight]")
-    config = composed("cluster=8xgpu", *words)
+    config = composed(*words, cluster="8xgpu")
     env_vars = over_verls_variables(config, {})["env_vars"]
     seed = str(config.actor_rollout_ref.rollout.seed)
     expected = {"VERL_FULL_DETERMINISM": "1", "VLLM_BATCH_INVARIANT": "1", "PYTHONHASHSEED": seed}

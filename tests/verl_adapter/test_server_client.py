@@ -19,7 +19,7 @@ from vllm_answers import DECODING, PROMPT, answer
 
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import client as client_module
-from marsrl_verl.verl_adapter.rollout_server.client import ServerClient, packed
+from marsrl_verl.verl_adapter.rollout_server.client import PolicyClients, ServerClient, packed
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion
 
 
@@ -47,9 +47,9 @@ class Servers:
         return packed(self.give(n))
 
 
-def ask(servers: Servers, n: int = 2, synced: int = 3) -> list[Completion]:
+def ask(servers: Any, n: int = 2, synced: int = 3, policy: str = "planner") -> list[Completion]:
     client = ServerClient(servers, synced)
-    call = client.generate("planner", PROMPT, DECODING, session="group", name="group#1", n=n)
+    call = client.generate(policy, PROMPT, DECODING, session="group", name="group#1", n=n)
     return asyncio.run(call)
 
 
@@ -75,6 +75,15 @@ def test_a_session_is_a_new_one_after_a_weight_sync_and_a_request_of_the_engine_
         ask(servers, synced=synced)
     assert [route for route, _, _ in servers.acquired] == ["group@3", "group@3", "group@4"]
     assert len({call[3] for call in servers.calls}) == 3
+
+
+def test_requests_go_to_the_servers_of_their_policy():
+    clients = {name: Servers(lambda n: []) for name in ("planner", "solver")}
+    ask(PolicyClients(clients), policy="solver")
+    assert clients["planner"].acquired == []
+    assert clients["solver"].released == [("server-0", "group@3")]
+    with pytest.raises(ValueError, match=r"no servers have the weights of policy 'judge', .*planner, solver"):
+        ask(PolicyClients(clients), policy="judge")
 
 
 def through_ray(error: Exception) -> Exception:
