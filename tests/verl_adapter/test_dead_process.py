@@ -26,6 +26,12 @@ KILLED = (
 """What Ray 2.60 says of a process that was sent SIGKILL."""
 
 
+@pytest.fixture(autouse=True)
+def logs(tmp_path, monkeypatch):
+    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
+    return tmp_path
+
+
 def died(class_name: str, message: str = KILLED, pid: int = 123, name: str = "") -> ActorDiedError:
     context = ActorDiedErrorContext(
         class_name=class_name, actor_id=b"0" * 16, pid=pid, node_ip_address="10.0.0.1", error_message=message,
@@ -44,18 +50,16 @@ def died(class_name: str, message: str = KILLED, pid: int = 123, name: str = "")
         ("Other", "a process of the run"),
     ],
 )
-def test_a_dead_process_is_named_with_its_log(tmp_path, monkeypatch, kind, whose):
-    log = tmp_path / "worker-abc-01000000-123.err"
+def test_a_dead_process_is_named_with_its_log(logs, kind, whose):
+    log = logs / "worker-abc-01000000-123.err"
     log.write_text(":job_id:01\nloading\nCUDA error: device-side assert\n:actor_name:WorkerDict\n")
-    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
     assert reason(died(kind)) == (
         f"{whose} ({kind}, process 123, on 10.0.0.1) has died: it crashed or was killed, often by the system "
         f"for want of memory; its log is {log}, which ends: CUDA error: device-side assert"
     )
 
 
-def test_its_name_says_which_of_several_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
+def test_its_name_says_which_of_several_it_was():
     said = reason(died("MarsRLvLLMServer", name="vllm_server_3_0"))
     assert said.startswith("a vLLM server (vllm_server_3_0, process 123, on 10.0.0.1) has died")
 
@@ -63,19 +67,15 @@ def test_its_name_says_which_of_several_it_was(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (
-            "Task was killed due to the node running low on memory: memory usage above the threshold",
-            "memory was",
-        ),
+        ("Task was killed due to the node running low on memory: usage above the threshold", "memory was"),
         ("The actor died because its node has died. Node Id: 12", "its node is gone"),
         ("The actor is dead because it was killed by `ray.kill`.", "ended on purpose"),
         ("something new", "something new"),
     ],
 )
-def test_the_cause_is_told_as_far_as_ray_knows_it(tmp_path, monkeypatch, message, why):
-    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
+def test_the_cause_is_told_as_far_as_ray_knows_it(logs, message, why):
     said = reason(died("WorkerDict", message))
-    assert why in said and f"its log is on its node, in {tmp_path}" in said
+    assert why in said and f"its log is on its node, in {logs}" in said
 
 
 def test_one_that_nothing_is_known_of(monkeypatch):
@@ -83,16 +83,14 @@ def test_one_that_nothing_is_known_of(monkeypatch):
     assert reason(ActorDiedError()).startswith("a process of the run has died: The actor died unexpectedly")
 
 
-def test_one_that_could_not_start(monkeypatch):
-    monkeypatch.setattr(dead_process, "logs_folder", lambda: None)
+def test_one_that_could_not_start():
     task = RayTaskError("__init__", "Traceback\nValueError: no model", ValueError("no model"))
     assert "it could not start" in reason(ActorDiedError(task))
 
 
-def test_one_that_hangs_is_named_with_its_log(tmp_path, monkeypatch):
-    log = tmp_path / "worker-abc-01000000-123.err"
+def test_one_that_hangs_is_named_with_its_log(logs, monkeypatch):
+    log = logs / "worker-abc-01000000-123.err"
     log.write_text("a warning\n")
-    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
     known = {"ab": {"Name": "xyWorkerDict_0:1", "Pid": 123, "Address": {"IPAddress": "10.0.0.1"}}}
     monkeypatch.setattr("ray._private.state.actors", lambda actor_id: known.get(actor_id, {}))
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray's errors")
 
-from fake_ray import Answer, FakeRay, actor
-from ray.exceptions import ActorDiedError, RayTaskError
+from fake_ray import Answer, FakeRay, actor, through_ray
+from ray.exceptions import ActorDiedError
 
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
@@ -50,10 +51,6 @@ class Server:
             raise self.error
         self.tokens += 1
         return (1, self.tokens)
-
-
-def through_ray(error: Exception) -> Exception:
-    return RayTaskError("pulse", "Traceback: …", error).as_instanceof_cause()
 
 
 def look_for(ray: FakeRay, seconds: float, look) -> None:
@@ -200,12 +197,9 @@ def test_engines_of_no_use_are_killed(ray):
 # --- results ---------------------------------------------------------------------------------------------
 
 
-def test_results_come_in_the_order_of_the_references(ray):
+def test_results_come_in_the_order_of_the_references_and_the_first_error_at_once(ray):
     assert results([Answer(2), Answer(1)], lambda: None) == [2, 1]
     assert results([], lambda: None) == []
-
-
-def test_the_first_error_ends_the_wait_for_the_others(ray):
     with pytest.raises(ActorDiedError):
         results([Answer(silent=True), Answer(error=ActorDiedError())], lambda: None)
 
@@ -229,29 +223,24 @@ def test_an_error_is_told_in_one_line_as_it_was_raised():
 class Worker:
     def __init__(self) -> None:
         self.count = GroupCounts(submitted=4, answered=3, scored=1)
-        self.counts = actor(counts=lambda: GroupCounts(*vars_of(self.count))).counts
-
-
-def vars_of(counts: GroupCounts) -> tuple[int, ...]:
-    return counts.submitted, counts.answered, counts.scored, counts.graded
+        self.counts = actor(counts=lambda: replace(self.count)).counts
 
 
 def round_watch(ray: FakeRay, server: SimpleNamespace, worker: Worker, limit: float = 60.0) -> RoundWatch:
     return RoundWatch(EngineWatch([server], LIMIT, ray.clock), [worker], limit, ray.clock)
 
 
+IDLE = actor(pulse=lambda through_core: (0, 0))
+
+
 def test_a_round_may_take_long_as_long_as_tokens_come(ray):
     look_for(ray, 1000, round_watch(ray, Server(), Worker()).look)
-
-
-def idle_server() -> SimpleNamespace:
-    return actor(pulse=lambda through_core: (0, 0))
 
 
 @pytest.mark.parametrize("what", ["scored", "graded"])
 def test_a_round_may_take_long_as_long_as_scores_come(ray, what):
     worker = Worker()
-    watch = round_watch(ray, idle_server(), worker)
+    watch = round_watch(ray, IDLE, worker)
 
     def look():
         setattr(worker.count, what, getattr(worker.count, what) + (ray.now % 50 == 0))
@@ -261,7 +250,7 @@ def test_a_round_may_take_long_as_long_as_scores_come(ray, what):
 
 
 def test_a_round_in_which_nothing_happens_is_given_up_and_says_what_it_waits_for(ray):
-    watch = round_watch(ray, idle_server(), Worker())
+    watch = round_watch(ray, IDLE, Worker())
     with pytest.raises(RoundStalledError, match="answers: 1, for their scores: 2") as stalled:
         look_for(ray, 1000, watch.look)
     assert "progress_timeout_s = 60 s" in str(stalled.value)

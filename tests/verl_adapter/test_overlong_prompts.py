@@ -10,10 +10,9 @@ import pytest
 pytest.importorskip("verl", reason="verl's dataset")
 pytest.importorskip("datasets", reason="verl's dataset")
 
+from cached_config import composed
 from transformers import AutoTokenizer
 
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
 from marsrl_verl.verl_adapter.trainer.overlong_prompts import filter_overlong_prompts
@@ -30,18 +29,12 @@ def tokenizer():
 def remaining_questions(tmp_path, tokenizer):
     """The questions of the training set under some settings."""
     path = tmp_path / "train.jsonl"
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": question}],
-            "data_source": "tiny",
-            "reward_model": {"style": "rule", "ground_truth": "3"},
-        }
-        for question in QUESTIONS
-    ]
+    rest = {"data_source": "tiny", "reward_model": {"style": "rule", "ground_truth": "3"}}
+    rows = [{"prompt": [{"role": "user", "content": question}], **rest} for question in QUESTIONS]
     path.write_text("\n".join(map(json.dumps, rows)))
 
     def call(*words: str) -> list[str]:
-        config = compose_config(parse_arguments(["cluster=cpu", f"data.train_files={path}", *words])).config
+        config = composed(f"data.train_files={path}", *words)
         dataset = MarsRLTaskRunner._dataset(config, "train", tokenizer, None)
         return [row["raw_prompt"][0]["content"] for row in dataset]
 
@@ -62,6 +55,5 @@ def test_data_of_which_nothing_is_left_is_refused(remaining_questions):
 
 
 def test_a_dataset_class_without_rows_is_refused(tokenizer):
-    config = compose_config(parse_arguments(["cluster=cpu"])).config
     with pytest.raises(TypeError, match="Path keeps no rows"):
-        filter_overlong_prompts(Path(), config, tokenizer)
+        filter_overlong_prompts(Path(), composed(), tokenizer)

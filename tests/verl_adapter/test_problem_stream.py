@@ -1,14 +1,14 @@
-from __future__ import annotations
+"""Problems from verl's dataloader, pass after pass, also after a resume."""
 
-from dataclasses import replace
+from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from scheduler_tools import step_result
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.data.columns import ground_truth_of
 from marsrl_verl.data.problems import question_of
@@ -35,13 +35,8 @@ def collate(rows):
 
 def stream(seed: int = 3, *, whole_passes: bool = False) -> ProblemStream:
     generator = torch.Generator().manual_seed(seed)
-    loader = StatefulDataLoader(
-        ROWS,
-        batch_size=3,
-        drop_last=True,
-        collate_fn=collate,
-        sampler=RandomSampler(ROWS, generator=generator),
-    )
+    order = RandomSampler(ROWS, generator=generator)
+    loader = StatefulDataLoader(ROWS, batch_size=3, drop_last=True, collate_fn=collate, sampler=order)
     return ProblemStream(loader, whole_passes=whole_passes)
 
 
@@ -74,9 +69,15 @@ def test_a_whole_pass_goes_on_where_it_was_saved(read):
         other.begin_pass()
 
 
-def test_problem_ids_are_unique_across_epochs():
-    ids = [name for batch in take(stream(), 10) for name, _ in batch]
-    assert len(set(ids)) == len(ids) == 30
+def test_ids_are_unique_across_epochs_and_an_epoch_visits_no_row_twice():
+    taken = [one for batch in take(stream(), 10) for one in batch]
+    assert len({name for name, _ in taken}) == 30
+    assert len({question for _, question in taken[:9]}) == 9
+
+
+def test_problems_that_are_not_admitted_are_passed_over():
+    found = [one.question for one in stream().take(12, lambda problem: problem.question != "question 1")]
+    assert "question 1" not in found and len(set(found[:8])) == 8
 
 
 def test_extra_info_comes_along_as_plain_values():
@@ -89,19 +90,7 @@ def test_extra_info_comes_along_as_plain_values():
     assert problems_of(collate(ROWS[:1]), 0, "p")[0].extra_info == {}
 
 
-NOBODY_ASKED = StepResult(
-    step=1,
-    trained=[],
-    completed=[],
-    ended=[Ended(f"p{i}", "solver", EndReason.SKIPPED) for i in range(4)],
-    waiting={"solver": 0},
-    in_flight=0,
-    paused=0,
-    deferred=0,
-    stale=0,
-    oldest_waiting={},
-    request_ages={},
-)
+NOBODY_ASKED = step_result(ended=[Ended(f"p{i}", "solver", EndReason.SKIPPED) for i in range(4)])
 
 
 def test_a_pass_over_the_data_in_which_nothing_is_asked_ends_the_run():
@@ -116,27 +105,24 @@ def test_problems_that_are_asked_in_between_let_the_run_go_on():
     skipped = SkippedProblems(rows=10, limits={"agent": 7})
     for _ in range(9):
         skipped.look(NOBODY_ASKED)
-        skipped.look(replace(NOBODY_ASKED, waiting={"solver": 1}))
+        skipped.look(step_result(waiting={"solver": 1}))
 
 
-def test_an_epoch_visits_no_row_twice():
-    first_epoch = [question for batch in take(stream(), 3) for _, question in batch]
-    assert len(set(first_epoch)) == 9
+def resumed(source: ProblemStream) -> ProblemStream:
+    other = stream(seed=99)  # the generator's state comes from the checkpoint, not from its seed
+    other.load_state_dict(source.state_dict())
+    return other
 
 
-@pytest.mark.parametrize("before", range(0, 8))
+@pytest.mark.parametrize("before", range(1, 8))
 def test_resume_continues_with_the_batch_that_would_have_come(before):
-    whole = take(stream(), 14)
-    interrupted = stream()
+    whole, interrupted = take(stream(), 14), stream()
     take(interrupted, before)
-    state = interrupted.state_dict()
-    resumed = stream(seed=99)  # the generator's state comes from the checkpoint, not from its seed
-    resumed.load_state_dict(state)
-    if before == 0:
-        # Nothing was drawn yet, so the order still is the new stream's own.
-        assert resumed.taken == 0
-        return
-    assert take(resumed, 14 - before) == whole[before:]
+    assert take(resumed(interrupted), 14 - before) == whole[before:]
+
+
+def test_a_stream_that_nothing_was_taken_from_can_be_resumed():
+    assert len(take(resumed(stream()), 3)) == 3
 
 
 @pytest.mark.parametrize("sizes", [[1, 2, 5, 4], [7, 1, 1, 3], [4, 4, 4]])
@@ -145,9 +131,7 @@ def test_any_number_of_problems_can_be_taken_also_after_a_resume(sizes):
     source, taken = stream(), []
     for size in sizes:
         taken += [(p.problem_id, p.question) for p in source.take(size)]
-        state = source.state_dict()
-        source = stream(seed=99)
-        source.load_state_dict(state)
+        source = resumed(source)
     assert taken == whole
 
 

@@ -13,10 +13,11 @@ pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
 import fake_ray
 import rollout_fakes
-from fake_ray import Answer, FakeRay
-from ray.exceptions import ActorDiedError, RayTaskError
-from rollout_fakes import SAMPLING, RewardWorker, Worker, make_request, member, started, streamed
+from fake_ray import Answer, FakeRay, through_ray
+from ray.exceptions import ActorDiedError
+from rollout_fakes import CHAT, SAMPLING, RewardWorker, Worker, make_request, member, started, streamed
 
+from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.generation import EngineUnavailableError
@@ -24,15 +25,15 @@ from marsrl_verl.verl_adapter.rollout_server import engine_watch
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS, GroupCounts
 from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
-from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId
+from marsrl_verl.verl_adapter.rollout_server.worker import (
+    RequestResult,
+    RolloutWorker,
+    RoundId,
+    describe,
+)
 
 BOTH_WAYS = pytest.mark.parametrize("ask", [started, streamed])
 RAISED = RewardResult(0.0, error="Mine: ValueError: no number", graded=False, raised=True)
-
-
-def through_ray(error: Exception, method: str = "generate_group") -> Exception:
-    """As the caller of an actor sees what a method of it raised."""
-    return RayTaskError(method, "Traceback: …", error).as_instanceof_cause()
 
 
 def members(outputs: list[RolloutOutput]) -> list[Trajectory]:
@@ -252,3 +253,32 @@ def test_an_error_of_a_reward_worker_ends_the_round(worker_of):
 def test_a_worker_without_reward_workers_says_so(worker_of):
     with pytest.raises(ValueError, match="no reward worker"):
         worker_of()
+
+
+# --- figures of texts -----------------------------------------------------------------------------
+
+
+def sequence(role: str, *parts: tuple[str, int]) -> Sequence:
+    """Of (text, whether the policy sampled it)."""
+    text = "".join(part for part, _ in parts)
+    mask = [own for part, own in parts for _ in part]
+    return Sequence(role, [1], list(map(ord, text)), [0.0] * len(text), mask, text=text)
+
+
+def described(*sequences: Sequence) -> Trajectory:
+    one = Trajectory("g#0", list(sequences), FinishReason.STOP, text="".join(s.text for s in sequences))
+    describe(RolloutOutput("g", [one]), CHAT)
+    return one
+
+
+def test_words_and_tokens_of_tools_do_not_count():
+    found = described(sequence("solver", ("wait, abcd", 1), ("however, check: abcd" * 9, 0), ("hmm", 1)))
+    assert found.figures == {"reflection_words": 2.0, "distinct": pytest.approx(1.0)}
+
+
+def test_each_of_several_sequences_has_figures_of_its_own():
+    found = described(sequence("meta", ("wait, hmm", 1)), sequence("reasoning", ("a" * 30, 1)))
+    meta, reasoning = (one.figures for one in found.sequences)
+    assert found.figures == {}
+    assert (meta["reflection_words"], reasoning["reflection_words"]) == (2.0, 0.0)
+    assert reasoning["repetition"] == pytest.approx(10 / 11)

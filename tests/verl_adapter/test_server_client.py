@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("verl", reason="verl's servers")
 pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
-from ray.exceptions import ActorDiedError, NodeDiedError, RayTaskError
+from fake_ray import through_ray
+from ray.exceptions import ActorDiedError, NodeDiedError
 from vllm_answers import DECODING, PROMPT, answer
 
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
@@ -84,11 +85,6 @@ def test_requests_go_to_the_servers_of_their_policy():
     assert clients["solver"].released == [("server-0", "group@3")]
     with pytest.raises(ValueError, match=r"no servers have the weights of policy 'judge', .*planner, solver"):
         ask(PolicyClients(clients), policy="judge")
-
-
-def through_ray(error: Exception) -> Exception:
-    """As the caller of an actor sees what a method of it raised."""
-    return RayTaskError("generate_group", "Traceback: …", error).as_instanceof_cause()
 
 
 @pytest.mark.parametrize(
