@@ -13,12 +13,7 @@ from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
-from marsrl_verl.verl_adapter.rollout_server.generation import (
-    Generation,
-    Round,
-    RoundCounts,
-    executed_calls,
-)
+from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round, RoundCounts, executed_calls
 
 COUNTED = ("rounds", "trajectories", "tokens", "continued_tokens", "seconds")
 

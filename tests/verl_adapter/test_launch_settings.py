@@ -15,11 +15,7 @@ from fresh_python import run_fresh
 from omegaconf import OmegaConf
 
 from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER
-from marsrl_verl.verl_adapter.environment import (
-    REGISTER_MODULE,
-    over_verls_variables,
-    prepare_environment,
-)
+from marsrl_verl.verl_adapter.environment import REGISTER_MODULE, over_verls_variables, prepare_environment
 from marsrl_verl.verl_adapter.run import launch
 from marsrl_verl.verl_adapter.run.launch import keep_token_private, ray_settings
 

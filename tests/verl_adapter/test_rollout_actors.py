@@ -25,12 +25,7 @@ from marsrl_verl.verl_adapter.rollout_server import engine_watch
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS, GroupCounts
 from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
-from marsrl_verl.verl_adapter.rollout_server.worker import (
-    RequestResult,
-    RolloutWorker,
-    RoundId,
-    describe,
-)
+from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId, describe
 
 BOTH_WAYS = pytest.mark.parametrize("ask", [started, streamed])
 RAISED = RewardResult(0.0, error="Mine: ValueError: no number", graded=False, raised=True)
