@@ -8,19 +8,15 @@ from omegaconf import OmegaConf
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.verl_adapter.run.cluster import require_resources
 
-SMALL, NODE = {"CPU": 2.0}, {"CPU": 2.0, "GPU": 1.0}
+SMALL, NODE, FULL = {"CPU": 2.0}, {"CPU": 2.0, "GPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}
 
 
 def a_run(wait: int = 0, address: str | None = "auto"):
     rollout = {"nnodes": 0, "n_gpus_per_node": 8, "tensor_model_parallel_size": 1, "data_parallel_size": 1}
-    return OmegaConf.create(
-        {
-            "trainer": {"device": "cpu", "nnodes": 1, "n_gpus_per_node": 1},
-            "actor_rollout_ref": {"rollout": rollout},
-            "marsrl": {"run": {"cluster_wait": wait}},
-            "ray_kwargs": {"ray_init": {"address": address}},
-        }
-    )
+    trainer = {"device": "cpu", "nnodes": 1, "n_gpus_per_node": 1}
+    ours, ray = {"run": {"cluster_wait": wait}}, {"ray_init": {"address": address}}
+    nodes = {"trainer": trainer, "actor_rollout_ref": {"rollout": rollout}, "marsrl": ours, "ray_kwargs": ray}
+    return OmegaConf.create(nodes)
 
 
 class FakeCluster:
@@ -43,29 +39,29 @@ def test_a_cluster_that_has_everything(capsys):
     assert (cluster.slept, capsys.readouterr().out) == ([], "")
 
 
-def test_a_cluster_that_lacks_a_gpu_is_refused_at_once(monkeypatch):
+TOO_SMALL = (
+    "The run takes 1 x (1 GPU and 1 CPU on one node), and a free CPU on each of these nodes. The cluster has "
+    "1 x (0 GPUs, 2 CPUs)."
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "free", "address", "said"),
+    [
+        ([SMALL], [SMALL], "auto", [TOO_SMALL, "ray start --num-cpus --num-gpus"]),
+        ([FULL], [FULL], "local", ["machine has 1 x (1 GPU, 1 CPU)"]),
+        ([NODE], [SMALL], "auto", ["others use it"]),
+    ],
+    ids=["a small cluster", "a machine of one's own", "a busy cluster"],
+)
+def test_a_cluster_that_lacks_something_is_refused_at_once(monkeypatch, nodes, free, address, said):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    cluster = FakeCluster(([SMALL], [SMALL]))
+    cluster = FakeCluster((nodes, free))
     with pytest.raises(ConfigError) as refused:
-        require_resources(a_run(), cluster.look, cluster.sleep)
+        require_resources(a_run(address=address), cluster.look, cluster.sleep)
     text = " ".join(str(refused.value).split())
-    assert "The run takes 1 x (1 GPU and 1 CPU on one node), and a free CPU on each of these nodes." in text
-    assert "The cluster has 1 x (0 GPUs, 2 CPUs)." in text
-    assert "ray start --num-cpus --num-gpus" in text
+    assert all(one in text for one in said)
     assert cluster.slept == []
-
-
-def test_a_machine_of_ones_own(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    cluster = FakeCluster(([{"GPU": 1.0, "CPU": 1.0}],) * 2)
-    with pytest.raises(ConfigError, match=r"machine\s+has 1 x \(1 GPU, 1 CPU\)"):
-        require_resources(a_run(address="local"), cluster.look, cluster.sleep)
-
-
-def test_a_busy_cluster_is_told_from_a_small_one():
-    cluster = FakeCluster(([NODE], [SMALL]))
-    with pytest.raises(ConfigError, match="others use it"):
-        require_resources(a_run(), cluster.look, cluster.sleep)
 
 
 def test_nodes_that_join_are_waited_for(capsys):

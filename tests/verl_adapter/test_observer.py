@@ -128,39 +128,24 @@ def test_rollouts_are_kept_only_where_the_run_wants_them(tmp_path):
     assert not list((tmp_path / "run").glob("trained/*"))
 
 
-def test_a_resumed_run_sets_later_steps_aside_and_takes_them_again(tmp_path):
+def test_a_resumed_run_takes_later_steps_again_and_counts_its_tokens_once(tmp_path):
     folder = tmp_path / "run"
     first = start(folder)
-    for step in (1, 2, 3):
-        take_step(first, step)
+    for step, tokens in ((1, 100), (2, 77), (3, 50)):
+        take_step(first, step, tokens)
     first.close()
 
     resumed = start(folder, "marsrl.run.existing=resume")
-    resumed.begin(1)
+    resumed.begin(1)  # the checkpoint is that of step 1
     assert [resumed.recorded(step) for step in (1, 2, 3)] == [True, False, False]
-    take_step(resumed, 2)
+    take_step(resumed, 2, tokens=11)
     assert steps_in(folder / "metrics.jsonl") == [1, 2]
     assert steps_in(folder / "metrics.replaced.jsonl") == [2, 3]
-    resumed.flush()
-    assert sorted(path.name for path in (folder / "rollouts").iterdir()) == ["step_1.jsonl", "step_2.jsonl"]
-    assert sorted(path.name for path in (folder / "trained").iterdir()) == ["step_1.json", "step_2.json"]
-
-
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_the_summary_counts_tokens_of_the_whole_run_once(tmp_path, interrupted):
-    folder = tmp_path / "run"
-    observer = start(folder)
-    take_step(observer, 1, tokens=100)
-    if interrupted:
-        take_step(observer, 2, tokens=77)  # lost: the checkpoint is that of step 1
-        observer.close()
-        observer = start(folder, "marsrl.run.existing=resume")
-        observer.begin(1)
-    take_step(observer, 2, tokens=11)
-    observer.finish(2, {})
-    facts = json.loads((folder / "summary.json").read_text())
-    assert facts["run"]["training_tokens"] == 111
-    assert facts["run"]["steps"] == 2
+    resumed.finish(2, {})
+    assert {path.name for path in (folder / "rollouts").iterdir()} == {"step_1.jsonl", "step_2.jsonl"}
+    assert {path.name for path in (folder / "trained").iterdir()} == {"step_1.json", "step_2.json"}
+    facts = json.loads((folder / "summary.json").read_text())["run"]
+    assert (facts["training_tokens"], facts["steps"]) == (111, 2)
 
 
 def test_evaluations_in_between_are_as_they_are_set(tmp_path):

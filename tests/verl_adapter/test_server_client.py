@@ -1,4 +1,4 @@
-"""The client of verl's LLM servers, with fakes for Ray's actors."""
+"""The client of verl's LLM servers, with fakes for Ray's actors, and the router among them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import client as client_module
 from marsrl_verl.verl_adapter.rollout_server.client import PolicyClients, ServerClient, packed
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion
+from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
 
 
 class Servers:
@@ -156,3 +157,27 @@ def test_a_cancelled_request_is_cancelled_at_its_server(monkeypatch):
     asyncio.run(begin_and_cancel())
     assert cancelled == [servers.reference]
     assert servers.released == [("server-0", "s@0")]
+
+
+# --- which server ---------------------------------------------------------------------------------
+
+
+def test_a_group_counts_as_its_responses():
+    router = GroupLoadBalancer({"a": None, "b": None})
+    first, _ = router.acquire_server("group", n=8)
+    other = ({"a", "b"} - {first}).pop()
+    assert [router.acquire_server(f"single {index}", n=1)[0] for index in range(8)] == [other] * 8
+    assert router.acquire_server("group", n=2)[0] == first, "an id stays where it is"
+    assert router.get_status()["servers"] == {first: 10, other: 8}
+    for name in ("group", "group", "unheard of"):
+        router.release_server(first, name)
+    assert router.get_inflight_count(first) == 0
+
+
+def test_an_engine_that_is_gone_gets_nothing():
+    router = GroupLoadBalancer({"a": None, "b": None})
+    gone, _ = router.acquire_server("group", n=8)
+    router.remove_servers([gone])
+    assert router.acquire_server("group", n=8)[0] != gone
+    router.release_server(gone, "group")
+    assert router.get_total_inflight() == 8

@@ -114,15 +114,6 @@ def test_an_end_that_the_model_wrote_itself_is_followed_by_what_the_template_wri
     assert builder.merge(said, grown, [end], []) == builder.merge(said, grown, chat.turn_end(), [])
 
 
-def test_tool_messages_are_written_as_the_template_wants():
-    chat, builder = BUILDERS["chatml"]
-    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    grown = [*said, {"role": "tool", "content": "4"}]
-    assert chat.decode(builder.merge(said, grown, [], [])) == (
-        "<|im_start|>tool\n4<|im_end|>\n<|im_start|>assistant\n"
-    )
-
-
 def test_a_tokenizer_that_is_not_of_its_models_family_has_the_general_builder(tmp_path):
     chat, _ = BUILDERS["r1"]
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')

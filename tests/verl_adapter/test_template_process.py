@@ -26,6 +26,7 @@ from marsrl_verl.verl_adapter.cpu.template.client import PYTHON_VARIABLE, SOCKET
 
 pytestmark = pytest.mark.skipif(not template_process.supported(), reason="needs Linux 5.3 or later")
 
+STAND_IN = str(template_process.STAND_IN)
 LAUNCHER = """
 import sys
 from marsrl_verl.verl_adapter.cpu.template.process import TemplateProcess
@@ -48,20 +49,13 @@ class Launcher:
         assert name
         self.env = {**os.environ, SOCKET_VARIABLE: name, PYTHON_VARIABLE: sys.executable}
 
-    def run(self, *arguments: str, program: str | None = None, **options: object):
+    def run(self, *arguments: str, program: str = STAND_IN, **options: object):
         """Run a command line of the interpreter in a fork of the template."""
-        return subprocess.run(
-            [program or str(template_process.STAND_IN), *arguments],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            **options,
-        )
+        options |= {"env": self.env, "capture_output": True, "text": True, "timeout": 60}
+        return subprocess.run([program, *arguments], **options)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [str(template_process.STAND_IN), *arguments]
-        return subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen([STAND_IN, *arguments], env=self.env, stdout=subprocess.PIPE, text=True)
 
     def end(self, number: int = 0) -> None:
         if number:
@@ -71,18 +65,14 @@ class Launcher:
         self.process.wait(timeout=30)
 
 
-@pytest.fixture
-def own_launcher() -> Iterator[Launcher]:
+def run_launcher() -> Iterator[Launcher]:
     one = Launcher()
     yield one
     one.end(signal.SIGKILL)
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Launcher]:
-    one = Launcher()
-    yield one
-    one.end(signal.SIGKILL)
+own_launcher = pytest.fixture(run_launcher)
+running = pytest.fixture(scope="module")(run_launcher)
 
 
 @pytest.fixture
@@ -170,12 +160,13 @@ signal.pause()
     assert process.wait(timeout=30) == 5
 
 
-SLEEPER = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+def sleeper(launcher: Launcher) -> tuple[subprocess.Popen[str], int]:
+    process = launcher.start("-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()")
+    return process, int(process.stdout.readline())
 
 
 def test_killing_the_client_kills_the_fork(launcher: Launcher) -> None:
-    process = launcher.start("-c", SLEEPER)
-    pid = int(process.stdout.readline())
+    process, pid = sleeper(launcher)
     process.kill()
     process.wait(timeout=30)
     wait_until_gone(pid)
@@ -183,8 +174,7 @@ def test_killing_the_client_kills_the_fork(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGKILL])
 def test_everything_ends_with_the_launcher(own_launcher: Launcher, number: int) -> None:
-    process = own_launcher.start("-c", SLEEPER)
-    pid = int(process.stdout.readline())
+    process, pid = sleeper(own_launcher)
     own_launcher.end(number)
     process.wait(timeout=30)
     wait_until_gone(pid)
