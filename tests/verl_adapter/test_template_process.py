@@ -14,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,9 +41,8 @@ class Launcher:
     """A launcher that runs, and the variables of its clients."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-c", LAUNCHER]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         name = self.process.stdout.readline().strip()
         assert name
         self.env = {**os.environ, SOCKET_VARIABLE: name, PYTHON_VARIABLE: sys.executable}
@@ -92,16 +90,16 @@ def wait_until_gone(pid: int) -> None:
     assert select.select([descriptor], [], [], 20)[0], f"process {pid} still runs"
 
 
+REPORT = """
+import json, os, sys
+print(json.dumps({"argv": sys.argv, "cwd": os.getcwd(), "rank": os.environ.get("RANK"), "name": __name__,
+    "path": sys.path, "stdin": sys.stdin.read(), "file": __file__, "variables": len(os.environ)}))
+"""
+
+
 def test_arguments_environment_folder_and_streams_are_the_clients(launcher: Launcher, tmp_path: Path) -> None:
     script = tmp_path / "report.py"
-    script.write_text(
-        textwrap.dedent("""
-        import json, os, sys
-        print(json.dumps({"argv": sys.argv, "cwd": os.getcwd(), "rank": os.environ.get("RANK"),
-                          "name": __name__, "path": sys.path, "stdin": sys.stdin.read(), "file": __file__,
-                          "variables": len(os.environ)}))
-        """)
-    )
+    script.write_text(REPORT)
     launcher.env["RANK"] = "3"
     launcher.env["PYTHONPATH"] = str(tmp_path / "more")
     words = ("-u", "-X", "utf8", str(script), "--flag", "a b")
@@ -198,46 +196,45 @@ def test_without_a_template_the_client_is_the_interpreter(launcher: Launcher) ->
     assert launcher.run("-c", "print(6 * 7)").stdout == "42\n"
 
 
+SPAWNING = """
+import multiprocessing, sys
+from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
+
+def work(connection):
+    connection.send("colorsys" in sys.modules)
+
+if __name__ == "__main__":
+    use_template_for_multiprocessing()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs,))
+    process.start()
+    print(ours.recv())
+    process.join()
+    print(process.exitcode)
+"""
+
+
 def test_multiprocessing_spawns_forks(launcher: Launcher, tmp_path: Path) -> None:
     script = tmp_path / "spawning.py"
-    script.write_text(
-        textwrap.dedent("""
-        import multiprocessing, sys
-        from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
-
-        def work(connection):
-            connection.send("colorsys" in sys.modules)
-
-        if __name__ == "__main__":
-            use_template_for_multiprocessing()
-            context = multiprocessing.get_context("spawn")
-            ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(theirs,))
-            process.start()
-            print(ours.recv())
-            process.join()
-            print(process.exitcode)
-        """)
-    )
+    script.write_text(SPAWNING)
     result = launcher.run(str(script), program=sys.executable)
     assert result.stdout == "True\n0\n", result.stderr
 
 
-def test_shared_memory_of_a_killed_fork_is_removed(own_launcher: Launcher, tmp_path: Path) -> None:
-    script = tmp_path / "sharing.py"
-    script.write_text(
-        textwrap.dedent("""
-        import signal
-        from multiprocessing.shared_memory import SharedMemory
-        from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
+SHARING = """
+import signal
+from multiprocessing.shared_memory import SharedMemory
+from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
+use_template_for_multiprocessing()
+memory = SharedMemory(create=True, size=10)
+print(memory.name, flush=True)
+signal.pause()
+"""
 
-        use_template_for_multiprocessing()
-        memory = SharedMemory(create=True, size=10)
-        print(memory.name, flush=True)
-        signal.pause()
-        """)
-    )
-    process = own_launcher.start(str(script))
+
+def test_shared_memory_of_a_killed_fork_is_removed(own_launcher: Launcher) -> None:
+    process = own_launcher.start("-c", SHARING)
     segment = Path("/dev/shm") / process.stdout.readline().strip()
     assert segment.exists()
     own_launcher.end(signal.SIGKILL)
@@ -279,12 +276,8 @@ with TemplateProcess(early_modules=[], modules=["colorsys"]) as template, run_lo
 
 
 def test_the_driver_holds_the_runs_folder_and_its_workers_do_not(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOCKING_LAUNCHER, str(tmp_path), DRIVER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", LOCKING_LAUNCHER, str(tmp_path), DRIVER]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     held, worker = map(int, process.stdout.readline().split())
     try:
         assert held == 1
