@@ -1,4 +1,4 @@
-"""What the launcher hands to Ray and to the processes of a run."""
+"""What the launcher hands to Ray and to the processes of a run, asks of a cluster, and lets be printed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from fresh_python import run_fresh
 from omegaconf import OmegaConf
 
 from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER
+from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.verl_adapter.environment import REGISTER_MODULE, over_verls_variables, prepare_environment
 from marsrl_verl.verl_adapter.run import launch
+from marsrl_verl.verl_adapter.run.cluster import require_resources
 from marsrl_verl.verl_adapter.run.launch import keep_token_private, ray_settings
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -252,3 +255,106 @@ def test_what_the_configuration_says_to_every_worker():
 def test_the_name_of_the_jobs_variable_is_rays():
     constants = pytest.importorskip("ray._private.runtime_env.constants")
     assert constants.RAY_JOB_CONFIG_JSON_ENV_VAR == JOB
+
+
+# --- what the cluster lacks is said before anything waits for it ----------------------------------
+
+SMALL, NODE, FULL = {"CPU": 2.0}, {"CPU": 2.0, "GPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}
+
+
+def a_run(wait: int = 0, address: str | None = "auto"):
+    rollout = {"nnodes": 0, "n_gpus_per_node": 8, "tensor_model_parallel_size": 1, "data_parallel_size": 1}
+    trainer = {"device": "cpu", "nnodes": 1, "n_gpus_per_node": 1}
+    ours, ray = {"run": {"cluster_wait": wait}}, {"ray_init": {"address": address}}
+    nodes = {"trainer": trainer, "actor_rollout_ref": {"rollout": rollout}, "marsrl": ours, "ray_kwargs": ray}
+    return OmegaConf.create(nodes)
+
+
+class FakeCluster:
+    """Nodes and what is free of them, changing with time."""
+
+    def __init__(self, *looks: tuple[list[dict], list[dict]]) -> None:
+        self.looks = list(looks)
+        self.slept: list[float] = []
+
+    def look(self):
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def test_a_cluster_that_has_everything(capsys):
+    cluster = FakeCluster(([NODE], [NODE]))
+    require_resources(a_run(), cluster.look, cluster.sleep)
+    assert (cluster.slept, capsys.readouterr().out) == ([], "")
+
+
+TOO_SMALL = (
+    "The run takes 1 x (1 GPU and 1 CPU on one node), and a free CPU on each of these nodes. The cluster has "
+    "1 x (0 GPUs, 2 CPUs)."
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "free", "address", "said"),
+    [
+        ([SMALL], [SMALL], "auto", [TOO_SMALL, "ray start --num-cpus --num-gpus"]),
+        ([FULL], [FULL], "local", ["machine has 1 x (1 GPU, 1 CPU)"]),
+        ([NODE], [SMALL], "auto", ["others use it"]),
+    ],
+    ids=["a small cluster", "a machine of one's own", "a busy cluster"],
+)
+def test_a_cluster_that_lacks_something_is_refused_at_once(monkeypatch, nodes, free, address, said):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    cluster = FakeCluster((nodes, free))
+    with pytest.raises(ConfigError) as refused:
+        require_resources(a_run(address=address), cluster.look, cluster.sleep)
+    text = " ".join(str(refused.value).split())
+    assert all(one in text for one in said)
+    assert cluster.slept == []
+
+
+def test_nodes_that_join_are_waited_for(capsys):
+    cluster = FakeCluster(([SMALL], [SMALL]), ([SMALL], [SMALL]), ([SMALL, NODE], [SMALL, NODE]))
+    require_resources(a_run(wait=60), cluster.look, cluster.sleep)
+    assert cluster.slept == [5.0, 5.0]
+    assert "waiting up to 60 s for 1 x (1 GPU and 1 CPU on one node)" in capsys.readouterr().out
+
+
+def test_the_wait_ends():
+    cluster = FakeCluster(([SMALL], [SMALL]))
+    with pytest.raises(ConfigError):
+        require_resources(a_run(wait=12), cluster.look, cluster.sleep)
+    assert cluster.slept == [5.0, 5.0, 2.0]
+
+
+# --- the terminal ---------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from marsrl_verl.verl_adapter.terminal import library_output_to, terminal
+
+print("before")
+with library_output_to(Path(sys.argv[1])):
+    print("a library prints")
+    print("a library warns", file=sys.stderr)
+    os.write(1, b"a native library prints\\n")
+    print("progress", file=terminal())
+print("after", file=terminal())
+with library_output_to(Path(sys.argv[1])):
+    raise RuntimeError("the reason")
+"""
+
+
+def test_only_the_runs_own_output_and_an_error_reach_the_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    result = subprocess.run([sys.executable, "-c", PROGRAM, str(log)], capture_output=True, text=True)
+    assert result.stdout.splitlines() == ["before", "progress", "after"]
+    assert "a library" not in result.stderr
+    assert set(log.read_text().splitlines()) == {
+        "a library prints", "a library warns", "a native library prints"
+    }  # fmt: skip
+    assert result.returncode == 1
+    assert "RuntimeError: the reason" in result.stderr

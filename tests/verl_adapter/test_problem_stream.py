@@ -1,17 +1,30 @@
-"""Problems from verl's dataloader, pass after pass, also after a resume."""
+"""Problems from verl's dataset, pass after pass, also after a resume; those that are too long leave it."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+
+pytest.importorskip("verl", reason="its dataset")
+
+import scripted_trainer
 import torch
+from cached_config import composed
 from scheduler_tools import step_result
+from scripted_trainer import collate
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
+from transformers import AutoTokenizer
 
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.data.columns import ground_truth_of
 from marsrl_verl.data.problems import question_of
+from marsrl_verl.demo.assets import model_path
+from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
+from marsrl_verl.verl_adapter.trainer.overlong_prompts import filter_overlong_prompts
 from marsrl_verl.verl_adapter.trainer.problem_stream import (
     NothingToTrainError,
     ProblemStream,
@@ -19,18 +32,7 @@ from marsrl_verl.verl_adapter.trainer.problem_stream import (
     problems_of,
 )
 
-ROWS = [
-    {
-        "raw_prompt": [{"role": "user", "content": f"question {i}"}],
-        "reward_model": {"ground_truth": str(i)},
-        "data_source": "test",
-    }
-    for i in range(10)
-]
-
-
-def collate(rows):
-    return {key: [row[key] for row in rows] for key in rows[0]}
+ROWS = scripted_trainer.ROWS[:10]
 
 
 def stream(seed: int = 3, *, whole_passes: bool = False) -> ProblemStream:
@@ -49,7 +51,7 @@ def everything(source: ProblemStream) -> list[str]:
 
 
 def test_a_whole_pass_has_the_problems_that_fill_no_batch():
-    questions = {f"question {i}" for i in range(10)}
+    questions = {f"{i} + 1 = ?" for i in range(10)}
     source = stream(whole_passes=True)
     for _ in range(2):
         found = everything(source)
@@ -76,8 +78,8 @@ def test_ids_are_unique_across_epochs_and_an_epoch_visits_no_row_twice():
 
 
 def test_problems_that_are_not_admitted_are_passed_over():
-    found = [one.question for one in stream().take(12, lambda problem: problem.question != "question 1")]
-    assert "question 1" not in found and len(set(found[:8])) == 8
+    found = [one.question for one in stream().take(12, lambda problem: problem.question != "1 + 1 = ?")]
+    assert "1 + 1 = ?" not in found and len(set(found[:8])) == 8
 
 
 def test_extra_info_comes_along_as_plain_values():
@@ -148,3 +150,48 @@ def test_ground_truth_may_be_a_list_and_may_carry_spaces():
     assert ground_truth_of({"ground_truth": ["9.6\n", "48/5"]}) == '["9.6", "48/5"]'
     with pytest.raises(ValueError, match="empty list"):
         ground_truth_of({"ground_truth": []})
+
+
+# --- data.filter_overlong_prompts: without the problems that the Solver would not be asked --------
+
+
+QUESTIONS = ["Compute 1+2", "Compute 1+2+3+4+5+6+7+8+9+1+2+3+4+5+6+7", "Compute 4+5"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(model_path())
+
+
+@pytest.fixture
+def remaining_questions(tmp_path, tokenizer):
+    """The questions of the training set under some settings."""
+    path = tmp_path / "train.jsonl"
+    rest = {"data_source": "tiny", "reward_model": {"style": "rule", "ground_truth": "3"}}
+    rows = [{"prompt": [{"role": "user", "content": question}], **rest} for question in QUESTIONS]
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+    def call(*words: str) -> list[str]:
+        config = composed(f"data.train_files={path}", *words)
+        dataset = MarsRLTaskRunner._dataset(config, "train", tokenizer, None)
+        return [row["raw_prompt"][0]["content"] for row in dataset]
+
+    return call
+
+
+def test_problems_that_are_too_long_for_the_solver_leave_the_dataset(remaining_questions, capsys):
+    limit = "marsrl.roles.solver.max_prompt_tokens=12"
+    assert remaining_questions(limit) == QUESTIONS
+    assert remaining_questions(limit, "data.filter_overlong_prompts=true") == [QUESTIONS[0], QUESTIONS[2]]
+    assert "leaves out 1 of 3 train problems" in capsys.readouterr().out
+    assert remaining_questions("data.filter_overlong_prompts=true") == QUESTIONS
+
+
+def test_data_of_which_nothing_is_left_is_refused(remaining_questions):
+    with pytest.raises(ValueError, match=r"leaves none of 3 problems.*max_prompt_tokens = 2 tokens"):
+        remaining_questions("marsrl.roles.solver.max_prompt_tokens=2", "data.filter_overlong_prompts=true")
+
+
+def test_a_dataset_class_without_rows_is_refused(tokenizer):
+    with pytest.raises(TypeError, match="Path keeps no rows"):
+        filter_overlong_prompts(Path(), composed(), tokenizer)
