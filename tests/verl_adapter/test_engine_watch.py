@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray's errors")
 
-from fake_ray import Answer, FakeRay, actor, through_ray
+from fake_ray import Answer, FakeRay, Method, actor, through_ray
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import ActorDiedError, RayTaskError
 
@@ -40,9 +40,9 @@ def ray(monkeypatch) -> FakeRay:
 class Server:
     """A server whose engine can be made to die or to hang; each pulse adds a token."""
 
-    def __init__(self) -> None:
-        self.tokens, self.error, self.hangs, self.core_hangs = 0, None, False, False
-        self.pulse = actor(pulse=self._pulse).pulse
+    def __init__(self, *, error=None, hangs: bool = False, core_hangs: bool = False) -> None:
+        self.tokens, self.error, self.hangs, self.core_hangs = 0, error, hangs, core_hangs
+        self.pulse = Method(self._pulse)
 
     def _pulse(self, through_core: bool):
         if self.hangs or (through_core and self.core_hangs):
@@ -94,15 +94,12 @@ def test_an_engine_that_stops_answering_is_given_up_at_the_limit(ray, fault):
 
 
 def test_a_core_that_receives_weights_need_not_answer(ray):
-    server = Server()
-    server.core_hangs = True
-    watch = EngineWatch([server], LIMIT, ray.clock)
+    watch = EngineWatch([Server(core_hangs=True)], LIMIT, ray.clock)
     look_for(ray, 100, lambda: watch.look(through_core=False))
 
 
 def test_a_check_waits_for_every_engine(ray):
-    answering, silent = Server(), Server()
-    silent.hangs = True
+    answering, silent = Server(), Server(hangs=True)
     with pytest.raises(EngineUnavailableError, match="no sign of life"):
         EngineWatch([answering, silent], LIMIT, ray.clock).check()
     assert ray.now == pytest.approx(LIMIT, abs=2)
@@ -144,9 +141,8 @@ def test_guarded_work_gives_its_result_and_its_error(ray):
 
 
 def test_no_sync_begins_with_a_dead_engine(ray):
-    server, synced = Server(), []
-    server.error = through_ray(EngineUnavailableError("its core is dead"))
-    engines = guard(ray, server)
+    dead, synced = Server(error=through_ray(EngineUnavailableError("its core is dead"))), []
+    engines = guard(ray, dead)
     with pytest.raises(EngineUnavailableError, match="its core is dead"):
         engines.run("the weight sync", lambda: synced.append(1))
     assert (synced, engines.left_behind) == ([], False)
@@ -211,7 +207,7 @@ def test_an_error_is_told_in_one_line_as_it_was_raised():
 class Worker:
     def __init__(self) -> None:
         self.count = GroupCounts(submitted=4, answered=3, scored=1)
-        self.counts = actor(counts=lambda: replace(self.count)).counts
+        self.counts = Method(lambda: replace(self.count))
 
 
 def round_watch(ray: FakeRay, server: SimpleNamespace, worker: Worker, limit: float = 60.0) -> RoundWatch:
@@ -246,10 +242,8 @@ def test_a_round_in_which_nothing_happens_is_given_up_and_says_what_it_waits_for
 
 
 def test_a_round_whose_engine_hangs_does_not_wait_for_progress(ray):
-    server = Server()
-    server.core_hangs = True
     with pytest.raises(EngineUnavailableError, match="no sign of life"):
-        look_for(ray, 1000, round_watch(ray, server, Worker(), limit=900.0).look)
+        look_for(ray, 1000, round_watch(ray, Server(core_hangs=True), Worker(), limit=900.0).look)
     assert ray.now <= LIMIT + 10
 
 
@@ -273,12 +267,11 @@ def logs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def died(class_name: str, message: str = KILLED, pid: int = 123, name: str = "") -> ActorDiedError:
-    context = ActorDiedErrorContext(
-        class_name=class_name, actor_id=b"0" * 16, pid=pid, node_ip_address="10.0.0.1", error_message=message,
-        name=name,
-    )  # fmt: skip
-    return ActorDiedError(context)
+def died(class_name: str, message: str = KILLED, name: str = "") -> ActorDiedError:
+    place = {"actor_id": b"0" * 16, "pid": 123, "node_ip_address": "10.0.0.1"}
+    return ActorDiedError(
+        ActorDiedErrorContext(class_name=class_name, name=name, error_message=message, **place)
+    )
 
 
 @pytest.mark.parametrize(
@@ -308,7 +301,7 @@ def test_its_name_says_which_of_several_it_was(logs):
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ("Task was killed due to the node running low on memory: usage above the threshold", "memory was"),
+        ("The node is running low on memory: memory usage above the threshold", "memory was"),
         ("The actor died because its node has died. Node Id: 12", "its node is gone"),
         ("The actor is dead because it was killed by `ray.kill`.", "ended on purpose"),
         ("something new", "something new"),
@@ -335,9 +328,7 @@ def test_one_that_hangs_is_named_with_its_log(logs, monkeypatch):
     known = {"ab": {"Name": "xyWorkerDict_0:1", "Pid": 123, "Address": {"IPAddress": "10.0.0.1"}}}
     monkeypatch.setattr("ray._private.state.actors", lambda actor_id: known.get(actor_id, {}))
 
-    def handle(actor_id: str) -> SimpleNamespace:
-        return SimpleNamespace(_ray_actor_id=SimpleNamespace(hex=lambda: actor_id))
-
-    said = dead_process.running_process(handle("ab"))
-    assert said == f" (xyWorkerDict_0:1, process 123, on 10.0.0.1); its log is {log}"
-    assert dead_process.running_process(handle("cd")) == ""
+    told = f" (xyWorkerDict_0:1, process 123, on 10.0.0.1); its log is {log}"
+    for actor_id, said in (("ab", told), ("cd", "")):
+        handle = SimpleNamespace(_ray_actor_id=SimpleNamespace(hex=lambda name=actor_id: name))
+        assert dead_process.running_process(handle) == said

@@ -18,7 +18,7 @@ from fake_ray import Answer
 from marsrl_script import ScriptedEngine
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
-from rollout_fakes import Worker, make_request, manager_of, streamed
+from rollout_fakes import Worker, make_request, manager_of, member, streamed
 from scheduler_tools import build
 from scripted_engine import Reply
 
@@ -96,9 +96,8 @@ def test_an_answer_is_seen_after_its_step_was_counted():
         engine.output_processor.process_outputs = process
         engine.logger_manager.record = lambda **_stats: events.append("counted")
         AsyncLLM._run_output_handler(engine)
-        waiting = asyncio.create_task(answered.wait())
-        await steps.put(MagicMock(outputs=["the last output of the round"]))
-        await waiting
+        steps.put_nowait(MagicMock(outputs=["the last output of the round"]))
+        await answered.wait()
         engine.output_handler.cancel()
         return list(events)
 
@@ -137,14 +136,9 @@ class Server:
 
 
 @pytest.fixture
-def worker() -> Worker:
-    """Answers every request with two trajectories of one prompt of one token."""
-    return Worker()
-
-
-@pytest.fixture
-def manager(monkeypatch, worker):
-    return manager_of(monkeypatch, worker)
+def manager(monkeypatch):
+    """Of a worker that answers every request with two trajectories of one prompt of one token."""
+    return manager_of(monkeypatch, Worker())
 
 
 @pytest.mark.parametrize(
@@ -158,18 +152,17 @@ def test_a_round_tells_what_all_servers_read_in_it(manager, statistics, read, sh
     assert (done.prefill, done.shared_prompt_tokens) == (read, shared)
 
 
-def test_servers_are_read_before_the_round_is_given_out(manager, worker):
+def test_servers_are_read_before_the_round_is_given_out(monkeypatch):
     server, given_out_after = Server(), []
-    manager.measure_prefill([server])
-    answer = worker.run_requests.function
 
-    def give_out(*arguments):
+    def answer(item, k):
         given_out_after.append(server.readings)
-        return answer(*arguments)
+        return member(item, k)
 
-    worker.run_requests.function = give_out
+    manager = manager_of(monkeypatch, Worker(answer))
+    manager.measure_prefill([server])
     manager.start(REQUESTS, {}).wait()
-    assert (given_out_after, server.readings) == ([1], 2)
+    assert (given_out_after, server.readings) == ([1, 1], 2)
 
 
 def test_nobody_asks_for_an_evaluations_statistics(manager):
@@ -192,9 +185,6 @@ def test_a_server_that_is_gone_is_an_engine_that_is_gone(manager):
 
 
 # --- a step's counts ------------------------------------------------------------------------------
-
-
-COUNTED = ("rounds", "trajectories", "tokens", "continued_tokens", "seconds")
 
 
 @dataclass
@@ -220,14 +210,13 @@ def test_a_long_answer_is_counted_segment_by_segment():
     counts = []
     for step in (1, 2, 3):
         scheduler.start_step(step, [problem] if step == 1 else [])
-        found = asdict(generation.finish())
-        counts.append({name: found[name] for name in COUNTED})
-        assert not any(found[name] for name in found if name not in COUNTED), "no engine told what it read"
+        counts.append(generation.finish())
         scheduler.finish_step()
+    # Neither did an engine tell what it read, nor did a tool run.
     assert counts == [
-        {"rounds": 1, "trajectories": 2, "tokens": 40, "continued_tokens": 0, "seconds": 0.25},
-        {"rounds": 1, "trajectories": 2, "tokens": 30, "continued_tokens": 2 * (11 + 20), "seconds": 0.25},
-        {"rounds": 1, "trajectories": 1, "tokens": 10, "continued_tokens": 11 + 40, "seconds": 0.25},
+        RoundCounts(rounds=1, trajectories=2, tokens=40, continued_tokens=0, seconds=0.25),
+        RoundCounts(rounds=1, trajectories=2, tokens=30, continued_tokens=2 * (11 + 20), seconds=0.25),
+        RoundCounts(rounds=1, trajectories=1, tokens=10, continued_tokens=11 + 40, seconds=0.25),
     ]
 
 
@@ -249,10 +238,6 @@ def test_tool_calls_count_once_however_many_trajectories_share_them():
     assert counts.metrics()["rollout/executed_tool_calls"] == 4
 
 
-def test_without_tools_there_is_no_figure_of_them():
-    assert "rollout/executed_tool_calls" not in metrics_of(Round([RolloutOutput("g", [called(0)])], 0.25))
-
-
 def metrics_of(*rounds: Round) -> dict[str, float]:
     counts = RoundCounts()
     for one in rounds:
@@ -271,8 +256,8 @@ def test_hits_beyond_what_a_rounds_prompts_share_make_up_for_no_other_round():
     assert metrics["rollout/prefill_seconds"] == 1.0
 
 
-NEW = {"prefill_seconds", "prompt_tokens", "prefix_cache_hit_share", "shared_prompt_tokens",
-       "shared_prefix_hit_share"}  # fmt: skip
+READ = {"prefill_seconds", "prompt_tokens", "prefix_cache_hit_share", "shared_prompt_tokens",
+        "shared_prefix_hit_share"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -280,13 +265,13 @@ NEW = {"prefill_seconds", "prompt_tokens", "prefix_cache_hit_share", "shared_pro
     [
         pytest.param(None, 0, set(), id="no statistics"),
         pytest.param(PrefillCounters(0, 0, 0.5), 40, {"prefill_seconds"}, id="the cache is off"),
-        pytest.param(PrefillCounters(50, 0, 0.5), 0, NEW - {"shared_prefix_hit_share"}, id="nothing shared"),
-        pytest.param(PrefillCounters(50, 0, 0.5), 40, NEW, id="all"),
+        pytest.param(PrefillCounters(50, 0, 0.5), 0, READ - {"shared_prefix_hit_share"}, id="none shared"),
+        pytest.param(PrefillCounters(50, 0, 0.5), 40, READ, id="all but calls of tools"),
     ],
 )
 def test_what_was_not_observed_is_absent(read, shared, found):
-    metrics = metrics_of(Round([], 1.0, read, shared))
-    assert {name.removeprefix("rollout/") for name in metrics} & NEW == found
+    names = {name.removeprefix("rollout/") for name in metrics_of(Round([], 1.0, read, shared))}
+    assert names & {*READ, "executed_tool_calls"} == found
 
 
 def test_a_state_that_was_written_without_these_counts_is_continued():
