@@ -172,10 +172,8 @@ def test_the_key_of_an_endpoint_is_not_handed_to_ray_which_logs_it():
 def test_a_jobs_variables_and_ours_become_one_environment():
     """What `ray.init` does in the entry point of a job, with Ray's own function."""
     merge = pytest.importorskip("ray.runtime_env.runtime_env")._merge_runtime_env
-    job = {
-        "working_dir": "gcs://package.zip",
-        "env_vars": {"PYTHONPATH": "/theirs", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "0", "A": "b"},
-    }
+    theirs = {"PYTHONPATH": "/theirs", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "0", "A": "b"}
+    job = {"working_dir": "gcs://package.zip", "env_vars": theirs}
     os.environ[JOB] = json.dumps({"runtime_env": job, "metadata": {"job_submission_id": "1"}})
     os.environ.update(job["env_vars"])  # the entry point has them
     config = composed()

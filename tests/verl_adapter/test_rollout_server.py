@@ -141,9 +141,8 @@ def test_a_version_is_that_of_the_admission():
 def test_a_request_behind_a_closed_gate_reaches_no_engine():
     engine = Engine()
     found = generate(Server(engine, admitted=False), n=3, decoding=Decoding(4, top_log_probs=2))
-    assert [(len(one.token_ids), one.finish, one.top.ids.shape) for one in found] == [
-        (0, FinishReason.ABORTED, (0, 2))
-    ] * 3
+    shapes = [(len(one.token_ids), one.finish, one.top.ids.shape) for one in found]
+    assert shapes == [(0, FinishReason.ABORTED, (0, 2))] * 3
     assert engine.added == []
 
 

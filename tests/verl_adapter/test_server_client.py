@@ -108,25 +108,32 @@ def test_a_server_is_released_whatever_it_raises(error, expected):
     assert servers.released == [("server-0", "group@3")]
 
 
+async def asked_and_cancelled(servers: Servers, in_time: Callable[[], bool]) -> None:
+    """A request that is cancelled as soon as it is time."""
+    call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
+    task = asyncio.ensure_future(call)
+    await asyncio.sleep(0)
+    while not in_time():
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def test_a_server_that_comes_too_late_is_given_back():
     """Else the router takes it for busier than it is, until the run ends."""
     servers = Servers(lambda n: [])
+    acquire = servers._acquire_server
 
     async def begin_and_cancel() -> None:
         there = asyncio.Event()
-        acquire = servers._acquire_server
 
         async def slow(*arguments, **more):
             await there.wait()
             return await acquire(*arguments, **more)
 
         servers._acquire_server = slow
-        call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
-        task = asyncio.ensure_future(call)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await asked_and_cancelled(servers, lambda: True)
         there.set()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -140,21 +147,11 @@ def test_a_cancelled_request_is_cancelled_at_its_server(monkeypatch):
     servers, cancelled = Servers(lambda n: []), []
     monkeypatch.setattr(client_module.ray, "cancel", cancelled.append)
 
-    async def begin_and_cancel() -> None:
-        async def never(*_):
-            await asyncio.sleep(3600)
+    async def never(*_):
+        await asyncio.sleep(3600)
 
-        servers._generate = never
-        call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
-        task = asyncio.ensure_future(call)
-        while servers.reference is None:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(begin_and_cancel())
+    servers._generate = never
+    asyncio.run(asked_and_cancelled(servers, lambda: servers.reference is not None))
     assert cancelled == [servers.reference]
     assert servers.released == [("server-0", "s@0")]
 
