@@ -108,6 +108,13 @@ def answers(item: RolloutRequest, rewards: Iterable[float] = (1.0, 0.0)) -> Roll
     return RolloutOutput(item.group_id, members)
 
 
+def step_result(**fields: Any) -> StepResult:
+    """A step in which nothing happened but this."""
+    empty = {"trained": [], "completed": [], "ended": [], "waiting": {}, "oldest_waiting": {}}
+    none = dict.fromkeys(("in_flight", "paused", "deferred", "stale"), 0)
+    return StepResult(**{"step": 1, **empty, **none, "request_ages": {}, **fields})
+
+
 def frozen(item: Any) -> Any:
     """As values that can be compared: arrays become lists with their type, NaN is equal to itself."""
     if is_dataclass(item) and not isinstance(item, type):

@@ -52,6 +52,13 @@ class Returns:
         return [Answer(one) for one in answer.value]
 
 
+def through_ray(error: Exception, method: str = "generate_group") -> Exception:
+    """As the caller of an actor sees what a method of it raised."""
+    from ray.exceptions import RayTaskError
+
+    return RayTaskError(method, "Traceback: …", error).as_instanceof_cause()
+
+
 def actor(**methods: Callable[..., Any]) -> SimpleNamespace:
     return SimpleNamespace(**{name: Method(function) for name, function in methods.items()})
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
 
 from marsrl_verl.algos.marsrl.method import MarsRL
@@ -14,6 +10,7 @@ from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.schedule import Passes, Schedule, Trained
 from marsrl_verl.verl_adapter.trainer.problem_stream import NothingToTrainError
 
+STEPS = 24
 PER_PASS = len(ROWS) // BATCH_SIZE * BATCH_SIZE
 
 
@@ -45,12 +42,6 @@ class Phases(Schedule):
         due = frozenset() if self.filters else frozenset({("solver", "others")[self.phase % 3 - 1]})
         return Trained(policies=due)
 
-    def state_dict(self):
-        return {name: getattr(self, name) for name in ("phase", "kept", "seen", "ends")}
-
-    def load_state_dict(self, state):
-        vars(self).update(json.loads(json.dumps(state)))
-
 
 class Phased(MarsRL):
     Schedule = Phases
@@ -68,8 +59,7 @@ def policies() -> PolicySet:
     return PolicySet((Policy("solver"), Policy("others")), roles)
 
 
-def run(folder, steps=24, method=Phased, **changes) -> ScriptedTrainer:
-    folder.mkdir(exist_ok=True)
+def run(folder, steps=STEPS, method=Phased, **changes) -> ScriptedTrainer:
     trainer = ScriptedTrainer(folder, steps, method=method, policies=policies(), **changes)
     trainer.fit()
     return trainer
@@ -85,13 +75,13 @@ MODES = [
 
 @pytest.mark.parametrize("changes", MODES)
 def test_a_phase_begins_when_all_of_the_last_pass_was_trained(tmp_path, changes):
-    trainer = run(tmp_path, **changes)
+    trainer = run(tmp_path, save_freq=-1, **changes)
     method = trainer.method
     begins = [step for step, _ in method.schedule.ends]
     assert len(begins) >= 2 and begins == sorted(set(begins))
     seen = [count for _, count in method.schedule.ends]
     assert seen[0] == PER_PASS and all(0 < count < PER_PASS for count in seen[1:3])
-    phase_of = {step: sum(step >= begin for begin in begins) % 3 for step in range(1, 25)}
+    phase_of = {step: sum(step >= begin for begin in begins) % 3 for step in range(1, STEPS + 1)}
     assert trainer.described == {step: phase != 0 for step, phase in phase_of.items()}
     for policy, phase in (("solver", 1), ("others", 2)):
         assert {phase_of[step] for step in trainer.weights.steps_of[policy]} <= {phase}
@@ -99,56 +89,21 @@ def test_a_phase_begins_when_all_of_the_last_pass_was_trained(tmp_path, changes)
     for line in batches(tmp_path):
         ids = {row[0].partition("/")[0] for row in line["rows"]}
         passes = {int(name.removeprefix("p")) // PER_PASS for name in ids}
-        assert passes <= {sum(line["step"] >= begin for begin in begins)}, (
-            "no group is left for a later phase"
-        )
+        assert passes <= {sum(line["step"] >= begin for begin in begins)}, "no group is left for later"
 
 
-RESUMED = [{**one, "min_groups": 1} for one in MODES if one["overlap"] == "none"]
-"""A run's last step defers nothing, so one that stops there trains groups that another one defers."""
-
-
-@settings(max_examples=3, deadline=None)
-@given(stop=st.integers(1, 23), changes=st.sampled_from(RESUMED))
-def test_a_resumed_run_is_in_the_same_phase_of_the_same_pass(tmp_path_factory, stop, changes):
-    folder = tmp_path_factory.mktemp("resumed")
-    whole = run(folder / "whole", save_freq=1, **changes)
-    run(folder / "a", steps=stop, save_freq=1, **changes)
-    resumed = run(folder / "a", save_freq=1, **changes)
-    assert batches(folder / "a") == batches(folder / "whole")
-    assert resumed.method.schedule.state_dict() == whole.method.schedule.state_dict()
-    assert resumed.weights.steps_of == whole.weights.steps_of
-
-
-def test_a_method_that_admits_nothing_is_told(tmp_path):
-    class Closed(Phases):
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [(Phases, r"Closed\.admits let no problem"), (Schedule, "admits no problem")],
+    ids=["drained", "continuous"],
+)
+def test_a_method_that_admits_nothing_is_told(tmp_path, schedule, said):
+    class Closed(schedule):
         def admits(self, problem):
             return False
 
-    class Shut(Phased):
+    class Shut(Phased if schedule is Phases else MarsRL):
         Schedule = Closed
 
-    with pytest.raises(NothingToTrainError, match=r"Closed\.admits let no problem"):
+    with pytest.raises(NothingToTrainError, match=said):
         run(tmp_path, method=Shut)
-
-
-def test_continuous_passes_skip_what_is_not_admitted(tmp_path):
-    class Some(Schedule):
-        def admits(self, problem):
-            return not problem.question.startswith("1")
-
-    class Picky(MarsRL):
-        Schedule = Some
-
-    trainer = run(tmp_path / "picky", steps=6, method=Picky)
-    assert trainer.problems.epoch > 0
-    with pytest.raises(NothingToTrainError, match="admits no problem"):
-
-        class Nobody(Schedule):
-            def admits(self, problem):
-                return False
-
-        class Closed(MarsRL):
-            Schedule = Nobody
-
-        run(tmp_path / "closed", method=Closed)

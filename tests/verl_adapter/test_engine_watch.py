@@ -1,27 +1,28 @@
-"""Engines that die, hang or take too long: what the trainer sees of them, and when."""
+"""Engines that die, hang or take too long: what the trainer sees of them, when, and what it says of them."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray's errors")
 
-from fake_ray import Answer, FakeRay, actor
+from fake_ray import Answer, FakeRay, Method, actor, through_ray
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
-from marsrl_verl.verl_adapter.rollout_server import engine_watch
+from marsrl_verl.verl_adapter.rollout_server import dead_process, engine_watch
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
     EngineGuard,
     EngineWatch,
     Stopwatch,
     reason,
     results,
-    within,
 )
 from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts, RoundStalledError, RoundWatch
 
@@ -39,9 +40,9 @@ def ray(monkeypatch) -> FakeRay:
 class Server:
     """A server whose engine can be made to die or to hang; each pulse adds a token."""
 
-    def __init__(self) -> None:
-        self.tokens, self.error, self.hangs, self.core_hangs = 0, None, False, False
-        self.pulse = actor(pulse=self._pulse).pulse
+    def __init__(self, *, error=None, hangs: bool = False, core_hangs: bool = False) -> None:
+        self.tokens, self.error, self.hangs, self.core_hangs = 0, error, hangs, core_hangs
+        self.pulse = Method(self._pulse)
 
     def _pulse(self, through_core: bool):
         if self.hangs or (through_core and self.core_hangs):
@@ -50,10 +51,6 @@ class Server:
             raise self.error
         self.tokens += 1
         return (1, self.tokens)
-
-
-def through_ray(error: Exception) -> Exception:
-    return RayTaskError("pulse", "Traceback: …", error).as_instanceof_cause()
 
 
 def look_for(ray: FakeRay, seconds: float, look) -> None:
@@ -97,15 +94,12 @@ def test_an_engine_that_stops_answering_is_given_up_at_the_limit(ray, fault):
 
 
 def test_a_core_that_receives_weights_need_not_answer(ray):
-    server = Server()
-    server.core_hangs = True
-    watch = EngineWatch([server], LIMIT, ray.clock)
+    watch = EngineWatch([Server(core_hangs=True)], LIMIT, ray.clock)
     look_for(ray, 100, lambda: watch.look(through_core=False))
 
 
 def test_a_check_waits_for_every_engine(ray):
-    answering, silent = Server(), Server()
-    silent.hangs = True
+    answering, silent = Server(), Server(hangs=True)
     with pytest.raises(EngineUnavailableError, match="no sign of life"):
         EngineWatch([answering, silent], LIMIT, ray.clock).check()
     assert ray.now == pytest.approx(LIMIT, abs=2)
@@ -141,16 +135,14 @@ def test_guarded_work_gives_its_result_and_its_error(ray):
 
     engines = guard(ray, Server())
     assert engines.run("the weight sync", lambda: 5) == 5
-    assert not engines.left_behind
     with pytest.raises(ValueError, match="says no"):
         engines.run("the weight sync", fails)
     assert not engines.left_behind, "nobody is at it any more"
 
 
 def test_no_sync_begins_with_a_dead_engine(ray):
-    server, synced = Server(), []
-    server.error = through_ray(EngineUnavailableError("its core is dead"))
-    engines = guard(ray, server)
+    dead, synced = Server(error=through_ray(EngineUnavailableError("its core is dead"))), []
+    engines = guard(ray, dead)
     with pytest.raises(EngineUnavailableError, match="its core is dead"):
         engines.run("the weight sync", lambda: synced.append(1))
     assert (synced, engines.left_behind) == ([], False)
@@ -180,17 +172,6 @@ def test_an_engine_that_dies_in_a_sync_ends_it_before_its_limit(ray, quick):
     assert engines.left_behind
 
 
-def test_what_a_watcher_raises_ends_the_wait(quick):
-    release = threading.Event()
-
-    def look():
-        raise KeyError("seen")
-
-    with pytest.raises(KeyError, match="seen"):
-        within(60.0, "too late", release.wait, look)
-    release.set()
-
-
 def test_engines_of_no_use_are_killed(ray):
     servers = [Server(), Server()]
     EngineWatch(servers, LIMIT, ray.clock).kill()
@@ -200,12 +181,9 @@ def test_engines_of_no_use_are_killed(ray):
 # --- results ---------------------------------------------------------------------------------------------
 
 
-def test_results_come_in_the_order_of_the_references(ray):
+def test_results_come_in_the_order_of_the_references_and_the_first_error_at_once(ray):
     assert results([Answer(2), Answer(1)], lambda: None) == [2, 1]
     assert results([], lambda: None) == []
-
-
-def test_the_first_error_ends_the_wait_for_the_others(ray):
     with pytest.raises(ActorDiedError):
         results([Answer(silent=True), Answer(error=ActorDiedError())], lambda: None)
 
@@ -229,29 +207,24 @@ def test_an_error_is_told_in_one_line_as_it_was_raised():
 class Worker:
     def __init__(self) -> None:
         self.count = GroupCounts(submitted=4, answered=3, scored=1)
-        self.counts = actor(counts=lambda: GroupCounts(*vars_of(self.count))).counts
-
-
-def vars_of(counts: GroupCounts) -> tuple[int, ...]:
-    return counts.submitted, counts.answered, counts.scored, counts.graded
+        self.counts = Method(lambda: replace(self.count))
 
 
 def round_watch(ray: FakeRay, server: SimpleNamespace, worker: Worker, limit: float = 60.0) -> RoundWatch:
     return RoundWatch(EngineWatch([server], LIMIT, ray.clock), [worker], limit, ray.clock)
 
 
+IDLE = actor(pulse=lambda through_core: (0, 0))
+
+
 def test_a_round_may_take_long_as_long_as_tokens_come(ray):
     look_for(ray, 1000, round_watch(ray, Server(), Worker()).look)
-
-
-def idle_server() -> SimpleNamespace:
-    return actor(pulse=lambda through_core: (0, 0))
 
 
 @pytest.mark.parametrize("what", ["scored", "graded"])
 def test_a_round_may_take_long_as_long_as_scores_come(ray, what):
     worker = Worker()
-    watch = round_watch(ray, idle_server(), worker)
+    watch = round_watch(ray, IDLE, worker)
 
     def look():
         setattr(worker.count, what, getattr(worker.count, what) + (ray.now % 50 == 0))
@@ -261,7 +234,7 @@ def test_a_round_may_take_long_as_long_as_scores_come(ray, what):
 
 
 def test_a_round_in_which_nothing_happens_is_given_up_and_says_what_it_waits_for(ray):
-    watch = round_watch(ray, idle_server(), Worker())
+    watch = round_watch(ray, IDLE, Worker())
     with pytest.raises(RoundStalledError, match="answers: 1, for their scores: 2") as stalled:
         look_for(ray, 1000, watch.look)
     assert "progress_timeout_s = 60 s" in str(stalled.value)
@@ -269,8 +242,93 @@ def test_a_round_in_which_nothing_happens_is_given_up_and_says_what_it_waits_for
 
 
 def test_a_round_whose_engine_hangs_does_not_wait_for_progress(ray):
-    server = Server()
-    server.core_hangs = True
     with pytest.raises(EngineUnavailableError, match="no sign of life"):
-        look_for(ray, 1000, round_watch(ray, server, Worker(), limit=900.0).look)
+        look_for(ray, 1000, round_watch(ray, Server(core_hangs=True), Worker(), limit=900.0).look)
     assert ray.now <= LIMIT + 10
+
+
+# --- what is said of a process that has died ------------------------------------------------------
+
+KILLED = (
+    "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit "
+    "detail: Worker unexpectedly exits with a connection error code 2. End of file. Some common causes "
+    "include: (1) the process was killed by the OOM killer due to high memory usage, (2) ray stop --force "
+    "was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error. If the "
+    "process was killed by the kernel OOM killer (verifiable by checking for OOM in dmesg of the OOMing "
+    "node), consider enabling resource isolation via --enable-resource-isolation to prevent node deaths by "
+    "resource contention and significant loss of progress by uninformed kernel OOM killing."
+)
+"""What Ray 2.60 says of a process that was sent SIGKILL."""
+
+
+@pytest.fixture
+def logs(tmp_path, monkeypatch):
+    monkeypatch.setattr(dead_process, "logs_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def died(class_name: str, message: str = KILLED, name: str = "") -> ActorDiedError:
+    place = {"actor_id": b"0" * 16, "pid": 123, "node_ip_address": "10.0.0.1"}
+    return ActorDiedError(
+        ActorDiedErrorContext(class_name=class_name, name=name, error_message=message, **place)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "whose"),
+    [
+        ("WorkerDict", "a rank of the trainer"),
+        ("create_colocated_worker_cls.<locals>.WorkerDict", "a rank of the trainer"),
+        ("MarsRLvLLMServer", "a vLLM server"),
+        ("RewardLoopWorker", "a reward worker"),
+        ("Other", "a process of the run"),
+    ],
+)
+def test_a_dead_process_is_named_with_its_log(logs, kind, whose):
+    log = logs / "worker-abc-01000000-123.err"
+    log.write_text(":job_id:01\nloading\nCUDA error: device-side assert\n:actor_name:WorkerDict\n")
+    assert reason(died(kind)) == (
+        f"{whose} ({kind}, process 123, on 10.0.0.1) has died: it crashed or was killed, often by the system "
+        f"for want of memory; its log is {log}, which ends: CUDA error: device-side assert"
+    )
+
+
+def test_its_name_says_which_of_several_it_was(logs):
+    said = reason(died("MarsRLvLLMServer", name="vllm_server_3_0"))
+    assert said.startswith("a vLLM server (vllm_server_3_0, process 123, on 10.0.0.1) has died")
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ("The node is running low on memory: memory usage above the threshold", "memory was"),
+        ("The actor died because its node has died. Node Id: 12", "its node is gone"),
+        ("The actor is dead because it was killed by `ray.kill`.", "ended on purpose"),
+        ("something new", "something new"),
+    ],
+)
+def test_the_cause_is_told_as_far_as_ray_knows_it(logs, message, why):
+    said = reason(died("WorkerDict", message))
+    assert why in said and f"its log is on its node, in {logs}" in said
+
+
+def test_one_that_nothing_is_known_of(monkeypatch):
+    monkeypatch.setattr(dead_process, "logs_folder", lambda: None)
+    assert reason(ActorDiedError()).startswith("a process of the run has died: The actor died unexpectedly")
+
+
+def test_one_that_could_not_start(logs):
+    task = RayTaskError("__init__", "Traceback\nValueError: no model", ValueError("no model"))
+    assert "it could not start" in reason(ActorDiedError(task))
+
+
+def test_one_that_hangs_is_named_with_its_log(logs, monkeypatch):
+    log = logs / "worker-abc-01000000-123.err"
+    log.write_text("a warning\n")
+    known = {"ab": {"Name": "xyWorkerDict_0:1", "Pid": 123, "Address": {"IPAddress": "10.0.0.1"}}}
+    monkeypatch.setattr("ray._private.state.actors", lambda actor_id: known.get(actor_id, {}))
+
+    told = f" (xyWorkerDict_0:1, process 123, on 10.0.0.1); its log is {log}"
+    for actor_id, said in (("ab", told), ("cd", "")):
+        handle = SimpleNamespace(_ray_actor_id=SimpleNamespace(hex=lambda name=actor_id: name))
+        assert dead_process.running_process(handle) == said

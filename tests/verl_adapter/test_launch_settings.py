@@ -1,4 +1,4 @@
-"""What the launcher hands to Ray and to the processes of a run."""
+"""What the launcher hands to Ray and to the processes of a run, asks of a cluster, and lets be printed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import json
 import logging
 import os
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cached_config import composed
 from fresh_python import run_fresh
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
 from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER
-from marsrl_verl.verl_adapter.environment import (
-    REGISTER_MODULE,
-    over_verls_variables,
-    prepare_environment,
-)
+from marsrl_verl.settings.issues import ConfigError
+from marsrl_verl.verl_adapter.environment import REGISTER_MODULE, over_verls_variables, prepare_environment
 from marsrl_verl.verl_adapter.run import launch
+from marsrl_verl.verl_adapter.run.cluster import require_resources
 from marsrl_verl.verl_adapter.run.launch import keep_token_private, ray_settings
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -39,26 +37,23 @@ def own_surroundings(monkeypatch):
     os.environ.update(before)
 
 
-def composed(*words: str):
-    return compose_config(parse_arguments(list(words))).config
-
-
 def environment_config(env_vars: dict[str, str] | None = None, model: str = "owner/model"):
-    return OmegaConf.create(
-        {
-            "actor_rollout_ref": {"model": {"path": model}},
-            "ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": env_vars or {}}}},
-        }
-    )
+    ray = {"ray_init": {"runtime_env": {"env_vars": env_vars or {}}}}
+    return OmegaConf.create({"actor_rollout_ref": {"model": {"path": model}}, "ray_kwargs": ray})
 
 
-def test_configured_variables_and_those_of_the_run_both_reach_ray():
-    config = composed("cluster=cpu", "+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG=WARN")
+def test_what_is_configured_and_the_variables_of_the_run_both_reach_ray():
+    environment = "+ray_kwargs.ray_init.runtime_env"
+    words = (f"{environment}.env_vars.NCCL_DEBUG=WARN", f"{environment}.working_dir=/work")
+    config = composed(*words, "ray_kwargs.ray_init.num_cpus=null", "trainer.n_gpus_per_node=2")
     settings = ray_settings(config, {"PYTHONPATH": "/here", "VLLM_CPU_KVCACHE_SPACE": "7"})
+    assert settings["runtime_env"]["working_dir"] == "/work"
     env_vars = settings["runtime_env"]["env_vars"]
     assert env_vars["NCCL_DEBUG"] == "WARN"
     assert env_vars["PYTHONPATH"] == "/here"
     assert env_vars["VLLM_CPU_KVCACHE_SPACE"] == "7", "the run's own value is the later one"
+    assert settings["num_gpus"] == 2, "logical ones, as many as ranks"
+    assert "num_cpus" not in settings, "an unset value is left to Ray"
 
 
 @pytest.fixture
@@ -99,38 +94,15 @@ def test_no_token_is_made_where_none_is_read(home, given):
     assert list(home.iterdir()) == []
 
 
-def test_the_rest_of_a_runtime_environment_is_kept():
-    config = composed("cluster=cpu", "+ray_kwargs.ray_init.runtime_env.working_dir=/work")
-    assert ray_settings(config, {})["runtime_env"]["working_dir"] == "/work"
-
-
-def test_logical_gpus_are_as_many_as_ranks():
-    settings = ray_settings(composed("cluster=cpu", "trainer.n_gpus_per_node=2"), {})
-    assert settings["num_gpus"] == 2
-
-
-def test_an_existing_cluster_keeps_its_own_resources(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    settings = ray_settings(composed("cluster=8xgpu"), {"A": "1"})
-    assert not {"num_cpus", "num_gpus"} & set(settings)
-    assert settings["runtime_env"]["env_vars"]["A"] == "1"
-
-
-def test_unset_values_are_left_to_ray():
-    config = composed("cluster=cpu")
-    config.ray_kwargs.ray_init.num_cpus = None
-    assert "num_cpus" not in ray_settings(config, {})
-
-
 @pytest.mark.parametrize("shown", [False, True])
 def test_output_of_workers_is_shown_where_the_run_asks_for_it(shown):
-    settings = ray_settings(composed("cluster=cpu", f"marsrl.run.worker_logs={str(shown).lower()}"), {})
+    settings = ray_settings(composed(f"marsrl.run.worker_logs={str(shown).lower()}"), {})
     assert settings["log_to_driver"] is shown
     assert settings["logging_level"] == logging.WARNING
 
 
 def test_the_configuration_is_not_changed():
-    config = composed("cluster=cpu")
+    config = composed()
     before = OmegaConf.to_yaml(config)
     ray_settings(config, {"A": "1"})["runtime_env"]["env_vars"]["B"] = "2"
     assert OmegaConf.to_yaml(config) == before
@@ -169,11 +141,8 @@ def test_a_model_in_a_folder_needs_no_hub(tmp_path: Path):
 
 
 def test_the_users_module_path_stays_behind_ours(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/theirs", os.getcwd()]))
-    assert prepare_environment(environment_config())["PYTHONPATH"].split(os.pathsep) == [
-        os.getcwd(),
-        "/theirs",
-    ]
+    monkeypatch.setenv("PYTHONPATH", f"/theirs{os.pathsep}{os.getcwd()}")
+    assert prepare_environment(environment_config())["PYTHONPATH"] == f"{os.getcwd()}{os.pathsep}/theirs"
 
 
 def test_the_cpu_platform_puts_the_stand_in_first_and_only_once(monkeypatch):
@@ -192,12 +161,8 @@ def test_the_cpu_platform_puts_the_stand_in_first_and_only_once(monkeypatch):
 
 def test_the_key_of_an_endpoint_is_not_handed_to_ray_which_logs_it():
     node = "marsrl.policies.solver.endpoint"
-    config = composed(
-        "cluster=cpu",
-        "policies=solver_endpoint",
-        f"{node}.base_urls=[http://h/v1]",
-        f"{node}.api_key_env=BIG_KEY",
-    )
+    words = ("policies=solver_endpoint", f"{node}.base_urls=[http://h/v1]", f"{node}.api_key_env=BIG_KEY")
+    config = composed(*words)
     os.environ["BIG_KEY"] = "sk-1"
     env_vars = prepare_environment(config)
     assert "sk-1" not in str(ray_settings(config, env_vars))
@@ -207,13 +172,11 @@ def test_the_key_of_an_endpoint_is_not_handed_to_ray_which_logs_it():
 def test_a_jobs_variables_and_ours_become_one_environment():
     """What `ray.init` does in the entry point of a job, with Ray's own function."""
     merge = pytest.importorskip("ray.runtime_env.runtime_env")._merge_runtime_env
-    job = {
-        "working_dir": "gcs://package.zip",
-        "env_vars": {"PYTHONPATH": "/theirs", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "0", "A": "b"},
-    }
+    theirs = {"PYTHONPATH": "/theirs", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "0", "A": "b"}
+    job = {"working_dir": "gcs://package.zip", "env_vars": theirs}
     os.environ[JOB] = json.dumps({"runtime_env": job, "metadata": {"job_submission_id": "1"}})
     os.environ.update(job["env_vars"])  # the entry point has them
-    config = composed("cluster=cpu")
+    config = composed()
     ours = ray_settings(config, prepare_environment(config))["runtime_env"]
     merged = merge(job, ours, override=os.environ.get("RAY_OVERRIDE_JOB_RUNTIME_ENV") == "1")
     assert merged["working_dir"] == "gcs://package.zip"
@@ -247,7 +210,7 @@ def asked_of_ray(monkeypatch) -> dict:
 def test_ray_is_started_with_verls_variables_below_those_of_configuration_and_shell(asked_of_ray):
     pytest.importorskip("verl")
     os.environ.update(RAY_ADDRESS="10.0.0.1:6379", VLLM_LOGGING_LEVEL="DEBUG")
-    config = composed("cluster=8xgpu", "+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG=INFO")
+    config = composed("+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG=INFO", cluster="8xgpu")
     with pytest.raises(RayIsAskedError):
         launch._start(config, "", prepare_environment(config))
     env_vars = asked_of_ray["runtime_env"]["env_vars"]
@@ -262,11 +225,9 @@ def test_ray_is_started_with_verls_variables_below_those_of_configuration_and_sh
 
 def test_so_is_the_driver_that_is_a_fork_of_the_template(asked_of_ray):
     template_run = pytest.importorskip("marsrl_verl.verl_adapter.run.template_run")
-    config = composed("cluster=cpu")
-    connection = {
-        "address": "here",
-        "runtime_env": {"env_vars": {"NCCL_DEBUG": "INFO"}, "py_executable": "p"},
-    }
+    config = composed()
+    environment = {"env_vars": {"NCCL_DEBUG": "INFO"}, "py_executable": "p"}
+    connection = {"address": "here", "runtime_env": environment}
     payload = os.memfd_create("payload")
     with os.fdopen(os.dup(payload), "wb") as stream:
         pickle.dump((config, connection, "", {}), stream)
@@ -281,7 +242,7 @@ def test_so_is_the_driver_that_is_a_fork_of_the_template(asked_of_ray):
 def test_what_the_configuration_says_to_every_worker():
     pytest.importorskip("verl")
     words = ("actor_rollout_ref.rollout.full_determinism=true", "trainer.logger=[console,rl_insight]")
-    config = composed("cluster=8xgpu", *words)
+    config = composed(*words, cluster="8xgpu")
     env_vars = over_verls_variables(config, {})["env_vars"]
     seed = str(config.actor_rollout_ref.rollout.seed)
     expected = {"VERL_FULL_DETERMINISM": "1", "VLLM_BATCH_INVARIANT": "1", "PYTHONHASHSEED": seed}
@@ -292,3 +253,106 @@ def test_what_the_configuration_says_to_every_worker():
 def test_the_name_of_the_jobs_variable_is_rays():
     constants = pytest.importorskip("ray._private.runtime_env.constants")
     assert constants.RAY_JOB_CONFIG_JSON_ENV_VAR == JOB
+
+
+# --- what the cluster lacks is said before anything waits for it ----------------------------------
+
+SMALL, NODE, FULL = {"CPU": 2.0}, {"CPU": 2.0, "GPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}
+
+
+def a_run(wait: int = 0, address: str | None = "auto"):
+    rollout = {"nnodes": 0, "n_gpus_per_node": 8, "tensor_model_parallel_size": 1, "data_parallel_size": 1}
+    trainer = {"device": "cpu", "nnodes": 1, "n_gpus_per_node": 1}
+    ours, ray = {"run": {"cluster_wait": wait}}, {"ray_init": {"address": address}}
+    nodes = {"trainer": trainer, "actor_rollout_ref": {"rollout": rollout}, "marsrl": ours, "ray_kwargs": ray}
+    return OmegaConf.create(nodes)
+
+
+class FakeCluster:
+    """Nodes and what is free of them, changing with time."""
+
+    def __init__(self, *looks: tuple[list[dict], list[dict]]) -> None:
+        self.looks = list(looks)
+        self.slept: list[float] = []
+
+    def look(self):
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def test_a_cluster_that_has_everything(capsys):
+    cluster = FakeCluster(([NODE], [NODE]))
+    require_resources(a_run(), cluster.look, cluster.sleep)
+    assert (cluster.slept, capsys.readouterr().out) == ([], "")
+
+
+TOO_SMALL = (
+    "The run takes 1 x (1 GPU and 1 CPU on one node), and a free CPU on each of these nodes. The cluster has "
+    "1 x (0 GPUs, 2 CPUs)."
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "free", "address", "said"),
+    [
+        ([SMALL], [SMALL], "auto", [TOO_SMALL, "ray start --num-cpus --num-gpus"]),
+        ([FULL], [FULL], "local", ["machine has 1 x (1 GPU, 1 CPU)"]),
+        ([NODE], [SMALL], "auto", ["others use it"]),
+    ],
+    ids=["a small cluster", "a machine of one's own", "a busy cluster"],
+)
+def test_a_cluster_that_lacks_something_is_refused_at_once(monkeypatch, nodes, free, address, said):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    cluster = FakeCluster((nodes, free))
+    with pytest.raises(ConfigError) as refused:
+        require_resources(a_run(address=address), cluster.look, cluster.sleep)
+    text = " ".join(str(refused.value).split())
+    assert all(one in text for one in said)
+    assert cluster.slept == []
+
+
+def test_nodes_that_join_are_waited_for(capsys):
+    cluster = FakeCluster(([SMALL], [SMALL]), ([SMALL], [SMALL]), ([SMALL, NODE], [SMALL, NODE]))
+    require_resources(a_run(wait=60), cluster.look, cluster.sleep)
+    assert cluster.slept == [5.0, 5.0]
+    assert "waiting up to 60 s for 1 x (1 GPU and 1 CPU on one node)" in capsys.readouterr().out
+
+
+def test_the_wait_ends():
+    cluster = FakeCluster(([SMALL], [SMALL]))
+    with pytest.raises(ConfigError):
+        require_resources(a_run(wait=12), cluster.look, cluster.sleep)
+    assert cluster.slept == [5.0, 5.0, 2.0]
+
+
+# --- the terminal ---------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from marsrl_verl.verl_adapter.terminal import library_output_to, terminal
+
+print("before")
+with library_output_to(Path(sys.argv[1])):
+    print("a library prints")
+    print("a library warns", file=sys.stderr)
+    os.write(1, b"a native library prints\\n")
+    print("progress", file=terminal())
+print("after", file=terminal())
+with library_output_to(Path(sys.argv[1])):
+    raise RuntimeError("the reason")
+"""
+
+
+def test_only_the_runs_own_output_and_an_error_reach_the_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    result = subprocess.run([sys.executable, "-c", PROGRAM, str(log)], capture_output=True, text=True)
+    assert result.stdout.splitlines() == ["before", "progress", "after"]
+    assert "a library" not in result.stderr
+    assert set(log.read_text().splitlines()) == {
+        "a library prints", "a library warns", "a native library prints"
+    }  # fmt: skip
+    assert result.returncode == 1
+    assert "RuntimeError: the reason" in result.stderr

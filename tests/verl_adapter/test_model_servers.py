@@ -1,4 +1,4 @@
-"""Engines of several models: where each runs, who sends it weights, and which requests reach it."""
+"""Engines of several models: where each runs, and who sends it weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 from verl.trainer.ppo import ray_trainer
 from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
-from vllm_answers import DECODING, PROMPT
 
 from marsrl_verl.config.models import first_replica, part_of
 from marsrl_verl.verl_adapter.rollout_server import rollout_pool, weight_transfer
-from marsrl_verl.verl_adapter.rollout_server.client import PolicyClients, ServerClient, packed
 from marsrl_verl.verl_adapter.rollout_server.rollout_pool import ModelServerManager, engines_placed
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMReplica
 from marsrl_verl.verl_adapter.rollout_server.weight_transfer import OwnSocketAdapter
@@ -127,37 +125,3 @@ def test_the_server_manager_is_that_of_several_models_while_workers_start():
     one.actor_rollout_ref.rollout.custom.models = {"solver": "/models/b"}
     with engines_placed(one):
         assert ray_trainer.LLMServerManager is rollout_pool.GroupServerManager
-
-
-class Client:
-    """verl's `LLMServerClient` of one model."""
-
-    def __init__(self) -> None:
-        self.requests: list[str] = []
-        self.released: list[str] = []
-
-    async def _acquire_server(self, route: str, **_: Any) -> tuple[str, Any]:
-        self.requests.append(route)
-
-        async def answer(asked: bytes) -> bytes:
-            return packed([])
-
-        remote = SimpleNamespace(remote=lambda asked: asyncio.ensure_future(answer(asked)))
-        return "server", SimpleNamespace(generate_packed=remote)
-
-    def _release_server(self, server_id: str, request_id: str) -> None:
-        self.released.append(request_id)
-
-
-def test_requests_go_to_the_servers_of_their_policy():
-    clients = {name: Client() for name in PATHS}
-    client = ServerClient(PolicyClients(clients), synced=2)
-
-    async def ask(policy: str) -> Any:
-        return await client.generate(policy, PROMPT, DECODING, session="s", name="n")
-
-    asyncio.run(ask("solver"))
-    assert {name: one.requests for name, one in clients.items()} == {"planner": [], "solver": ["s@2"]}
-    assert clients["solver"].released == ["s@2"]
-    with pytest.raises(ValueError, match=r"no servers have the weights of policy 'judge', .*planner, solver"):
-        asyncio.run(ask("judge"))

@@ -2,66 +2,44 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
 import pytest
+from cached_config import composed
 from evaluation_tools import trajectory
 from marsrl_script import ScriptedEngine, SkillModel
+from scheduler_tools import step_result
 from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.prompts import ROLES, MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.reporting.run_folder import read_evaluations
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
+SHOWN = "marsrl.run.progress=true"
 TIMINGS = {"rollout": 0.5, "step": 1.0}
 
 
 def start(folder: Path, *words: str) -> TrainingObserver:
-    config = compose_config(
-        parse_arguments(
-            ["cluster=cpu", f"marsrl.run.output_dir={folder}", "marsrl.run.progress=false", *words]
-        )
-    ).config
+    config = copy.deepcopy(composed("marsrl.run.progress=false", *words))
+    config.marsrl.run.output_dir = str(folder)
     return TrainingObserver(config, typed_settings(config), total_steps=9)
 
 
-def group(step: int, rewards: tuple[float, ...] = (1.0, 0.0)) -> Group:
-    name = f"p{step}/solver/0"
-    request = RolloutRequest(name, Problem(f"p{step}", "1+1", "2"), "solver", "solver", (), n=len(rewards))
-    return Group(
-        request,
-        [trajectory(f"{name}#{k}", reward=one, text="2", ids=[2, 3]) for k, one in enumerate(rewards)],
-    )
-
-
 def result(step: int) -> StepResult:
-    return StepResult(
-        step=step,
-        trained=[group(step)],
-        completed=[group(step)],
-        ended=[
-            Ended("p1", "verifier_1", EndReason.NO_REQUESTS),
-            Ended("p2", "verifier_1", EndReason.NO_REQUESTS),
-            Ended("p3", "corrector_2", EndReason.FINISHED),
-        ],
-        waiting={"solver": 0, "verifier_1": 4},
-        in_flight=3,
-        paused=5,
-        deferred=6,
-        stale=0,
-        oldest_waiting={"solver": 0, "verifier_1": 2},
-        request_ages={"solver": 0.0},
-    )
+    """A Solver's group with rewards 1 and 0."""
+    name = f"p{step}/solver/0"
+    request = RolloutRequest(name, Problem(f"p{step}", "1+1", "2"), "solver", "solver", (), n=2)
+    members = [trajectory(f"{name}#{k}", reward=1.0 - k, text="2", ids=[2, 3]) for k in range(2)]
+    group = Group(request, members)
+    return step_result(step=step, trained=[group], completed=[group], in_flight=3)
 
 
 def take_step(observer: TrainingObserver, step: int, tokens: int = 10) -> None:
@@ -75,19 +53,15 @@ def steps_in(path: Path) -> list[int]:
     return [json.loads(line)["step"] for line in path.read_text().splitlines()]
 
 
-def test_a_step_is_described_by_role_by_stage_and_by_what_waits(tmp_path):
+def test_a_step_is_described_by_role_by_stage_and_by_what_is_on_its_way(tmp_path):
     metrics = start(tmp_path / "run").describe(result(1))
     assert metrics["role/solver/reward_mean"] == 0.5
     assert metrics["stage/solver/samples"] == 2
     assert metrics["pipeline/in_flight"] == 3
-    assert metrics["pipeline/waiting/verifier_1"] == 4
-    assert metrics["pipeline/oldest_waiting/verifier_1"] == 2
-    assert metrics["pipeline/ended/verifier_1/no_requests"] == 2
-    assert metrics["pipeline/ended/corrector_2/finished"] == 1
 
 
 def test_rewards_of_a_step_that_counts_are_shown_as_such(tmp_path, capsys):
-    observer = start(tmp_path / "run", "marsrl.run.progress=true")
+    observer = start(tmp_path / "run", SHOWN)
     counted = observer.describe(result(1), trains=False)
     assert "role/solver/reward_mean" not in counted
     observer.record(1, {"rollout/generated_tokens": 10, **counted}, TIMINGS)
@@ -96,11 +70,10 @@ def test_rewards_of_a_step_that_counts_are_shown_as_such(tmp_path, capsys):
 
 
 def test_a_step_with_many_failed_grades_is_warned_of(tmp_path, capsys):
-    observer = start(tmp_path / "run", "marsrl.run.progress=true")
+    observer = start(tmp_path / "run", SHOWN)
     one = result(1)
-    one.completed[0].trajectories[0].reward = RewardResult(
-        0.0, error="Mine: ValueError: no number", graded=False
-    )
+    failed = RewardResult(0.0, error="Mine: ValueError: no number", graded=False)
+    one.completed[0].trajectories[0].reward = failed
     metrics = observer.describe(one)
     assert metrics["role/solver/grading_error_share"] == 0.5
     observer.close()
@@ -109,7 +82,7 @@ def test_a_step_with_many_failed_grades_is_warned_of(tmp_path, capsys):
 
 
 def test_an_evaluation_says_how_many_problems_it_did_not_ask(tmp_path, capsys):
-    observer = start(tmp_path / "run", "marsrl.run.progress=true", "marsrl.evaluation.correction_rounds=0")
+    observer = start(tmp_path / "run", SHOWN, "marsrl.evaluation.correction_rounds=0")
     problems = [Problem(f"v{i}", "x" * 99 if i < 2 else "1+1", "2") for i in range(5)]
     engine = ScriptedEngine(lambda item, k: Reply("\\boxed{2}"))
     sampling = {"solver": Sampling(max_new_tokens=50, max_prompt_tokens=60)}
@@ -120,7 +93,7 @@ def test_an_evaluation_says_how_many_problems_it_did_not_ask(tmp_path, capsys):
 
 
 def test_a_run_that_calls_none_of_its_tools_is_warned_of(tmp_path, capsys):
-    words = ("algo=grpo_tools", "model=tiny_tools", "data=tool_world", "marsrl.run.progress=true")
+    words = ("algo=grpo_tools", "model=tiny_tools", "data=tool_world", SHOWN)
     observer = start(tmp_path / "run", *words)
     for step in range(1, 13):
         calls = {"rollout/executed_tool_calls": 3} if step == 2 else {}
@@ -139,7 +112,8 @@ def test_a_recorded_step_is_in_the_folder_at_once(tmp_path):
     assert observer.recorded(1) and not observer.recorded(2)
     assert steps_in(tmp_path / "run" / "metrics.jsonl") == [1]
     observer.flush()
-    assert (tmp_path / "run" / "rollouts" / "step_1.jsonl").is_file()
+    first, _ = (tmp_path / "run" / "rollouts" / "step_1.jsonl").read_text().splitlines()
+    assert json.loads(first)["answer"] == "2", "what the method adds"
     trained = json.loads((tmp_path / "run" / "trained" / "step_1.json").read_text())
     assert trained == {"p0/solver/0#0": [[[2, 0.5]]], "p0/solver/0#1": [[[1, -0.5], [2, 0.25]]]}
     assert (tmp_path / "run" / "config.yaml").is_file()
@@ -154,39 +128,24 @@ def test_rollouts_are_kept_only_where_the_run_wants_them(tmp_path):
     assert not list((tmp_path / "run").glob("trained/*"))
 
 
-def test_a_resumed_run_sets_later_steps_aside_and_takes_them_again(tmp_path):
+def test_a_resumed_run_takes_later_steps_again_and_counts_its_tokens_once(tmp_path):
     folder = tmp_path / "run"
     first = start(folder)
-    for step in (1, 2, 3):
-        take_step(first, step)
+    for step, tokens in ((1, 100), (2, 77), (3, 50)):
+        take_step(first, step, tokens)
     first.close()
 
     resumed = start(folder, "marsrl.run.existing=resume")
-    resumed.begin(1)
+    resumed.begin(1)  # the checkpoint is that of step 1
     assert [resumed.recorded(step) for step in (1, 2, 3)] == [True, False, False]
-    take_step(resumed, 2)
+    take_step(resumed, 2, tokens=11)
     assert steps_in(folder / "metrics.jsonl") == [1, 2]
     assert steps_in(folder / "metrics.replaced.jsonl") == [2, 3]
-    resumed.flush()
-    assert sorted(path.name for path in (folder / "rollouts").iterdir()) == ["step_1.jsonl", "step_2.jsonl"]
-    assert sorted(path.name for path in (folder / "trained").iterdir()) == ["step_1.json", "step_2.json"]
-
-
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_the_summary_counts_tokens_of_the_whole_run_once(tmp_path, interrupted):
-    folder = tmp_path / "run"
-    observer = start(folder)
-    take_step(observer, 1, tokens=100)
-    if interrupted:
-        take_step(observer, 2, tokens=77)  # lost: the checkpoint is that of step 1
-        observer.close()
-        observer = start(folder, "marsrl.run.existing=resume")
-        observer.begin(1)
-    take_step(observer, 2, tokens=11)
-    observer.finish(2, {})
-    facts = json.loads((folder / "summary.json").read_text())
-    assert facts["run"]["training_tokens"] == 111
-    assert facts["run"]["steps"] == 2
+    resumed.finish(2, {})
+    assert {path.name for path in (folder / "rollouts").iterdir()} == {"step_1.jsonl", "step_2.jsonl"}
+    assert {path.name for path in (folder / "trained").iterdir()} == {"step_1.json", "step_2.json"}
+    facts = json.loads((folder / "summary.json").read_text())["run"]
+    assert (facts["training_tokens"], facts["steps"]) == (111, 2)
 
 
 def test_evaluations_in_between_are_as_they_are_set(tmp_path):
@@ -216,14 +175,6 @@ def test_what_could_not_be_written_ends_the_run_at_its_next_step(tmp_path):
         take_step(observer, 2)
     with pytest.raises(OSError, match="rollouts"):
         observer.close()
-
-
-def test_rollouts_hold_what_the_method_adds(tmp_path):
-    observer = start(tmp_path / "run")
-    take_step(observer, 1)
-    observer.close()
-    first = (tmp_path / "run" / "rollouts" / "step_1.jsonl").read_text().splitlines()[0]
-    assert json.loads(first)["answer"] == "2"
 
 
 def test_what_tools_warn_of_is_printed(tmp_path, capsys):

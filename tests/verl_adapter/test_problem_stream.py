@@ -1,17 +1,30 @@
+"""Problems from verl's dataset, pass after pass, also after a resume; those that are too long leave it."""
+
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+pytest.importorskip("verl", reason="its dataset")
+
+import scripted_trainer
 import torch
+from cached_config import composed
+from scheduler_tools import step_result
+from scripted_trainer import collate
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
+from transformers import AutoTokenizer
 
-from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.data.columns import ground_truth_of
 from marsrl_verl.data.problems import question_of
+from marsrl_verl.demo.assets import model_path
+from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
+from marsrl_verl.verl_adapter.trainer.overlong_prompts import filter_overlong_prompts
 from marsrl_verl.verl_adapter.trainer.problem_stream import (
     NothingToTrainError,
     ProblemStream,
@@ -19,29 +32,13 @@ from marsrl_verl.verl_adapter.trainer.problem_stream import (
     problems_of,
 )
 
-ROWS = [
-    {
-        "raw_prompt": [{"role": "user", "content": f"question {i}"}],
-        "reward_model": {"ground_truth": str(i)},
-        "data_source": "test",
-    }
-    for i in range(10)
-]
-
-
-def collate(rows):
-    return {key: [row[key] for row in rows] for key in rows[0]}
+ROWS = scripted_trainer.ROWS[:10]
 
 
 def stream(seed: int = 3, *, whole_passes: bool = False) -> ProblemStream:
     generator = torch.Generator().manual_seed(seed)
-    loader = StatefulDataLoader(
-        ROWS,
-        batch_size=3,
-        drop_last=True,
-        collate_fn=collate,
-        sampler=RandomSampler(ROWS, generator=generator),
-    )
+    order = RandomSampler(ROWS, generator=generator)
+    loader = StatefulDataLoader(ROWS, batch_size=3, drop_last=True, collate_fn=collate, sampler=order)
     return ProblemStream(loader, whole_passes=whole_passes)
 
 
@@ -54,7 +51,7 @@ def everything(source: ProblemStream) -> list[str]:
 
 
 def test_a_whole_pass_has_the_problems_that_fill_no_batch():
-    questions = {f"question {i}" for i in range(10)}
+    questions = {f"{i} + 1 = ?" for i in range(10)}
     source = stream(whole_passes=True)
     for _ in range(2):
         found = everything(source)
@@ -74,9 +71,15 @@ def test_a_whole_pass_goes_on_where_it_was_saved(read):
         other.begin_pass()
 
 
-def test_problem_ids_are_unique_across_epochs():
-    ids = [name for batch in take(stream(), 10) for name, _ in batch]
-    assert len(set(ids)) == len(ids) == 30
+def test_ids_are_unique_across_epochs_and_an_epoch_visits_no_row_twice():
+    taken = [one for batch in take(stream(), 10) for one in batch]
+    assert len({name for name, _ in taken}) == 30
+    assert len({question for _, question in taken[:9]}) == 9
+
+
+def test_problems_that_are_not_admitted_are_passed_over():
+    found = [one.question for one in stream().take(12, lambda problem: problem.question != "1 + 1 = ?")]
+    assert "1 + 1 = ?" not in found and len(set(found[:8])) == 8
 
 
 def test_extra_info_comes_along_as_plain_values():
@@ -89,19 +92,7 @@ def test_extra_info_comes_along_as_plain_values():
     assert problems_of(collate(ROWS[:1]), 0, "p")[0].extra_info == {}
 
 
-NOBODY_ASKED = StepResult(
-    step=1,
-    trained=[],
-    completed=[],
-    ended=[Ended(f"p{i}", "solver", EndReason.SKIPPED) for i in range(4)],
-    waiting={"solver": 0},
-    in_flight=0,
-    paused=0,
-    deferred=0,
-    stale=0,
-    oldest_waiting={},
-    request_ages={},
-)
+NOBODY_ASKED = step_result(ended=[Ended(f"p{i}", "solver", EndReason.SKIPPED) for i in range(4)])
 
 
 def test_a_pass_over_the_data_in_which_nothing_is_asked_ends_the_run():
@@ -116,27 +107,24 @@ def test_problems_that_are_asked_in_between_let_the_run_go_on():
     skipped = SkippedProblems(rows=10, limits={"agent": 7})
     for _ in range(9):
         skipped.look(NOBODY_ASKED)
-        skipped.look(replace(NOBODY_ASKED, waiting={"solver": 1}))
+        skipped.look(step_result(waiting={"solver": 1}))
 
 
-def test_an_epoch_visits_no_row_twice():
-    first_epoch = [question for batch in take(stream(), 3) for _, question in batch]
-    assert len(set(first_epoch)) == 9
+def resumed(source: ProblemStream) -> ProblemStream:
+    other = stream(seed=99)  # the generator's state comes from the checkpoint, not from its seed
+    other.load_state_dict(source.state_dict())
+    return other
 
 
-@pytest.mark.parametrize("before", range(0, 8))
+@pytest.mark.parametrize("before", range(1, 8))
 def test_resume_continues_with_the_batch_that_would_have_come(before):
-    whole = take(stream(), 14)
-    interrupted = stream()
+    whole, interrupted = take(stream(), 14), stream()
     take(interrupted, before)
-    state = interrupted.state_dict()
-    resumed = stream(seed=99)  # the generator's state comes from the checkpoint, not from its seed
-    resumed.load_state_dict(state)
-    if before == 0:
-        # Nothing was drawn yet, so the order still is the new stream's own.
-        assert resumed.taken == 0
-        return
-    assert take(resumed, 14 - before) == whole[before:]
+    assert take(resumed(interrupted), 14 - before) == whole[before:]
+
+
+def test_a_stream_that_nothing_was_taken_from_can_be_resumed():
+    assert len(take(resumed(stream()), 3)) == 3
 
 
 @pytest.mark.parametrize("sizes", [[1, 2, 5, 4], [7, 1, 1, 3], [4, 4, 4]])
@@ -145,9 +133,7 @@ def test_any_number_of_problems_can_be_taken_also_after_a_resume(sizes):
     source, taken = stream(), []
     for size in sizes:
         taken += [(p.problem_id, p.question) for p in source.take(size)]
-        state = source.state_dict()
-        source = stream(seed=99)
-        source.load_state_dict(state)
+        source = resumed(source)
     assert taken == whole
 
 
@@ -164,3 +150,48 @@ def test_ground_truth_may_be_a_list_and_may_carry_spaces():
     assert ground_truth_of({"ground_truth": ["9.6\n", "48/5"]}) == '["9.6", "48/5"]'
     with pytest.raises(ValueError, match="empty list"):
         ground_truth_of({"ground_truth": []})
+
+
+# --- data.filter_overlong_prompts: without the problems that the Solver would not be asked --------
+
+
+QUESTIONS = ["Compute 1+2", "Compute 1+2+3+4+5+6+7+8+9+1+2+3+4+5+6+7", "Compute 4+5"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(model_path())
+
+
+@pytest.fixture
+def remaining_questions(tmp_path, tokenizer):
+    """The questions of the training set under some settings."""
+    path = tmp_path / "train.jsonl"
+    rest = {"data_source": "tiny", "reward_model": {"style": "rule", "ground_truth": "3"}}
+    rows = [{"prompt": [{"role": "user", "content": question}], **rest} for question in QUESTIONS]
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+    def call(*words: str) -> list[str]:
+        config = composed(f"data.train_files={path}", *words)
+        dataset = MarsRLTaskRunner._dataset(config, "train", tokenizer, None)
+        return [row["raw_prompt"][0]["content"] for row in dataset]
+
+    return call
+
+
+def test_problems_that_are_too_long_for_the_solver_leave_the_dataset(remaining_questions, capsys):
+    limit = "marsrl.roles.solver.max_prompt_tokens=12"
+    assert remaining_questions(limit) == QUESTIONS
+    assert remaining_questions(limit, "data.filter_overlong_prompts=true") == [QUESTIONS[0], QUESTIONS[2]]
+    assert "leaves out 1 of 3 train problems" in capsys.readouterr().out
+    assert remaining_questions("data.filter_overlong_prompts=true") == QUESTIONS
+
+
+def test_data_of_which_nothing_is_left_is_refused(remaining_questions):
+    with pytest.raises(ValueError, match=r"leaves none of 3 problems.*max_prompt_tokens = 2 tokens"):
+        remaining_questions("marsrl.roles.solver.max_prompt_tokens=2", "data.filter_overlong_prompts=true")
+
+
+def test_a_dataset_class_without_rows_is_refused(tokenizer):
+    with pytest.raises(TypeError, match="Path keeps no rows"):
+        filter_overlong_prompts(Path(), composed(), tokenizer)

@@ -1,4 +1,4 @@
-"""The client of verl's LLM servers, with fakes for Ray's actors."""
+"""The client of verl's LLM servers, with fakes for Ray's actors, and the router among them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import pytest
 pytest.importorskip("verl", reason="verl's servers")
 pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
-from ray.exceptions import ActorDiedError, NodeDiedError, RayTaskError
+from fake_ray import through_ray
+from ray.exceptions import ActorDiedError, NodeDiedError
 from vllm_answers import DECODING, PROMPT, answer
 
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import client as client_module
-from marsrl_verl.verl_adapter.rollout_server.client import ServerClient, packed
+from marsrl_verl.verl_adapter.rollout_server.client import PolicyClients, ServerClient, packed
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion
+from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
 
 
 class Servers:
@@ -47,9 +49,9 @@ class Servers:
         return packed(self.give(n))
 
 
-def ask(servers: Servers, n: int = 2, synced: int = 3) -> list[Completion]:
+def ask(servers: Any, n: int = 2, synced: int = 3, policy: str = "planner") -> list[Completion]:
     client = ServerClient(servers, synced)
-    call = client.generate("planner", PROMPT, DECODING, session="group", name="group#1", n=n)
+    call = client.generate(policy, PROMPT, DECODING, session="group", name="group#1", n=n)
     return asyncio.run(call)
 
 
@@ -69,24 +71,21 @@ def test_a_request_goes_whole_to_one_server():
     assert servers.released == [("server-0", "group@3")]
 
 
-def test_a_request_that_is_asked_again_has_another_engine_id():
-    servers = Servers(lambda n: [])
-    ask(servers)
-    ask(servers)
-    first, second = (call[3] for call in servers.calls)
-    assert first != second
-
-
-def test_a_session_is_a_new_one_after_a_weight_sync():
+def test_a_session_is_a_new_one_after_a_weight_sync_and_a_request_of_the_engine_always():
     servers = Servers(lambda n: [])
     for synced in (3, 3, 4):
         ask(servers, synced=synced)
     assert [route for route, _, _ in servers.acquired] == ["group@3", "group@3", "group@4"]
+    assert len({call[3] for call in servers.calls}) == 3
 
 
-def through_ray(error: Exception) -> Exception:
-    """As the caller of an actor sees what a method of it raised."""
-    return RayTaskError("generate_group", "Traceback: …", error).as_instanceof_cause()
+def test_requests_go_to_the_servers_of_their_policy():
+    clients = {name: Servers(lambda n: []) for name in ("planner", "solver")}
+    ask(PolicyClients(clients), policy="solver")
+    assert clients["planner"].acquired == []
+    assert clients["solver"].released == [("server-0", "group@3")]
+    with pytest.raises(ValueError, match=r"no servers have the weights of policy 'judge', .*planner, solver"):
+        ask(PolicyClients(clients), policy="judge")
 
 
 @pytest.mark.parametrize(
@@ -109,25 +108,32 @@ def test_a_server_is_released_whatever_it_raises(error, expected):
     assert servers.released == [("server-0", "group@3")]
 
 
+async def asked_and_cancelled(servers: Servers, in_time: Callable[[], bool]) -> None:
+    """A request that is cancelled as soon as it is time."""
+    call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
+    task = asyncio.ensure_future(call)
+    await asyncio.sleep(0)
+    while not in_time():
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def test_a_server_that_comes_too_late_is_given_back():
     """Else the router takes it for busier than it is, until the run ends."""
     servers = Servers(lambda n: [])
+    acquire = servers._acquire_server
 
     async def begin_and_cancel() -> None:
         there = asyncio.Event()
-        acquire = servers._acquire_server
 
         async def slow(*arguments, **more):
             await there.wait()
             return await acquire(*arguments, **more)
 
         servers._acquire_server = slow
-        call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
-        task = asyncio.ensure_future(call)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await asked_and_cancelled(servers, lambda: True)
         there.set()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -141,20 +147,34 @@ def test_a_cancelled_request_is_cancelled_at_its_server(monkeypatch):
     servers, cancelled = Servers(lambda n: []), []
     monkeypatch.setattr(client_module.ray, "cancel", cancelled.append)
 
-    async def begin_and_cancel() -> None:
-        async def never(*_):
-            await asyncio.sleep(3600)
+    async def never(*_):
+        await asyncio.sleep(3600)
 
-        servers._generate = never
-        call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
-        task = asyncio.ensure_future(call)
-        while servers.reference is None:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(begin_and_cancel())
+    servers._generate = never
+    asyncio.run(asked_and_cancelled(servers, lambda: servers.reference is not None))
     assert cancelled == [servers.reference]
     assert servers.released == [("server-0", "s@0")]
+
+
+# --- which server ---------------------------------------------------------------------------------
+
+
+def test_a_group_counts_as_its_responses():
+    router = GroupLoadBalancer({"a": None, "b": None})
+    first, _ = router.acquire_server("group", n=8)
+    other = ({"a", "b"} - {first}).pop()
+    assert [router.acquire_server(f"single {index}", n=1)[0] for index in range(8)] == [other] * 8
+    assert router.acquire_server("group", n=2)[0] == first, "an id stays where it is"
+    assert router.get_status()["servers"] == {first: 10, other: 8}
+    for name in ("group", "group", "unheard of"):
+        router.release_server(first, name)
+    assert router.get_inflight_count(first) == 0
+
+
+def test_an_engine_that_is_gone_gets_nothing():
+    router = GroupLoadBalancer({"a": None, "b": None})
+    gone, _ = router.acquire_server("group", n=8)
+    router.remove_servers([gone])
+    assert router.acquire_server("group", n=8)[0] != gone
+    router.release_server(gone, "group")
+    assert router.get_total_inflight() == 8

@@ -6,24 +6,26 @@ imports everything again.
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing.spawn
 import os
+import select
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from marsrl_verl.reporting.run_lock import RunLockedError, hold
 from marsrl_verl.verl_adapter.cpu.template import process as template_process
 from marsrl_verl.verl_adapter.cpu.template.client import PYTHON_VARIABLE, SOCKET_VARIABLE
 
 pytestmark = pytest.mark.skipif(not template_process.supported(), reason="needs Linux 5.3 or later")
 
+STAND_IN = str(template_process.STAND_IN)
 LAUNCHER = """
 import sys
 from marsrl_verl.verl_adapter.cpu.template.process import TemplateProcess
@@ -35,26 +37,23 @@ with TemplateProcess(early_modules=[], modules=["colorsys"]) as template:
 """
 
 
-@dataclass
 class Launcher:
-    process: subprocess.Popen[str]
-    env: dict[str, str]
+    """A launcher that runs, and the variables of its clients."""
 
-    def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", LAUNCHER]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        name = self.process.stdout.readline().strip()
+        assert name
+        self.env = {**os.environ, SOCKET_VARIABLE: name, PYTHON_VARIABLE: sys.executable}
+
+    def run(self, *arguments: str, program: str = STAND_IN, **options: object):
         """Run a command line of the interpreter in a fork of the template."""
-        return subprocess.run(
-            [str(template_process.STAND_IN), *arguments],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            **options,
-        )
+        options |= {"env": self.env, "capture_output": True, "text": True, "timeout": 60}
+        return subprocess.run([program, *arguments], **options)
 
-    def start(self, code: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(template_process.STAND_IN), "-c", code], env=self.env, stdout=subprocess.PIPE, text=True
-        )
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([STAND_IN, *arguments], env=self.env, stdout=subprocess.PIPE, text=True)
 
     def end(self, number: int = 0) -> None:
         if number:
@@ -64,22 +63,22 @@ class Launcher:
         self.process.wait(timeout=30)
 
 
-@pytest.fixture
-def launcher() -> Iterator[Launcher]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    name = process.stdout.readline().strip()
-    env = {**os.environ, SOCKET_VARIABLE: name, PYTHON_VARIABLE: sys.executable}
-    assert name
-    one = Launcher(process, env)
+def run_launcher() -> Iterator[Launcher]:
+    one = Launcher()
     yield one
     one.end(signal.SIGKILL)
 
 
-def report_of(result: subprocess.CompletedProcess[str]) -> dict[str, object]:
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+own_launcher = pytest.fixture(run_launcher)
+running = pytest.fixture(scope="module")(run_launcher)
+
+
+@pytest.fixture
+def launcher(running: Launcher) -> Launcher:
+    """The module's, with variables of the test's own."""
+    own = copy.copy(running)
+    own.env = dict(running.env)
+    return own
 
 
 def wait_until_gone(pid: int) -> None:
@@ -88,42 +87,32 @@ def wait_until_gone(pid: int) -> None:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    import select
-
     assert select.select([descriptor], [], [], 20)[0], f"process {pid} still runs"
 
 
-def test_a_fork_holds_what_the_launcher_imported(launcher: Launcher) -> None:
-    code = "import sys; print('colorsys' in sys.modules)"
-    assert launcher.run("-c", code).stdout == "True\n"
-    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert fresh.stdout == "False\n"
+REPORT = """
+import json, os, sys
+print(json.dumps({"argv": sys.argv, "cwd": os.getcwd(), "rank": os.environ.get("RANK"), "name": __name__,
+    "path": sys.path, "stdin": sys.stdin.read(), "file": __file__, "variables": len(os.environ)}))
+"""
 
 
 def test_arguments_environment_folder_and_streams_are_the_clients(launcher: Launcher, tmp_path: Path) -> None:
     script = tmp_path / "report.py"
-    script.write_text(
-        textwrap.dedent("""
-        import json, os, sys
-        print(json.dumps({"argv": sys.argv, "cwd": os.getcwd(), "rank": os.environ.get("RANK"),
-                          "name": __name__, "path": sys.path, "stdin": sys.stdin.read(), "file": __file__,
-                          "variables": len(os.environ)}))
-        """)
-    )
+    script.write_text(REPORT)
     launcher.env["RANK"] = "3"
     launcher.env["PYTHONPATH"] = str(tmp_path / "more")
-    report = report_of(
-        launcher.run("-u", "-X", "utf8", str(script), "--flag", "a b", cwd=tmp_path, input="hello")
-    )
-    assert report["argv"] == [str(script), "--flag", "a b"]
-    assert report["cwd"] == str(tmp_path)
-    assert report["rank"] == "3"
-    assert report["name"] == "__main__"
-    assert report["file"] == str(script)
-    assert report["stdin"] == "hello"
-    assert report["path"][:2] == [str(tmp_path), str(tmp_path / "more")]
+    words = ("-u", "-X", "utf8", str(script), "--flag", "a b")
+    result = launcher.run(*words, cwd=tmp_path, input="hello")
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report.pop("path")[:2] == [str(tmp_path), str(tmp_path / "more")]
     # Nothing of the template's own environment is left over (the shell adds a few of its own).
-    assert report["variables"] <= len(launcher.env) + 4
+    assert report.pop("variables") <= len(launcher.env) + 4
+    assert report == {
+        "argv": [str(script), "--flag", "a b"], "cwd": str(tmp_path), "rank": "3",
+        "name": "__main__", "file": str(script), "stdin": "hello",
+    }  # fmt: skip
 
 
 def test_a_module_runs_as_main(launcher: Launcher) -> None:
@@ -132,23 +121,19 @@ def test_a_module_runs_as_main(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
+    ("code", "status", "said"),
     [
-        ("raise SystemExit(7)", 7),
-        ("raise SystemExit", 0),
-        ("raise SystemExit('sorry')", 1),
-        ("1 / 0", 1),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGABRT)", -signal.SIGABRT),
+        ("raise SystemExit(7)", 7, ""),
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit('sorry')", 1, "sorry"),
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGABRT)", -signal.SIGABRT, ""),
     ],
 )
-def test_the_exit_status_is_passed_on(launcher: Launcher, code: str, status: int) -> None:
-    assert launcher.run("-c", code).returncode == status
-
-
-def test_an_error_prints_its_traceback(launcher: Launcher) -> None:
-    result = launcher.run("-c", "1 / 0")
-    assert "ZeroDivisionError" in result.stderr
+def test_the_exit_status_and_an_error_are_passed_on(launcher: Launcher, code: str, status: int, said: str):
+    result = launcher.run("-c", code)
+    assert result.returncode == status and said in result.stderr
 
 
 def test_exit_handlers_and_threads_end_as_in_an_interpreter(launcher: Launcher) -> None:
@@ -167,28 +152,28 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
 print("ready", flush=True)
 signal.pause()
 """
-    process = launcher.start(code)
+    process = launcher.start("-c", code)
     assert process.stdout.readline() == "ready\n"
     process.terminate()
     assert process.wait(timeout=30) == 5
 
 
-SLEEPER = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+def sleeper(launcher: Launcher) -> tuple[subprocess.Popen[str], int]:
+    process = launcher.start("-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()")
+    return process, int(process.stdout.readline())
 
 
 def test_killing_the_client_kills_the_fork(launcher: Launcher) -> None:
-    process = launcher.start(SLEEPER)
-    pid = int(process.stdout.readline())
+    process, pid = sleeper(launcher)
     process.kill()
     process.wait(timeout=30)
     wait_until_gone(pid)
 
 
 @pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGKILL])
-def test_everything_ends_with_the_launcher(launcher: Launcher, number: int) -> None:
-    process = launcher.start(SLEEPER)
-    pid = int(process.stdout.readline())
-    launcher.end(number)
+def test_everything_ends_with_the_launcher(own_launcher: Launcher, number: int) -> None:
+    process, pid = sleeper(own_launcher)
+    own_launcher.end(number)
     process.wait(timeout=30)
     wait_until_gone(pid)
 
@@ -211,53 +196,48 @@ def test_without_a_template_the_client_is_the_interpreter(launcher: Launcher) ->
     assert launcher.run("-c", "print(6 * 7)").stdout == "42\n"
 
 
+SPAWNING = """
+import multiprocessing, sys
+from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
+
+def work(connection):
+    connection.send("colorsys" in sys.modules)
+
+if __name__ == "__main__":
+    use_template_for_multiprocessing()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs,))
+    process.start()
+    print(ours.recv())
+    process.join()
+    print(process.exitcode)
+"""
+
+
 def test_multiprocessing_spawns_forks(launcher: Launcher, tmp_path: Path) -> None:
     script = tmp_path / "spawning.py"
-    script.write_text(
-        textwrap.dedent("""
-        import multiprocessing, sys
-        from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
-
-        def work(connection):
-            connection.send("colorsys" in sys.modules)
-
-        if __name__ == "__main__":
-            use_template_for_multiprocessing()
-            context = multiprocessing.get_context("spawn")
-            ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(theirs,))
-            process.start()
-            print(ours.recv())
-            process.join()
-            print(process.exitcode)
-        """)
-    )
-    result = subprocess.run(
-        [sys.executable, str(script)], env=launcher.env, capture_output=True, text=True, timeout=60
-    )
+    script.write_text(SPAWNING)
+    result = launcher.run(str(script), program=sys.executable)
     assert result.stdout == "True\n0\n", result.stderr
 
 
-def test_shared_memory_of_a_killed_fork_is_removed(launcher: Launcher, tmp_path: Path) -> None:
-    script = tmp_path / "sharing.py"
-    script.write_text(
-        textwrap.dedent("""
-        import signal
-        from multiprocessing.shared_memory import SharedMemory
-        from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
+SHARING = """
+import signal
+from multiprocessing.shared_memory import SharedMemory
+from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
+use_template_for_multiprocessing()
+memory = SharedMemory(create=True, size=10)
+print(memory.name, flush=True)
+signal.pause()
+"""
 
-        use_template_for_multiprocessing()
-        memory = SharedMemory(create=True, size=10)
-        print(memory.name, flush=True)
-        signal.pause()
-        """)
-    )
-    process = subprocess.Popen(
-        [str(template_process.STAND_IN), str(script)], env=launcher.env, stdout=subprocess.PIPE, text=True
-    )
+
+def test_shared_memory_of_a_killed_fork_is_removed(own_launcher: Launcher) -> None:
+    process = own_launcher.start("-c", SHARING)
     segment = Path("/dev/shm") / process.stdout.readline().strip()
     assert segment.exists()
-    launcher.end(signal.SIGKILL)
+    own_launcher.end(signal.SIGKILL)
     # The tracker holds standard output open until it has cleaned up.
     process.stdout.read()
     process.wait(timeout=30)
@@ -296,14 +276,8 @@ with TemplateProcess(early_modules=[], modules=["colorsys"]) as template, run_lo
 
 
 def test_the_driver_holds_the_runs_folder_and_its_workers_do_not(tmp_path: Path) -> None:
-    from marsrl_verl.reporting.run_lock import RunLockedError, hold
-
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOCKING_LAUNCHER, str(tmp_path), DRIVER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", LOCKING_LAUNCHER, str(tmp_path), DRIVER]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     held, worker = map(int, process.stdout.readline().split())
     try:
         assert held == 1

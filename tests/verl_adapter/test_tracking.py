@@ -8,6 +8,7 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
+from marsrl_verl.verl_adapter.trainer import tracking
 from marsrl_verl.verl_adapter.trainer.tracking import logger_variables, start_tracking
 
 
@@ -36,9 +37,9 @@ def test_files_lie_in_the_folder_and_a_resume_keeps_them(tmp_path, environment):
     (tmp_path / "run").mkdir()
     for step in (1, 2):
         environment.pop("VERL_FILE_LOGGER_PATH", None)  # a new process
-        tracking = start_tracking(config(tmp_path, "file", "tensorboard"))
-        tracking.log({"a": 0.5}, step=step)
-        tracking.finish()
+        loggers = start_tracking(config(tmp_path, "file", "tensorboard"))
+        loggers.log({"a": 0.5}, step=step)
+        loggers.finish()
     for step in (1, 2):
         (line,) = (tmp_path / "run" / f"verl_metrics.{step}.jsonl").read_text().splitlines()
         assert json.loads(line) == {"step": step, "data": {"a": 0.5}}
@@ -58,8 +59,6 @@ def test_without_loggers_nothing_is_set(tmp_path, environment):
 
 
 def test_loggers_hear_no_keys(tmp_path, environment, monkeypatch):
-    from marsrl_verl.verl_adapter.trainer import tracking
-
     heard = []
     monkeypatch.setattr(tracking, "Tracking", lambda **arguments: heard.append(arguments["config"]))
     start_tracking(config(tmp_path))
@@ -75,12 +74,8 @@ def automatic(tmp_path, environment, monkeypatch):
 
 
 def test_wandb_is_started_where_it_can_be(automatic, monkeypatch):
-    from marsrl_verl.verl_adapter.trainer import tracking
-
     started = []
-    monkeypatch.setattr(
-        tracking, "Tracking", lambda **arguments: started.append(arguments["default_backend"])
-    )
+    monkeypatch.setattr(tracking, "Tracking", lambda **given: started.append(given["default_backend"]))
     start_tracking(automatic)
     assert started == [["wandb"]] and automatic.trainer.logger == ["wandb"]
 
@@ -93,8 +88,6 @@ def test_without_a_login_metrics_stay_in_the_folder(automatic, environment, tmp_
 
 
 def test_a_tracker_that_nobody_named_does_not_end_the_run(automatic, monkeypatch, tmp_path):
-    from marsrl_verl.verl_adapter.trainer import tracking
-
     def start(default_backend, **arguments):
         if "wandb" in default_backend:
             raise ConnectionError("no route to api.wandb.ai")

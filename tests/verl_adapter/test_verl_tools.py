@@ -24,6 +24,8 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import ToolResponse
 
 LOG = []
+ERRORS = {"boom": ValueError("no such word"), "gone": ConnectionError("back end gone"),
+          "file": FileNotFoundError(2, "No such file"), "locked": PermissionError("locked")}
 
 class Counter(BaseTool):
     async def create(self, instance_id=None, create_kwargs=None, **kwargs):
@@ -32,14 +34,8 @@ class Counter(BaseTool):
 
     async def execute(self, instance_id, parameters, **kwargs):
         LOG.append(("execute", parameters, kwargs["agent_data"].request_id))
-        if parameters["word"] == "boom":
-            raise ValueError("no such word")
-        if parameters["word"] == "gone":
-            raise ConnectionError("back end gone")
-        if parameters["word"] == "file":
-            open("/no such folder/file")
-        if parameters["word"] == "locked":
-            raise PermissionError("locked")
+        if parameters["word"] in ERRORS:
+            raise ERRORS[parameters["word"]]
         if parameters["word"] == "image":
             return ToolResponse(image=[1]), 0.0, {}
         count = parameters["word"].count(self.config["letter"])
@@ -97,11 +93,11 @@ def files(tmp_path_factory) -> Path:
     sys.path.remove(str(folder))
 
 
-def call(
-    name: str, arguments: dict[str, Any], given: dict[str, Any] | None = None, **settings: Any
-) -> tuple[ToolResult, Toolbox]:
-    kind = tool_class(name, "verl")
-    entries = {name: kind.Config(target="verl", backoff_s=0.0, **settings)}
+Called = tuple[ToolResult, Toolbox]
+
+
+def call(name: str, arguments: dict[str, Any], given: Any = None, **settings: Any) -> Called:
+    entries = {name: tool_class(name, "verl").Config(target="verl", backoff_s=0.0, **settings)}
     box = Toolbox.from_settings(entries, seed=1, secrets={})
 
     async def run() -> ToolResult:
@@ -111,12 +107,19 @@ def call(
     return asyncio.run(run()), box
 
 
+def count(files: Path, word: str, given: Any = None) -> Called:
+    return call("count_a", {"word": word}, given, verl_config_path=str(files / "tools.yaml"), retries=2)
+
+
+def log() -> list[tuple]:
+    return sys.modules["own_verl_tools"].LOG
+
+
 def test_a_base_tool_lives_for_one_call(files):
-    result, box = call("count_a", {"word": "banana"}, verl_config_path=str(files / "tools.yaml"))
+    result, box = count(files, "banana")
     assert (result.text, result.outcome) == ("3", ToolOutcome.OK)
     assert result.info["reward"] == 0.5 and result.info["metrics"] == {"count": 3, "what": "<class 'object'>"}
-    log = sys.modules["own_verl_tools"].LOG
-    assert log[-3:] == [("create", {}), ("execute", {"word": "banana"}, "p1/agent.0#2"), ("release",)]
+    assert log()[-3:] == [("create", {}), ("execute", {"word": "banana"}, "p1/agent.0#2"), ("release",)]
     assert box.schemas[0]["function"]["parameters"]["required"] == ["word"]
     assert box.about() == {"count_a": {"verl_tool": "own_verl_tools.Counter"}}
 
@@ -124,37 +127,32 @@ def test_a_base_tool_lives_for_one_call(files):
 @pytest.mark.parametrize(
     ("given", "created"),
     [
-        (
-            {"count_a": {"create_kwargs": {"truth": 3}}, "other": {"create_kwargs": {"truth": 4}}},
-            {"truth": 3},
-        ),
+        ({"count_a": {"create_kwargs": {"a": 3}}, "other": {"create_kwargs": {"a": 4}}}, {"a": 3}),
         ({"count_a": {"create_kwargs": None}}, {}),
         ({"count_a": None}, {}),
     ],
 )
 def test_a_tool_is_created_with_what_the_row_says_for_it(files, given, created):
-    call("count_a", {"word": "banana"}, given, verl_config_path=str(files / "tools.yaml"))
-    assert sys.modules["own_verl_tools"].LOG[-3] == ("create", created)
-
-
-def test_what_a_tool_raises_is_read_by_the_model(files):
-    result, _ = call("count_a", {"word": "boom"}, verl_config_path=str(files / "tools.yaml"))
-    assert (result.outcome, result.attempts) == (ToolOutcome.ERROR, 1)
-    assert result.text == "Error executing tool 'count_a': no such word"
-    assert sys.modules["own_verl_tools"].LOG[-1] == ("release",)
-
-
-def test_a_back_end_that_is_gone_is_asked_again(files):
-    result, _ = call("count_a", {"word": "gone"}, verl_config_path=str(files / "tools.yaml"), retries=2)
-    assert (result.outcome, result.attempts) == (ToolOutcome.FAILED, 3)
+    count(files, "banana", given)
+    assert log()[-3] == ("create", created)
 
 
 @pytest.mark.parametrize(
-    ("word", "says"), [("image", "images"), ("file", "No such file"), ("locked", "locked")]
+    ("word", "outcome", "attempts", "says"),
+    [
+        ("boom", ToolOutcome.ERROR, 1, "Error executing tool 'count_a': no such word"),
+        ("gone", ToolOutcome.FAILED, 3, ""),
+        ("image", ToolOutcome.ERROR, 1, "images"),
+        ("file", ToolOutcome.ERROR, 1, "No such file"),
+        ("locked", ToolOutcome.ERROR, 1, "locked"),
+    ],
 )
-def test_what_would_happen_again_is_not_repeated(files, word, says):
-    result, _ = call("count_a", {"word": word}, verl_config_path=str(files / "tools.yaml"), retries=2)
-    assert (result.outcome, result.attempts) == (ToolOutcome.ERROR, 1) and says in result.text
+def test_the_model_reads_what_a_tool_raises_and_a_back_end_alone_is_asked_again(
+    files, word, outcome, attempts, says
+):
+    result, _ = count(files, word)
+    assert (result.outcome, result.attempts) == (outcome, attempts) and says in result.text
+    assert log()[-1] == ("release",)
 
 
 def test_functions_are_tools(files):
@@ -163,10 +161,8 @@ def test_functions_are_tools(files):
     assert (result.text, result.outcome) == ("42", ToolOutcome.OK)
     assert box.schemas[0]["function"]["description"] == "Add two numbers."
     failed, _ = call("own_fail", {"a": 1}, verl_function_path=path)
-    assert (failed.outcome, failed.text) == (
-        ToolOutcome.ERROR,
-        "Error executing tool 'own_fail': never works",
-    )
+    assert failed.outcome is ToolOutcome.ERROR
+    assert failed.text == "Error executing tool 'own_fail': never works"
     refused, _ = call("own_add", {"a": 2, "c": 40}, verl_function_path=path)
     assert refused.outcome is ToolOutcome.REFUSED
 
@@ -182,9 +178,8 @@ def test_functions_are_tools(files):
     ],
 )
 def test_what_keeps_it_from_starting_is_told(files, settings, told):
-    (files / "broken.yaml").write_text(
-        "tools:\n  - class_name: no_such_module.Tool\n    config: {type: native}\n"
-    )
+    broken = "tools:\n  - class_name: no_such_module.Tool\n    config: {type: native}\n"
+    (files / "broken.yaml").write_text(broken)
     settings = {name: str(files / path) if ".yaml" in path else path for name, path in settings.items()}
     with pytest.raises(ToolUnavailableError, match=told):
         call("other", {}, **settings)
@@ -198,8 +193,7 @@ def test_verls_own_loop_calls_tools_in_the_same_order(files):
     data = type("Data", (), {"_active_tools": {"count_a": tool}, "request_id": "r"})()
     asked = tool_agent_loop.FunctionCall(name="count_a", arguments='{"word": "banana"}')
     response, reward, _ = asyncio.run(loop._call_tool(asked, {}, data))
-    ours, _ = call("count_a", {"word": "banana"}, verl_config_path=str(files / "tools.yaml"))
+    ours, _ = count(files, "banana")
     assert (response.text, reward) == (ours.text, ours.info["reward"])
-    log = sys.modules["own_verl_tools"].LOG
-    assert [one[0] for one in log[-6:]] == ["create", "execute", "release"] * 2
+    assert [one[0] for one in log()[-6:]] == ["create", "execute", "release"] * 2
     assert verl_tools.VerlTool.starts_in_launcher is False
