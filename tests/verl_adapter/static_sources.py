@@ -1,6 +1,6 @@
 """Reads what packages define from their source, without importing them: another stack cannot be imported.
 
-Names are written `module:qualified.name`, as in `contracts.py`. Those that a module takes from another one
+Names are written `module:qualified.name`, as in `contracts.yaml`. Those that a module takes from another one
 are followed, branches of `if` and `try` are all read, and so are `TYPE_CHECKING` blocks, which say what a
 package gives out that loads its modules late.
 """

@@ -1,6 +1,6 @@
 """One check per symbol of verl, vLLM and transformers that is touched: shows at once what an upgrade breaks.
 
-`contracts.py` holds the list, `stack_contracts.py` what is checked for another stack than the installed one.
+`contracts.yaml` is the list, `stack_contracts.py` what is checked for another stack than the installed one.
 The tests at the end read our own source and find what the list lacks.
 """
 
@@ -17,20 +17,14 @@ pytest.importorskip("verl", reason="the adapter's tests need verl")
 pytest.importorskip("vllm", reason="the adapter's tests need vLLM")
 
 import upstream_uses as uses
-from contracts import (
-    AT_LEAST,
-    FINGERPRINTS,
-    PRESENT,
-    SIGNATURES,
-    VLLM_FINGERPRINTS,
-)
+from contracts import AT_LEAST, FINGERPRINTS, PRESENT, SAYS, SIGNATURES, VLLM_FINGERPRINTS
 from gpu_sources import installed
-from stack_contracts import BEGINS_WITH, READ, TAKES, broken
+from stack_contracts import BEGINS_WITH, READ, broken
 
 from marsrl_verl.machine.packages import CPU, stand_in_version
 from marsrl_verl.machine.packages import installed as installed_version
 
-LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT, *BEGINS_WITH, *TAKES, *READ, *VLLM_FINGERPRINTS}
+LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT, *BEGINS_WITH, *READ, *VLLM_FINGERPRINTS}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "run.task_runner", "run.worker_group",
@@ -62,6 +56,14 @@ def test_name_exists(name, kind):
     if owner and attribute in getattr(uses.resolve(f"{module}:{owner}"), "__dataclass_fields__", {}):
         return  # a field without default is no attribute of the class
     assert isinstance(uses.resolve(name), kind)
+
+
+@pytest.mark.parametrize(("name", "words"), SAYS.items())
+def test_source_has_what_the_adapter_relies_on(name, words):
+    text = uses.source(name)
+    for word in words:
+        _, found, text = text.partition(word)
+        assert found, f"lacks {word}, or has it before what stands before it in contracts.yaml"
 
 
 def _assert_unchanged(name: str, expected: str, ours: str) -> None:
@@ -118,7 +120,7 @@ def test_every_imported_name_is_listed():
     imported = uses.imported_names()
     assert "verl.utils.tensordict_utils:assign_non_tensor" in imported, "uses of a module's alias are found"
     missing = {name: file for name, file in imported.items() if not _is_listed(name)}
-    assert not missing, "contracts.py lacks a line for these imports"
+    assert not missing, "contracts.yaml lacks a line for these imports"
 
 
 def test_every_module_named_in_a_string_exists():
@@ -166,7 +168,9 @@ def test_what_a_class_reads_from_upstream_is_there(cls):
         if inspect.isfunction(inherited) and inspect.unwrap(inherited).__module__.startswith(ADAPTER):
             continue  # of a base class of ours
         if inspect.isfunction(inherited):
-            assert inspect.unwrap(inherited) in listed, f"{cls.__name__}.{name}() has no line in contracts.py"
+            assert inspect.unwrap(inherited) in listed, (
+                f"{cls.__name__}.{name}() has no line in contracts.yaml"
+            )
         else:
             found = hasattr(cls, name) or uses.sets_on_self(cls, name)
             assert found, f"no upstream base of {cls.__name__} sets self.{name}"

@@ -145,4 +145,5 @@ def parameters(function: Any) -> list[str]:
 
 def source(name: str) -> str:
     """Source text of an upstream name."""
-    return inspect.getsource(inspect.unwrap(resolve(name)))
+    found = resolve(name)
+    return inspect.getsource(inspect.unwrap(found.fget if isinstance(found, property) else found))
