@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import signal
 import threading
 
 import pytest
 from fake_ray import FakeRay, actor
-from omegaconf import OmegaConf
 from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.rollout_server import engine_watch
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch
-from marsrl_verl.verl_adapter.run import template_run
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals
 from marsrl_verl.verl_adapter.trainer import engine_trainer
 
@@ -180,66 +176,3 @@ def test_nothing_is_saved_in_the_midst_of_a_sync_that_hangs(tmp_path, capsys):
         trainer.fit()
     assert trainer.saved == []
     assert "Step 3 could not be saved" in capsys.readouterr().out
-
-
-# --- signals ----------------------------------------------------------------------------------------------
-
-
-def test_while_the_run_starts_a_signal_ends_it_at_once():
-    with stop_on_signals(), pytest.raises(StopRequested) as stopped:
-        terminate()
-    assert stopped.value.status == 143
-
-
-def test_a_deferred_signal_waits_for_the_next_check(capsys):
-    with stop_on_signals(), stop_signals.deferred():
-        stop_signals.check()
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(StopRequested, match="SIGINT") as stopped:
-            stop_signals.check()
-    assert stopped.value.status == 130
-
-
-def test_the_second_signal_ends_the_process():
-    pid = os.fork()
-    if pid == 0:
-        with stop_on_signals(), stop_signals.deferred():
-            terminate()
-            terminate()
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    assert os.WTERMSIG(status) == signal.SIGTERM
-
-
-def test_handlers_are_as_before_afterwards():
-    before = [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS]
-    with stop_on_signals():
-        assert [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS] != before
-    assert [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS] == before
-
-
-def ray_init(**_connection) -> None:
-    """As Ray's: it leaves a handler of its own, and is told to end."""
-    signal.signal(signal.SIGTERM, lambda number, _frame: exit(number))
-    terminate()
-
-
-def test_rays_own_handler_does_not_stay():
-    with stop_on_signals():
-        with pytest.raises(StopRequested), stop_signals.while_ray_starts():
-            ray_init()
-        with pytest.raises(StopRequested):
-            terminate()
-
-
-def test_a_signal_while_the_forked_driver_connects_has_its_own_status(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("ray.init", ray_init)
-    run = {"output_dir": str(tmp_path), "command": ["python"]}
-    trainer = {"default_local_dir": str(tmp_path / "none"), "save_freq": 1, "val_only": False}
-    config = OmegaConf.create({"marsrl": {"run": run}, "trainer": {**trainer, "resume_mode": "auto"}})
-    payload = tmp_path / "payload"
-    monkeypatch.setattr(template_run, "over_verls_variables", lambda config, runtime_env: runtime_env)
-    payload.write_bytes(pickle.dumps((config, {"runtime_env": {}}, "module:function", {})))
-    with pytest.raises(SystemExit) as end:
-        template_run.drive(os.open(payload, os.O_RDONLY))
-    assert end.value.code == 143 and "ended by SIGTERM" in capsys.readouterr().out

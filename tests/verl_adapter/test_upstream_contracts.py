@@ -168,9 +168,7 @@ def test_what_a_class_reads_from_upstream_is_there(cls):
         if inspect.isfunction(inherited) and inspect.unwrap(inherited).__module__.startswith(ADAPTER):
             continue  # of a base class of ours
         if inspect.isfunction(inherited):
-            assert inspect.unwrap(inherited) in listed, (
-                f"{cls.__name__}.{name}() has no line in contracts.yaml"
-            )
+            assert inspect.unwrap(inherited) in listed, f"{cls.__name__}.{name}() is not in contracts.yaml"
         else:
             found = hasattr(cls, name) or uses.sets_on_self(cls, name)
             assert found, f"no upstream base of {cls.__name__} sets self.{name}"
