@@ -17,7 +17,6 @@ from marsrl_verl.verl_adapter.run import driver, template_run
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals
 from marsrl_verl.verl_adapter.terminal import chatter_log, library_output_to
 
-
 seen: list[tuple] = []
 
 
