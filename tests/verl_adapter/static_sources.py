@@ -114,11 +114,9 @@ class Sources:
             return None
         for one in [found, *self._bases(found)]:
             own = sorted(_statements(one.node), key=lambda node: not isinstance(node, Definition))
-            inside = [
-                *((node, name) for node in own),
-                *((node, f"self.{name}") for node in ast.walk(one.node)),
-            ]
-            for node, written in inside:
+            places = [(node, name) for node in own]
+            places += [(node, f"self.{name}") for node in ast.walk(one.node)]
+            for node, written in places:
                 if written in _names(node):
                     return Found(one.module, node)
         return None
