@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -18,11 +19,12 @@ PACKAGE = Path(marsrl_verl.__file__).parent
 UPSTREAM = ("verl", "vllm", "transformers")
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
+@functools.cache
+def sources() -> list[tuple[Path, ast.Module]]:
     """Every module of the package and of the recipe."""
-    for folder in (PACKAGE, PACKAGE.parent / "recipe"):
-        for path in sorted(folder.rglob("*.py")):
-            yield path, ast.parse(path.read_text())
+    folders = (PACKAGE, PACKAGE.parent / "recipe")
+    paths = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return [(path, ast.parse(path.read_text())) for path in paths]
 
 
 def is_upstream(name: str) -> bool:
@@ -57,12 +59,9 @@ def imported_names() -> dict[str, str]:
                     if is_upstream(alias.name):
                         modules[alias.asname or alias.name] = alias.name
         for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.value, ast.Name)
-                and (module := modules.get(node.value.id)) is not None
-            ):
-                found[f"{module}:{node.attr}"] = path.name
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                if node.value.id in modules:
+                    found[f"{modules[node.value.id]}:{node.attr}"] = path.name
     return found
 
 
