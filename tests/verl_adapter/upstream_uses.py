@@ -59,9 +59,9 @@ def imported_names() -> dict[str, str]:
                     if is_upstream(alias.name):
                         modules[alias.asname or alias.name] = alias.name
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                if node.value.id in modules:
-                    found[f"{modules[node.value.id]}:{node.attr}"] = path.name
+            used = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+            if used and node.value.id in modules:
+                found[f"{modules[node.value.id]}:{node.attr}"] = path.name
     return found
 
 
