@@ -106,7 +106,10 @@ def read_from_self(cls: type) -> set[str]:
                 read.add(node.attr)
             elif not _is_counted(tree, node):
                 stored.add(node.attr)
-    declared = set(vars(cls).get("__annotations__", ()))  # made by a class of ours below it
+    ours = [one for one in cls.__mro__ if not is_upstream(one.__module__)]
+    declared = {
+        name for one in ours for name in vars(one).get("__annotations__", ())
+    }  # made by a class below
     own = set(vars(cls)) | declared | {name for name in stored if not sets_on_self(cls, name)}
     return read - own
 
