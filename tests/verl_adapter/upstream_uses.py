@@ -109,7 +109,7 @@ def read_from_self(cls: type) -> set[str]:
     ours = [one for one in cls.__mro__ if not is_upstream(one.__module__)]
     declared = {
         name for one in ours for name in vars(one).get("__annotations__", ())
-    }  # made by a class below
+    }  # made below
     own = set(vars(cls)) | declared | {name for name in stored if not sets_on_self(cls, name)}
     return read - own
 
