@@ -95,7 +95,7 @@ class Weights:
         self.steps_of = json.loads((Path(path) / WEIGHTS).read_text())
 
     def describe_shards(self, folder):
-        return [describe_shards(Path(folder), rank) for rank in range(1)]
+        return [describe_shards(Path(folder), 0)]
 
 
 class Workers:

@@ -107,9 +107,7 @@ def read_from_self(cls: type) -> set[str]:
             elif not _is_counted(tree, node):
                 stored.add(node.attr)
     ours = [one for one in cls.__mro__ if not is_upstream(one.__module__)]
-    declared = {
-        name for one in ours for name in vars(one).get("__annotations__", ())
-    }  # made below
+    declared = {name for one in ours for name in vars(one).get("__annotations__", ())}  # made below
     own = set(vars(cls)) | declared | {name for name in stored if not sets_on_self(cls, name)}
     return read - own
 
