@@ -48,7 +48,7 @@ MODULES = sorted(path.stem for path in Path(__file__).parent.glob("*_credit.py")
 CASES = (*OWN, *(case for name in MODULES for case in import_module(name).CASES))
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 seeds, modes = st.integers(0, 10_000), st.sampled_from(["sequential", "pipelined"])
-few = settings(max_examples=15)
+few = settings(max_examples=8)
 
 
 def only(wanted: Callable[[Case], bool]):
@@ -294,7 +294,7 @@ MEANS = ["token-mean", "seq-mean-token-mean", *map(str, LossMean)]
 @only(lambda case: case.turns)
 @pytest.mark.parametrize("mean", MEANS)
 @given(seeds, st.integers(1, 3), st.integers(1, 2))
-@settings(max_examples=6)
+@settings(max_examples=4)
 def test_what_the_number_of_turns_does_to_the_weight_of_rows_and_turns(case, mean, seed, ranks, updates):
     """Only with means of rows does a turn weigh less, the more turns there are: then all rows weigh alike."""
     method, results = steps_of(case, seed, "sequential", 0)

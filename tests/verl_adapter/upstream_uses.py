@@ -123,7 +123,12 @@ def _is_counted(tree: ast.AST, attribute: ast.Attribute) -> bool:
 def sets_on_self(cls: type, name: str) -> bool:
     """Whether the source of an upstream base assigns `self.<name>`."""
     pattern = re.compile(rf"\bself\.{name}\s*(:[^=\n]+)?=(?!=)|[(,]\s*self\.{name}\s*[,)]?.*=(?!=)")
-    return any(pattern.search(inspect.getsource(base)) for base in upstream_bases(cls))
+    return any(pattern.search(_text(base)) for base in upstream_bases(cls))
+
+
+@functools.cache
+def _text(cls: type) -> str:
+    return inspect.getsource(cls)
 
 
 def resolve(name: str) -> Any:
