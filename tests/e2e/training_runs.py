@@ -102,8 +102,8 @@ def command(root: Path, name: str, *overrides: str) -> list[str]:
     ]
 
 
-def train(root: Path, name: str, *overrides: str) -> TrainingRun:
-    """Run to the end; a failing run shows its output."""
+def ended(root: Path, name: str, *overrides: str) -> tuple[int, str]:
+    """Status and output of a run that is left alone."""
     done = subprocess.run(
         command(root, name, *overrides),
         cwd=REPOSITORY,
@@ -112,8 +112,13 @@ def train(root: Path, name: str, *overrides: str) -> TrainingRun:
         timeout=START_TIMEOUT_S + 300,
         check=False,
     )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output[-6000:]
+    return done.returncode, done.stdout + done.stderr
+
+
+def train(root: Path, name: str, *overrides: str) -> TrainingRun:
+    """Run to the end; a failing run shows its output."""
+    status, output = ended(root, name, *overrides)
+    assert status == 0, output[-6000:]
     return TrainingRun(root / name, output)
 
 
