@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from training_runs import REPEATABLE, REPOSITORY, START_TIMEOUT_S, command, wait_for_step
+from training_runs import REPEATABLE, START_TIMEOUT_S, started, wait_for_step
 
 LIMIT_S = 10
 TRAINING_LIMIT_S = 30
@@ -56,26 +54,13 @@ def interrupt(
 ) -> tuple[int, str, float]:
     """Start or resume a run and let something happen after a step; its status, its output, and the seconds
     that it took to end. No process of it may be left."""
-    log = root / f"{name}.log"
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            command(root, name, *SETTINGS, *overrides),
-            cwd=REPOSITORY,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            wait_for_step(root / name, after_step, process, log)
-            launcher = psutil.Process(process.pid)
-            family = launcher.children(recursive=True)
-            began = time.monotonic()
-            fault(launcher)
-            status = process.wait(LIMIT_S + 60)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+    with started(root, name, *SETTINGS, *overrides) as (process, log):
+        wait_for_step(root / name, after_step, process, log)
+        launcher = psutil.Process(process.pid)
+        family = launcher.children(recursive=True)
+        began = time.monotonic()
+        fault(launcher)
+        status = process.wait(LIMIT_S + 60)
     seconds = time.monotonic() - began
     note(fault.__name__.replace("_", " "), status, log.read_text(), seconds)
     _, left = psutil.wait_procs(family, timeout=10)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from training_runs import REPOSITORY, START_TIMEOUT_S, TrainingRun, command, train, wait_for_step
+from training_runs import REPOSITORY, START_TIMEOUT_S, TrainingRun, started, train, wait_for_step
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
@@ -61,22 +59,14 @@ def tools_path():
 def killed_and_resumed(tmp_path_factory, tools_path) -> TrainingRun:
     """Tags; killed with kill -9 while calls run that belong to no checkpoint yet, then continued."""
     root = tmp_path_factory.mktemp("agents")
-    words, log = (*SETTINGS, *noted(root)), root / "tags.log"
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            command(root, "tags", *words), cwd=REPOSITORY, stdout=stream, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            wait_for_step(root / "tags", 1, process, log)
-            before = len(calls_of(root)["begin"])
-            deadline = time.monotonic() + START_TIMEOUT_S
-            while len(calls_of(root)["begin"]) == before:
-                assert time.monotonic() < deadline and process.poll() is None, log.read_text()[-3000:]
-                time.sleep(0.02)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    words = (*SETTINGS, *noted(root))
+    with started(root, "tags", *words) as (process, log):
+        wait_for_step(root / "tags", 1, process, log)
+        before = len(calls_of(root)["begin"])
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while len(calls_of(root)["begin"]) == before:
+            assert time.monotonic() < deadline and process.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.02)
     cut = calls_of(root)
     assert cut["begin"] - cut["end"], "a call was running"
     (root / "cut.json").write_text(json.dumps(sorted((cut["begin"] - cut["end"]).elements())))

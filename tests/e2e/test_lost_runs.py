@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 from faults import RESUME, interrupt, note
-from training_runs import REPOSITORY, TrainingRun, checkpoint_weights, command
+from training_runs import TrainingRun, checkpoint_weights, ended
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
@@ -25,7 +25,7 @@ SOON = 12
 """Steps in which useless training has to be noticed."""
 
 
-def ended(output: str) -> str:
+def told(output: str) -> str:
     """The sentence that a run says about its end; no traceback may stand beside it."""
     assert "Traceback (most recent" not in output, output[-6000:]
     (line,) = [one for one in output.splitlines() if one.startswith("The run ended: ")]
@@ -44,19 +44,11 @@ def test_weights_that_are_spoiled_end_the_run(tmp_path, decay, ends):
     # The greatest rate that is accepted.
     settings = (f"{optimizer}.lr=1", f"{optimizer}.weight_decay={decay}", "trainer.total_training_steps=40")
     began = time.monotonic()
-    done = subprocess.run(
-        command(tmp_path, "spoiled", *settings),
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 1, (done.stdout + done.stderr)[-6000:]
-    output = done.stdout + done.stderr
-    note(f"weight_decay={decay}", done.returncode, output, time.monotonic() - began)
-    sentence = ended(output)
-    run = TrainingRun(tmp_path / "spoiled", done.stdout)
+    status, output = ended(tmp_path, "spoiled", *settings)
+    assert status == 1, output[-6000:]
+    note(f"weight_decay={decay}", status, output, time.monotonic() - began)
+    sentence = told(output)
+    run = TrainingRun(tmp_path / "spoiled", output)
     assert any(one in sentence for one in ends), sentence
     # Nothing is kept of the step that spoiled them.
     assert not (run.folder / "metrics.jsonl").exists() or max(run.metrics()) <= SOON
@@ -108,7 +100,7 @@ def test_a_deleted_folder_and_a_full_disk_end_the_run_and_lose_no_weights(small_
 
     status, output, _ = interrupt(small_disk, "lost", 2, delete_folder)
     assert status == 1
-    assert f"{folder} was deleted or moved while the run wrote into it" in ended(output)
+    assert f"{folder} was deleted or moved while the run wrote into it" in told(output)
     first = checkpoint.newest_sealed(checkpoints)
     assert first is not None and 3 <= first <= 4, "it is noticed within a step"
     assert f"Saved: {checkpoints}/global_step_{first}" in output and "To go on from step" in output
@@ -120,7 +112,7 @@ def test_a_deleted_folder_and_a_full_disk_end_the_run_and_lose_no_weights(small_
 
     status, output, _ = interrupt(small_disk, "lost", first + 1, fill_disk, RESUME)
     assert status == 1
-    sentence = ended(output)
+    sentence = told(output)
     assert "can't be written: there is no space left" in sentence and f"{small_disk}" in sentence
     assert f"Saved: {checkpoints}/global_step_{first}" in output
     checkpoint.check_seal(checkpoints / f"global_step_{first}")

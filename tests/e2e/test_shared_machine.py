@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_runs import REPOSITORY, START_TIMEOUT_S, command, train
+from training_runs import REPOSITORY, START_TIMEOUT_S, command, ended, train
 
 from marsrl_verl.reporting.run_lock import LOCK_NAME
 
@@ -57,15 +57,9 @@ def test_two_runs_at_once_a_second_start_and_a_resume_with_another_rate(tmp_path
     try:
         wait_until_held(tmp_path / "a", processes["a"])
         for existing in ("resume", "replace"):
-            second = subprocess.run(
-                command(tmp_path, "a", f"marsrl.run.existing={existing}"),
-                cwd=REPOSITORY,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            said = " ".join(second.stderr.split())
-            assert second.returncode == 2 and f"written by process {processes['a'].pid} on" in said
+            status, output = ended(tmp_path, "a", f"marsrl.run.existing={existing}")
+            assert status == 2
+            assert f"written by process {processes['a'].pid} on" in " ".join(output.split())
         for name, process in processes.items():
             assert process.wait() == 0, logs[name].read_text()[-6000:]
     finally:

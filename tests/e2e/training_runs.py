@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,8 +102,8 @@ def command(root: Path, name: str, *overrides: str) -> list[str]:
     ]
 
 
-def train(root: Path, name: str, *overrides: str) -> TrainingRun:
-    """Run to the end; a failing run shows its output."""
+def ended(root: Path, name: str, *overrides: str) -> tuple[int, str]:
+    """Status and output of a run that is left alone."""
     done = subprocess.run(
         command(root, name, *overrides),
         cwd=REPOSITORY,
@@ -110,13 +112,20 @@ def train(root: Path, name: str, *overrides: str) -> TrainingRun:
         timeout=START_TIMEOUT_S + 300,
         check=False,
     )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output[-6000:]
+    return done.returncode, done.stdout + done.stderr
+
+
+def train(root: Path, name: str, *overrides: str) -> TrainingRun:
+    """Run to the end; a failing run shows its output."""
+    status, output = ended(root, name, *overrides)
+    assert status == 0, output[-6000:]
     return TrainingRun(root / name, output)
 
 
-def train_and_kill(root: Path, name: str, after_step: int, *overrides: str) -> TrainingRun:
-    """Start a run and kill -9 its whole process group once `after_step` is checkpointed and logged."""
+@contextmanager
+def started(root: Path, name: str, *overrides: str) -> Iterator[tuple[subprocess.Popen, Path]]:
+    """A run with a process group of its own, and the file of its output. At the end the group is killed (-9),
+    unless the run has ended."""
     log = root / f"{name}.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
@@ -127,10 +136,17 @@ def train_and_kill(root: Path, name: str, after_step: int, *overrides: str) -> T
             start_new_session=True,
         )
         try:
-            wait_for_step(root / name, after_step, process, log)
+            yield process, log
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def train_and_kill(root: Path, name: str, after_step: int, *overrides: str) -> TrainingRun:
+    """Start a run and kill it once `after_step` is checkpointed and logged."""
+    with started(root, name, *overrides) as (process, log):
+        wait_for_step(root / name, after_step, process, log)
     return TrainingRun(root / name, log.read_text())
 
 

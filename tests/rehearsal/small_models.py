@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -22,7 +24,6 @@ SMALL = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
-SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 VOCABULARY = 1200
 MARKS = (
     *("<search>", "</search>", "<python>", "</python>", "<answer>", "</answer>"),
@@ -87,94 +88,9 @@ DISTILLED = Family(
     _THINK,
 )
 
-_QWEN2 = {
-    "model_type": "qwen2",
-    "rms_norm_eps": 1e-6,
-    "use_sliding_window": False,
-    "tie_word_embeddings": False,
-}
-# Heads of another size than that of the hidden states over their number, as the published models have them.
-_QWEN3 = {
-    "head_dim": 64,
-    "attention_bias": False,
-    "rms_norm_eps": 1e-6,
-    "use_sliding_window": False,
-    "sliding_window": None,
-}
-_LLAMA3 = {
-    "model_type": "llama",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": False,
-}
-MODELS: dict[str, tuple[Family, dict[str, Any]]] = {
-    "Qwen/Qwen3-30B-A3B-Thinking-2507": (
-        THINKING,
-        {
-            **_QWEN3,
-            "model_type": "qwen3_moe",
-            "tie_word_embeddings": False,
-            "max_position_embeddings": 262144,
-            "rope_theta": 10000000.0,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-            "norm_topk_prob": True,
-            "router_aux_loss_coef": 0.001,
-            "output_router_logits": False,
-            **SMALL_EXPERTS,
-        },
-    ),
-    "Qwen/Qwen3-4B-Thinking-2507": (
-        THINKING,
-        {
-            **_QWEN3,
-            "model_type": "qwen3",
-            "tie_word_embeddings": True,
-            "max_position_embeddings": 262144,
-            "rope_theta": 5000000.0,
-        },
-    ),
-    "Qwen/Qwen3-8B": (
-        CHATML,
-        {
-            **_QWEN3,
-            "model_type": "qwen3",
-            "tie_word_embeddings": False,
-            "max_position_embeddings": 40960,
-            "rope_theta": 1000000.0,
-        },
-    ),
-    "Qwen/Qwen2.5-7B-Instruct": (
-        CHATML,
-        {**_QWEN2, "max_position_embeddings": 32768, "rope_theta": 1000000.0, "sliding_window": 131072},
-    ),
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": (
-        DISTILLED,
-        {**_QWEN2, "max_position_embeddings": 131072, "rope_theta": 10000.0, "sliding_window": 4096},
-    ),
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": (
-        DISTILLED,
-        {**_QWEN2, "max_position_embeddings": 131072, "rope_theta": 10000.0, "sliding_window": 4096},
-    ),
-    "meta-llama/Meta-Llama-3-8B-Instruct": (LLAMA, {**_LLAMA3, "max_position_embeddings": 8192}),
-    "meta-llama/Llama-3.1-8B-Instruct": (
-        LLAMA,
-        {
-            **_LLAMA3,
-            "max_position_embeddings": 131072,
-            "rope_scaling": {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8192,
-            },
-        },
-    ),
-}
-"""By hub id: tokenizer family, and what its `config.json` says beside sizes."""
+FAMILIES = {"chatml": CHATML, "thinking": THINKING, "llama": LLAMA, "distilled": DISTILLED}
+MODELS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())["models"]
+"""By hub id."""
 
 
 def make_model(name: str, folder: Path) -> Path:
@@ -182,9 +98,8 @@ def make_model(name: str, folder: Path) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    family, published = MODELS[name]
-    tokenizer = build_tokenizer(family)
-    values = {**published, **SMALL}
+    values = {**MODELS[name], **SMALL}
+    tokenizer = build_tokenizer(FAMILIES[values.pop("family")])
     config = AutoConfig.for_model(
         values.pop("model_type"),
         **values,

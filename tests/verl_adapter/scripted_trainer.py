@@ -95,7 +95,7 @@ class Weights:
         self.steps_of = json.loads((Path(path) / WEIGHTS).read_text())
 
     def describe_shards(self, folder):
-        return [describe_shards(Path(folder), rank) for rank in range(1)]
+        return [describe_shards(Path(folder), 0)]
 
 
 class Workers:
@@ -196,34 +196,15 @@ class BackgroundEngine(ScriptedEngine):
         self.naps += 1
 
 
-def trainer_config(folder: Path, *, save_freq: int, sleeps: bool):
-    return OmegaConf.create(
-        {
-            "trainer": {
-                "save_freq": save_freq,
-                "logger": [],
-                "default_local_dir": str(folder / "checkpoints"),
-                "default_hdfs_dir": None,
-                "resume_mode": "auto",
-                "del_local_ckpt_after_load": False,
-                "project_name": "test",
-                "experiment_name": "test",
-            },
-            "data": {"train_batch_size": BATCH_SIZE},
-            "actor_rollout_ref": {
-                "rollout": {"free_cache_engine": sleeps, "nnodes": 0, "temperature": 1.0},
-                "actor": {
-                    "checkpoint": {"async_save": False},
-                    "use_dynamic_bsz": True,
-                    "ppo_epochs": 1,
-                    "calculate_entropy": False,
-                    "entropy_coeff": 0.0,
-                    "data_loader_seed": 1,
-                    "shuffle": False,
-                },
-            },
-        }
-    )
+CONFIG = f"""
+trainer: {{logger: [], default_hdfs_dir: null, resume_mode: auto, del_local_ckpt_after_load: false,
+  project_name: test, experiment_name: test}}
+data: {{train_batch_size: {BATCH_SIZE}}}
+actor_rollout_ref:
+  rollout: {{nnodes: 0, temperature: 1.0}}
+  actor: {{use_dynamic_bsz: true, ppo_epochs: 1, calculate_entropy: false, entropy_coeff: 0.0,
+    data_loader_seed: 1, shuffle: false, checkpoint: {{async_save: false}}}}
+"""
 
 
 class ScriptedTrainer(RayMarsRLTrainer):
@@ -264,8 +245,11 @@ class ScriptedTrainer(RayMarsRLTrainer):
         **settings,
     ) -> None:
         self.folder = folder
-        self.config = trainer_config(folder, save_freq=save_freq, sleeps=sleeps)
+        self.config = OmegaConf.create(CONFIG)
+        self.config.trainer.default_local_dir = str(folder / "checkpoints")
+        self.config.trainer.save_freq = save_freq
         self.config.trainer.max_actor_ckpt_to_keep = keep
+        self.config.actor_rollout_ref.rollout.free_cache_engine = sleeps
         if resume_from is not None:
             self.config.trainer.resume_mode = "resume_path"
             self.config.trainer.resume_from_path = str(resume_from)
@@ -341,16 +325,10 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.tokens_by_step[self.global_steps] = self.generated_tokens
         rows = [
             [
-                one.trajectory_id,
-                one.text,
-                one.sequence.versions,
+                *(one.trajectory_id, one.text, one.sequence.versions),
                 one.trajectory_id in group.trained_before,
-                one.sequence.prompt_ids.tolist(),
-                one.sequence.response_ids.tolist(),
-                one.sequence.rollout_log_probs.tolist(),
-                one.value,
-                one.finish.value,
-                one.sequence.policy,
+                *(one.sequence.prompt_ids.tolist(), one.sequence.response_ids.tolist()),
+                *(one.sequence.rollout_log_probs.tolist(), one.value, one.finish.value, one.sequence.policy),
             ]
             for group in result.trained
             for one in group.trajectories

@@ -1,7 +1,7 @@
 """What the package takes from vLLM and transformers, checked by reading their sources: there are two stacks,
 the CPU's, which is installed where the tests run, and that of GPUs (the extra `gpu`).
 
-`contracts.py` has the rest of vLLM's names; `broken` looks at all of them. `make check-gpu-sources` fetches
+`contracts.yaml` has the rest of vLLM's names; `broken` looks at all of them. `make check-gpu-sources` fetches
 the sources that are not installed.
 """
 
@@ -31,13 +31,6 @@ BEGINS_WITH: dict[str, list[str]] = {
     "vllm.lora.request:LoRARequest": ["lora_name", "lora_int_id", "lora_path"],
 }
 """The first parameters of functions that are called by position, or whose place ours takes."""
-
-TAKES: dict[str, set[str]] = {
-    "transformers:PretrainedConfig.get_config_dict": {"pretrained_model_name_or_path"},
-    "transformers:PretrainedConfig.get_text_config": {"decoder"},
-    "vllm:EngineArgs": {"logprobs_mode", "distributed_executor_backend", "load_format", "max_logprobs"},
-}
-"""Parameters that must be among those of a function."""
 
 READ: tuple[str, ...] = (
     # Models and tokenizers.
@@ -135,7 +128,6 @@ def broken(sources: Sources, installed: Sources, packages: tuple[str, ...] = STA
         (SIGNATURES, lambda name, expected: _unlike(sources.parameters(name), expected)),
         (BEGINS_WITH, lambda name, first: _unlike(sources.parameters(name)[: len(first)], first)),
         (AT_LEAST, lambda name, some: _lacking(sources.parameters(name), some)),
-        (TAKES, lambda name, some: _lacking(sources.parameters(name), some)),
         (dict.fromkeys([*PRESENT, *READ]), lambda name, _: "" if sources.find(name) else "is nothing"),
         (CONTAINS, lambda name, words: _lacking([w for w in words if w in sources.text(name)], set(words))),
         (SAME, lambda name, read: _unread(name, sources, installed, read)),

@@ -1,6 +1,6 @@
 """Reads what packages define from their source, without importing them: another stack cannot be imported.
 
-Names are written `module:qualified.name`, as in `contracts.py`. Those that a module takes from another one
+Names are written `module:qualified.name`, as in `contracts.yaml`. Those that a module takes from another one
 are followed, branches of `if` and `try` are all read, and so are `TYPE_CHECKING` blocks, which say what a
 package gives out that loads its modules late.
 """
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-_FIELDS = ("dataclass", "Struct")
-"""A decorator or a base class by which annotated names become parameters."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +100,9 @@ class Sources:
 
     def _fields(self, found: Found) -> list[str]:
         """Those of a class whose annotated names are its parameters, the bases' first."""
-        names: dict[str, None] = {}
-        for one in reversed([found, *self._bases(found)]):
-            if isinstance(one.node, ast.ClassDef):
-                names |= {
-                    name: None for name, value in _assigned(one.node) if isinstance(value, ast.AnnAssign)
-                }
+        classes = [one.node for one in reversed([found, *self._bases(found)])]
+        annotated = (one for node in classes for one in _statements(node) if isinstance(one, ast.AnnAssign))
+        names = dict.fromkeys(name for one in annotated for name in _names(one))
         if not names:
             raise NotFoundError(f"{_title(found)} says nowhere which parameters it takes")
         return list(names)
@@ -118,13 +113,12 @@ class Sources:
         if not isinstance(found.node, ast.ClassDef):
             return None
         for one in [found, *self._bases(found)]:
-            assert isinstance(one.node, ast.ClassDef)
-            for defined in _statements(one.node):
-                if isinstance(defined, Definition) and defined.name == name:
-                    return Found(one.module, defined)
-            for assigned, value in [*_assigned(one.node), *_set_on_self(one.node)]:
-                if assigned == name:
-                    return Found(one.module, value)
+            own = sorted(_statements(one.node), key=lambda node: not isinstance(node, Definition))
+            places = [(node, name) for node in own]
+            places += [(node, f"self.{name}") for node in ast.walk(one.node)]
+            for node, written in places:
+                if written in _names(node):
+                    return Found(one.module, node)
         return None
 
     def _bases(self, found: Found) -> list[Found]:
@@ -152,7 +146,7 @@ class Sources:
         for node in _statements(self._tree(module)):
             if isinstance(node, Definition) and node.name == name:
                 return Found(module, node)
-            if isinstance(node, ast.Assign | ast.AnnAssign) and name in _targets(node):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and name in _names(node):
                 other = node.value.id if isinstance(node.value, ast.Name) else name  # another name for it
                 defined = self._of_module(module, other, seen) or defined or Found(module, node)
             if isinstance(node, ast.ImportFrom):
@@ -202,28 +196,13 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
                 yield from _statements(one)
 
 
-def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    inner = [
-        one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])
-    ]
-    return [one.id for one in inner if isinstance(one, ast.Name)]
-
-
-def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.stmt]]:
-    for one in _statements(node):
-        if isinstance(one, ast.Assign | ast.AnnAssign):
-            yield from ((name, one) for name in _targets(one))
-
-
-def _set_on_self(node: ast.ClassDef) -> Iterator[tuple[str, ast.stmt]]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.Assign | ast.AnnAssign):
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
-            for target in targets:
-                for inner in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if isinstance(inner, ast.Attribute) and ast.unparse(inner.value) == "self":
-                        yield inner.attr, one
+def _names(node: ast.AST) -> list[str]:
+    """What a statement defines or gives a value to; of what has attributes, as it is written."""
+    if isinstance(node, Definition):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+    return [ast.unparse(one) for target in targets for one in getattr(target, "elts", [target])]
 
 
 def _title(found: Found) -> str:

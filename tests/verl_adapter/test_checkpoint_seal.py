@@ -21,31 +21,27 @@ from marsrl_verl.verl_adapter.checkpoint.sealed import (
     set_aside_after,
 )
 
+WEIGHTS = "actor/model_world_size_1_rank_0.pt"
+
 
 def written(root, step, *, sealed=True):
     """A checkpoint as the trainer leaves it: ours, verl's, then the seal."""
     folder = root / f"global_step_{step}"
     save_state(folder, {"step": step})
     (folder / "actor").mkdir()
-    (folder / "actor" / "model_world_size_1_rank_0.pt").write_bytes(b"weights" * step)
+    (folder / WEIGHTS).write_bytes(b"weights" * step)
     (folder / "data.pt").write_bytes(b"position")
     if sealed:
         seal(folder)
     return folder
 
 
-def test_the_newest_complete_one_is_resumed_from(tmp_path):
-    written(tmp_path, 1)
-    written(tmp_path, 2)
-    assert point_tracker_at_newest(tmp_path) == 2
-    assert (tmp_path / TRACKER_NAME).read_text() == "2"
-
-
-@pytest.mark.parametrize("tracker", ["3", "", "garbage"])
-def test_an_interrupted_one_is_passed_over_whatever_the_tracker_says(tmp_path, tracker):
-    written(tmp_path, 2)
-    written(tmp_path, 3, sealed=False)
-    (tmp_path / TRACKER_NAME).write_text(tracker)
+@pytest.mark.parametrize("tracker", [None, "3", "", "garbage"])
+def test_the_newest_complete_one_is_resumed_from_whatever_the_tracker_says(tmp_path, tracker):
+    for step, sealed in ((1, True), (2, True), (3, False)):
+        written(tmp_path, step, sealed=sealed)
+    if tracker is not None:
+        (tmp_path / TRACKER_NAME).write_text(tracker)
     assert point_tracker_at_newest(tmp_path) == 2
     assert (tmp_path / TRACKER_NAME).read_text() == "2"
 
@@ -57,22 +53,36 @@ def test_a_tracker_without_a_checkpoint_goes(tmp_path):
     assert not (tmp_path / TRACKER_NAME).exists()
 
 
-@pytest.mark.parametrize("name", ["marsrl.pt", "data.pt", "actor/model_world_size_1_rank_0.pt"])
+def before_resume(folder):
+    point_tracker_at_newest(folder.parent)
+
+
+def before_start(folder):
+    check_before_start(folder, one_node=True)
+
+
+every_check = pytest.mark.parametrize("check", [check_seal, before_resume, before_start])
+
+
+@every_check
+@pytest.mark.parametrize("name", ["marsrl.pt", "data.pt", WEIGHTS])
 @pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
-def test_a_damaged_file_is_named(tmp_path, name, damage):
-    path = written(tmp_path, 4) / name
+def test_a_damaged_file_is_named(tmp_path, check, name, damage):
+    folder = written(tmp_path, 4)
+    check(folder)
+    path = folder / name
     content = path.read_bytes()
     if damage == "missing":
         path.unlink()
     else:
         path.write_bytes(content[:-1] if damage == "truncated" else content[:-1] + b"!")
-    with pytest.raises(CheckpointError, match=path.name):
-        point_tracker_at_newest(tmp_path)
+    with pytest.raises(CheckpointError, match=f"{path.name} is damaged"):
+        check(folder)
 
 
 def test_a_large_file_is_checked_whole(tmp_path):
     folder = written(tmp_path, 4)
-    weights = folder / "actor" / "model_world_size_1_rank_0.pt"
+    weights = folder / WEIGHTS
     with weights.open("wb") as file:
         file.truncate(40 * 2**20)
     seal(folder)
@@ -121,46 +131,36 @@ def test_files_that_only_their_rank_sees_are_sealed_too(tmp_path):
         check_seal(here, shards)
 
 
-def test_a_folder_without_a_seal_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="interrupted"):
-        check_seal(written(tmp_path, 1, sealed=False))
+DAMAGED = ("{", "{}", "[]", '{"files":["a"]}', '{"files":{"a":{"crc":1}}}', '{"files":{"a":{"bytes":1}}}')
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["{", "{}", "[]", '{"files": ["a"]}', '{"files": {"a": {"crc": 1}}}', '{"files": {"a": {"bytes": 1}}}'],
+    ("content", "says"), [(None, "interrupted"), *((content, "damaged") for content in DAMAGED)]
 )
-def test_a_damaged_seal_is_refused(tmp_path, content):
-    folder = written(tmp_path, 1)
-    (folder / SEAL_NAME).write_text(content)
-    with pytest.raises(CheckpointError, match="damaged"):
+def test_a_missing_or_damaged_seal_is_refused(tmp_path, content, says):
+    folder = written(tmp_path, 1, sealed=False)
+    if content is not None:
+        (folder / SEAL_NAME).write_text(content)
+    with pytest.raises(CheckpointError, match=says):
         check_seal(folder)
 
 
+@every_check
 @pytest.mark.parametrize(
     ("left", "lacks"),
     [
         ([], "lists 0 files and lacks marsrl.pt, data.pt, model_world_size"),
         (["marsrl.pt", "data.pt"], "lacks model_world_size"),
-        (["actor/model_world_size_1_rank_0.pt", "data.pt"], "lacks marsrl.pt"),
-        (["actor/model_world_size_1_rank_0.pt", "marsrl.pt"], "lacks data.pt"),
+        ([WEIGHTS, "data.pt"], "lacks marsrl.pt"),
+        ([WEIGHTS, "marsrl.pt"], "lacks data.pt"),
     ],
 )
-def test_a_seal_that_does_not_name_all_that_is_read_is_refused(tmp_path, left, lacks):
+def test_a_seal_that_does_not_name_all_that_is_read_is_refused(tmp_path, check, left, lacks):
     folder = written(tmp_path, 4)
     recorded = json.loads((folder / SEAL_NAME).read_text())["files"]
     (folder / SEAL_NAME).write_text(json.dumps({"files": {name: recorded[name] for name in left}}))
-    for check in (check_seal, point_tracker_at_newest_of_parent, before_start):
-        with pytest.raises(CheckpointError, match=lacks):
-            check(folder)
-
-
-def point_tracker_at_newest_of_parent(folder):
-    point_tracker_at_newest(folder.parent)
-
-
-def before_start(folder):
-    check_before_start(folder, one_node=True)
+    with pytest.raises(CheckpointError, match=lacks):
+        check(folder)
 
 
 @pytest.mark.parametrize("name", ["actor/model_world_size_2_rank_1.pt", "actor/optim_world_size_2_rank_0.pt"])
@@ -190,24 +190,10 @@ def test_a_seal_names_nothing_outside(tmp_path, name):
         check_seal(folder)
 
 
-@pytest.mark.parametrize("name", ["marsrl.pt", "data.pt", "actor/model_world_size_1_rank_0.pt"])
-@pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
-def test_damage_is_found_before_the_start(tmp_path, name, damage):
-    folder = written(tmp_path, 4)
-    before_start(folder)
-    content = (folder / name).read_bytes()
-    if damage == "missing":
-        (folder / name).unlink()
-    else:
-        (folder / name).write_bytes(content[:-1] if damage == "truncated" else content[:-1] + b"!")
-    with pytest.raises(CheckpointError, match=rf"{(folder / name).name} is damaged"):
-        before_start(folder)
-
-
 def test_large_files_are_measured_before_the_start_and_other_nodes_files_are_theirs(tmp_path, monkeypatch):
     folder = written(tmp_path, 4)
     monkeypatch.setattr(seals, "_SMALL_BYTES", 0)
-    weights = folder / "actor" / "model_world_size_1_rank_0.pt"
+    weights = folder / WEIGHTS
     weights.write_bytes(weights.read_bytes()[::-1])
     before_start(folder)
     weights.write_bytes(b"")
@@ -231,25 +217,12 @@ def names(root) -> set[str]:
     return {path.name for path in root.iterdir()}
 
 
-def test_the_newest_are_kept(tmp_path):
-    for step in (1, 2, 3, 10):
-        written(tmp_path, step)
-    keep_newest(tmp_path, None)
-    keep_newest(tmp_path, 4)
-    assert len(names(tmp_path)) == 4
-    keep_newest(tmp_path, 2)
-    assert names(tmp_path) == {"global_step_3", "global_step_10"}
-
-
 def test_only_complete_ones_count_and_interrupted_older_ones_go(tmp_path):
-    written(tmp_path, 1)
-    written(tmp_path, 2, sealed=False)
-    written(tmp_path, 3)
-    written(tmp_path, 4, sealed=False)
+    for step, sealed in ((1, True), (2, False), (3, True), (10, True), (11, False)):
+        written(tmp_path, step, sealed=sealed)
     (tmp_path / "global_step_1_copy").mkdir()
-    keep_newest(tmp_path, 1)
-    assert names(tmp_path) == {"global_step_3", "global_step_4", "global_step_1_copy"}
-    (tmp_path / "b").mkdir()
+    keep_newest(tmp_path, 2)
+    assert names(tmp_path) == {"global_step_3", "global_step_10", "global_step_11", "global_step_1_copy"}
     written(tmp_path / "b", 1, sealed=False)
     keep_newest(tmp_path / "b", 1)
     assert names(tmp_path / "b") == {"global_step_1"}, "nothing is sealed, so nothing goes"

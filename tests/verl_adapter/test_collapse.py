@@ -5,24 +5,20 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 pytest.importorskip("verl", reason="the trainer is verl's")
 pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
 
 import torch
-from evaluation_tools import trajectory
 from scripted_engine import Reply
 from scripted_trainer import ScriptedTrainer
 
-from marsrl_verl.core.group import Group
-from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.evaluation import watch as watching
 from marsrl_verl.evaluation.watch import CollapsedError
 from marsrl_verl.verl_adapter.checkpoint.sealed import newest_sealed
 from marsrl_verl.verl_adapter.engine.warmup_engine import largest_value
-from marsrl_verl.verl_adapter.trainer.finite import NotFiniteError, check_samples
+from marsrl_verl.verl_adapter.trainer.finite import NotFiniteError
 from marsrl_verl.verl_adapter.trainer.policy_trainer import trains_in_fp16
 
 
@@ -53,13 +49,7 @@ def steps_of(folder) -> list[int]:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("actor/grad_norm", math.nan),
-        ("actor/grad_norm", math.inf),
-        ("actor/loss", math.nan),
-        ("actor/weights_max", math.nan),
-        ("actor/weights_max", math.inf),
-    ],
+    [("actor/grad_norm", math.inf), ("actor/loss", math.nan), ("actor/weights_max", math.nan)],
 )
 def test_an_update_that_is_not_finite_ends_the_run_in_its_step(tmp_path, name, value):
     trainer = Spoiled(tmp_path, step=3, update={name: value})
@@ -113,20 +103,12 @@ def test_a_model_that_is_no_use_from_the_start_is_named(tmp_path):
     assert steps_of(tmp_path / "checkpoints") == []
 
 
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_the_engines_own_numbers_tell_it_too(value):
-    sound, spoiled = (trajectory("g#0", ids=[2, 3]) for _ in range(2))
-    request = RolloutRequest("g", Problem("p", "1+1", "2"), "solver", "solver", (), 2)
-    check_samples([Group(request, [sound])])
-    spoiled.sequence.rollout_log_probs[1] = value
-    with pytest.raises(NotFiniteError, match="not finite in 1 of 2 responses") as raised:
-        check_samples([Group(request, [sound, spoiled])])
-    assert raised.value.before
+def always_wrong(item, k) -> Reply:
+    return Reply("\\boxed{0.5}")
 
 
 def test_a_run_without_a_trained_group_ends_and_keeps_its_state(tmp_path, monkeypatch):
     monkeypatch.setattr(watching, "LEAST_IDLE", 1)
-    always_wrong = lambda item, k: Reply("\\boxed{0.5}")  # noqa: E731
     trainer = ScriptedTrainer(tmp_path, 30, save_freq=100, script=always_wrong)
     with pytest.raises(CollapsedError, match="steps 1 to 5: no group was trained"):
         trainer.fit()
@@ -143,12 +125,13 @@ def test_a_run_without_a_trained_group_ends_and_keeps_its_state(tmp_path, monkey
 
 def test_a_run_that_ends_anyway_is_not_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(watching, "LEAST_IDLE", 1)
-    trainer = ScriptedTrainer(tmp_path, 5, script=lambda item, k: Reply("\\boxed{0.5}"))
+    trainer = ScriptedTrainer(tmp_path, 5, script=always_wrong)
     trainer.fit()
     assert trainer.metrics["warning/nothing_trained"] == 1
 
 
-def test_an_engine_with_spoiled_weights_ends_the_run_before_they_train(tmp_path):
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_an_engine_with_spoiled_weights_ends_the_run_before_they_train(tmp_path, value):
     trainer = ScriptedTrainer(tmp_path, 8, save_freq=1)
     engine = trainer.async_rollout_manager
     answer = engine._answer
@@ -156,7 +139,7 @@ def test_an_engine_with_spoiled_weights_ends_the_run_before_they_train(tmp_path)
     def spoiled(requests, sampling):
         outputs = answer(requests, sampling)
         if trainer.global_steps == 4:
-            outputs[0].trajectories[0].sequence.rollout_log_probs[0] = np.nan
+            outputs[0].trajectories[0].sequence.rollout_log_probs[0] = value
         return outputs
 
     engine._answer = spoiled

@@ -1,15 +1,20 @@
-"""What the driver does is named by a function; how a run ends is said."""
+"""What the driver does is named by a function; signals are heard, and how a run ends is said."""
 
 from __future__ import annotations
 
+import errno
+import os
+import pickle
+import signal
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.verl_adapter.run import driver
-from marsrl_verl.verl_adapter.stop_signals import StopRequested
+from marsrl_verl.verl_adapter import stop_signals
+from marsrl_verl.verl_adapter.run import driver, template_run
+from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals
 from marsrl_verl.verl_adapter.terminal import chatter_log, library_output_to
 
 seen: list[tuple] = []
@@ -21,14 +26,64 @@ def note(config, session):
 
 def test_a_run_trains_unless_other_work_is_named(monkeypatch):
     trained = []
-    monkeypatch.setattr(driver, "train", lambda config, session=None: trained.append((config, session)))
-    driver.do(driver.TRAIN, {"a": 1})
-    assert trained == [({"a": 1}, None)]
+    monkeypatch.setattr(driver, "train", lambda config, session: trained.append((config, session)))
+    for work in (driver.TRAIN, f"{__name__}:note"):
+        driver.do(work, {"a": 1}, Path("/session"))
+    assert trained == seen == [({"a": 1}, Path("/session"))]
 
 
-def test_other_work_gets_configuration_and_session():
-    driver.do(f"{__name__}:note", {"a": 1}, Path("/session"))
-    assert seen == [({"a": 1}, Path("/session"))]
+# --- signals --------------------------------------------------------------------------------------------
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_while_the_run_starts_a_signal_ends_it_at_once():
+    with stop_on_signals(), pytest.raises(StopRequested) as stopped:
+        terminate()
+    assert stopped.value.status == 143
+
+
+def test_a_deferred_signal_waits_for_the_next_check(capsys):
+    with stop_on_signals(), stop_signals.deferred():
+        stop_signals.check()
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(StopRequested, match="SIGINT") as stopped:
+            stop_signals.check()
+    assert stopped.value.status == 130
+
+
+def test_the_second_signal_ends_the_process():
+    pid = os.fork()
+    if pid == 0:
+        with stop_on_signals(), stop_signals.deferred():
+            terminate()
+            terminate()
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+def test_handlers_are_as_before_afterwards():
+    before = [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS]
+    with stop_on_signals():
+        assert [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS] != before
+    assert [signal.getsignal(number) for number in stop_signals.STOP_SIGNALS] == before
+
+
+def ray_init(**_connection) -> None:
+    """As Ray's: it leaves a handler of its own, and is told to end."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: exit(number))
+    terminate()
+
+
+def test_rays_own_handler_does_not_stay():
+    with stop_on_signals():
+        with pytest.raises(StopRequested), stop_signals.while_ray_starts():
+            ray_init()
+        with pytest.raises(StopRequested):
+            terminate()
 
 
 # --- a run that does not finish -------------------------------------------------------------------------
@@ -97,13 +152,15 @@ def test_a_signal_has_its_own_status_and_no_traceback(
     assert not (tmp_path / "error.log").exists()
 
 
-def test_a_run_without_a_checkpoint_says_so(config, train_with, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("save_freq", "said"),
+    [(2, "There is no checkpoint yet.\nTo start again:"), (-1, "trainer.save_freq = -1")],
+)
+def test_a_run_without_a_checkpoint_says_so(config, train_with, tmp_path, capsys, save_freq, said):
     (tmp_path / "checkpoints/global_step_4/sealed.json").unlink()
+    config.trainer.save_freq = save_freq
     train_with(config, StopRequested(15))
-    assert "There is no checkpoint yet.\nTo start again:" in capsys.readouterr().out
-    config.trainer.save_freq = -1
-    train_with(config, StopRequested(15))
-    assert "trainer.save_freq = -1" in capsys.readouterr().out
+    assert said in capsys.readouterr().out
 
 
 def test_before_the_runs_folder_is_there_the_traceback_goes_to_the_log(config, train_with, tmp_path, capsys):
@@ -136,3 +193,34 @@ def test_a_process_that_cannot_end_in_order_is_ended(monkeypatch):
     monkeypatch.setattr(driver.os, "_exit", ended.append)
     driver._end_after(0.0, 7).join(10)
     assert ended == [7]
+
+
+def test_a_signal_while_the_forked_driver_connects_has_its_own_status(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("ray.init", ray_init)
+    payload = tmp_path / "payload"
+    monkeypatch.setattr(template_run, "over_verls_variables", lambda config, runtime_env: runtime_env)
+    payload.write_bytes(pickle.dumps((config, {"runtime_env": {}}, "module:function", {})))
+    with pytest.raises(SystemExit) as end:
+        template_run.drive(os.open(payload, os.O_RDONLY))
+    assert end.value.code == 143 and "ended by SIGTERM" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_told_in_one_sentence_where_error_log_has_no_room(
+    config, train_with, tmp_path, capsys, monkeypatch
+):
+    real = Path.open
+
+    def no_room(self, mode="r", *arguments, **more):
+        if "a" in mode or "w" in mode:
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+        return real(self, mode, *arguments, **more)
+
+    monkeypatch.setattr(Path, "open", no_room)
+    error = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "metrics.jsonl"))
+    assert train_with(config, error) == 1
+    shown = capsys.readouterr()
+    ended, traceback, *_ = shown.out.strip().splitlines()
+    assert ended.startswith(
+        f"The run ended: {tmp_path}/metrics.jsonl can't be written: there is no space left."
+    )
+    assert traceback == "Traceback: above" and "No space left on device" in shown.err

@@ -17,8 +17,7 @@ from test_ranks_on_gpu import VARIANTS
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("untied", [False, True])
+@pytest.mark.parametrize(("variant", "untied"), [*((one, False) for one in VARIANTS), ("fused", True)])
 def test_the_configuration_is_composed_for_a_gpu(tmp_path, variant, untied):
     config = composed(tmp_path, *VARIANTS[variant], cuda=True, untied=untied)
     actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model

@@ -13,13 +13,11 @@ import pytest
 pytest.importorskip("verl", reason="the trainer is verl's")
 pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
 
-from omegaconf import OmegaConf
 from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.reporting.run_folder import MARKER, FolderLostError, RunFolder
 from marsrl_verl.reporting.storage import StorageError
 from marsrl_verl.verl_adapter.checkpoint.sealed import newest_sealed
-from marsrl_verl.verl_adapter.run.run_end import report_end
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 
 
@@ -45,13 +43,6 @@ class WithFolder(ScriptedTrainer):
         self.observer.record = record
 
 
-def raises(error):
-    def happen():
-        raise error
-
-    return happen
-
-
 @pytest.mark.parametrize("save_freq", [1, 100])
 def test_a_deleted_folder_ends_the_run_with_its_weights_saved(tmp_path, save_freq):
     whole = WithFolder(tmp_path / "whole", 6, save_freq=100)
@@ -68,72 +59,32 @@ def test_a_deleted_folder_ends_the_run_with_its_weights_saved(tmp_path, save_fre
     assert batches(folder / "batches") == batches(tmp_path / "whole/batches")
 
 
-def test_a_deleted_folder_is_made_anew_for_the_weights_of_a_run_that_is_stopped(tmp_path):
+@pytest.mark.parametrize(("taken", "saved"), [(False, 3), (True, None)])
+def test_a_run_that_is_stopped_makes_a_deleted_folder_anew_but_touches_no_other_runs(tmp_path, taken, saved):
     def stopped():
         shutil.rmtree(tmp_path / "run")
+        if taken:
+            (tmp_path / "run").mkdir()
+            other = '{"format_version": 1, "created": "2020-01-01T00:00:00+00:00"}'
+            (tmp_path / "run" / MARKER).write_text(other)
         raise StopRequested(signal.SIGTERM)
 
-    trainer = WithFolder(tmp_path, 6, stopped, save_freq=100)
     with pytest.raises(StopRequested):
-        trainer.fit()
-    assert newest_sealed(tmp_path / "run/checkpoints") == 3
+        WithFolder(tmp_path, 6, stopped, save_freq=100).fit()
+    assert newest_sealed(tmp_path / "run/checkpoints") == saved
 
 
-def test_another_runs_folder_in_its_place_is_not_touched_by_a_run_that_is_stopped(tmp_path):
-    def stopped():
-        shutil.rmtree(tmp_path / "run")
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / MARKER).write_text(
-            '{"format_version": 1, "created": "2020-01-01T00:00:00+00:00"}'
-        )
-        raise StopRequested(signal.SIGTERM)
+@pytest.mark.parametrize(
+    ("error", "told", "saved"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "run can't be written: there is no space left", 3),
+        (FileNotFoundError(2, "x"), "x", None),
+    ],
+)
+def test_a_full_disk_ends_the_run_with_its_weights_saved_elsewhere(tmp_path, error, told, saved):
+    def happens():
+        raise error
 
-    trainer = WithFolder(tmp_path, 6, stopped, save_freq=100)
-    with pytest.raises(StopRequested):
-        trainer.fit()
-    assert newest_sealed(tmp_path / "run/checkpoints") is None
-
-
-def test_a_full_disk_ends_the_run_with_its_weights_saved_elsewhere(tmp_path):
-    full = OSError(errno.ENOSPC, "No space left on device")
-    trainer = WithFolder(tmp_path, 6, raises(full), save_freq=100)
-    with pytest.raises(StorageError, match=f"{tmp_path}/run can't be written: there is no space left"):
-        trainer.fit()
-    assert newest_sealed(tmp_path / "run/checkpoints") == 3
-
-
-def test_an_error_that_is_no_disks_is_raised_as_it_is(tmp_path):
-    trainer = WithFolder(tmp_path, 6, raises(FileNotFoundError(2, "x")), save_freq=100)
-    with pytest.raises(FileNotFoundError):
-        trainer.fit()
-    assert newest_sealed(tmp_path / "run/checkpoints") is None
-
-
-def end_of(tmp_path: Path) -> OmegaConf:
-    return OmegaConf.create(
-        {
-            "marsrl": {"run": {"output_dir": str(tmp_path), "command": ["train"]}},
-            "trainer": {"default_local_dir": str(tmp_path / "checkpoints"), "val_only": False, "save_freq": 1,
-                        "resume_mode": "auto"},
-        }
-    )  # fmt: skip
-
-
-def test_the_end_is_told_in_one_sentence_where_error_log_has_no_room(tmp_path, capsys, monkeypatch):
-    RunFolder.create(tmp_path / "run")
-    real = Path.open
-
-    def no_room(self, mode="r", *arguments, **more):
-        if "a" in mode or "w" in mode:
-            raise OSError(errno.ENOSPC, "No space left on device", str(self))
-        return real(self, mode, *arguments, **more)
-
-    monkeypatch.setattr(Path, "open", no_room)
-    error = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "run/metrics.jsonl"))
-    assert report_end(end_of(tmp_path / "run"), error) == 1
-    shown = capsys.readouterr()
-    ended, traceback, *_ = shown.out.strip().splitlines()
-    assert ended.startswith(
-        f"The run ended: {tmp_path}/run/metrics.jsonl can't be written: there is no space left."
-    )
-    assert traceback == "Traceback: above" and "No space left on device" in shown.err
+    with pytest.raises(StorageError if saved else FileNotFoundError, match=told):
+        WithFolder(tmp_path, 6, happens, save_freq=100).fit()
+    assert newest_sealed(tmp_path / "run/checkpoints") == saved

@@ -6,6 +6,7 @@ checkpoints. Engine and workers are scripted.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from dataclasses import dataclass
@@ -255,6 +256,7 @@ def all_names(runs: list[Logged]) -> list[str]:
     return sorted({name for run in runs for name in run.names})
 
 
+@functools.cache
 def documented() -> list[str]:
     """The names of the first column of the tables of metrics."""
     text = "".join(page.read_text().partition(HEAD)[2].split("\n\n")[0] for page in PAGES)
@@ -262,6 +264,7 @@ def documented() -> list[str]:
     return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
 
 
+@functools.cache
 def pattern(name: str) -> re.Pattern[str]:
     """A documented name as an expression: `<…>` is one part, `[…]` optional, `*` anything."""
     text = re.escape(name).replace(r"\*", ".+").replace(r"\[", "(?:").replace(r"\]", ")?")

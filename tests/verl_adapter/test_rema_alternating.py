@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rema_script import TwoAgents
 from scheduler_tools import build
 from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
@@ -67,9 +65,7 @@ def run(folder, steps=30, script=None, save_freq=-1, changes=None, **pipeline) -
         folder,
         steps,
         save_freq=save_freq,
-        method=lambda *_, **__: Noted(
-            **{"episodes": 2, "group_size": 3, "filter": {"samples": 6}} | (changes or {})
-        ),
+        method=lambda *_, **__: Noted(**USUAL | (changes or {})),
         script=script or TwoAgents(seed=3),
         roles=tuple(AGENTS),
         policies=policies(),
@@ -86,10 +82,15 @@ MODES = [
 ]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_each_phase_trains_its_agent_on_what_it_kept(tmp_path, mode):
-    trainer = run(tmp_path, steps=45, **mode)
-    method = trainer.method
+@pytest.fixture(scope="module", params=MODES, ids=lambda mode: "_".join(mode.values()))
+def trained(request, tmp_path_factory) -> ScriptedTrainer:
+    """A run with solutions of several plans each."""
+    changes = {"plans_per_problem": BATCH_SIZE}
+    return run(tmp_path_factory.mktemp("trained"), steps=45, changes=changes, **request.param)
+
+
+def test_each_phase_trains_its_agent_on_what_it_kept(trained):
+    method = trained.method
     assert method.schedule.phases.number >= 4, "both phases had their turn"
     number_of = {0: 0} | dict(method.schedule.begins)
     begins = sorted(number_of)
@@ -98,20 +99,18 @@ def test_each_phase_trains_its_agent_on_what_it_kept(tmp_path, mode):
         return number_of[max(begin for begin in begins if begin <= step)]
 
     for policy, phase in (("reason", 0), ("meta", 1)):
-        steps = trainer.weights.steps_of[policy]
+        steps = trained.weights.steps_of[policy]
         passes = {pass_at(step) for step in steps}
         assert passes and all(number // 3 % 2 == phase and number % 3 for number in passes), policy
     assert len(method.passes_of[0]) == len(method.passes_of[3]) == PER_PASS, "counting asks everybody"
     for number in (1, 2):
         assert method.passes_of[number] < method.passes_of[0], "training asks some of them"
-    for sent in trainer.updated:
+    for sent in trained.updated:
         assert sent["policy"] == ("reason" if pass_at(sent["step"]) // 3 % 2 == 0 else "meta")
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_first_step_of_a_pass_has_as_many_problems_as_the_others(tmp_path, mode):
-    method = run(tmp_path, steps=45, changes={"plans_per_problem": BATCH_SIZE}, **mode).method
-    sizes = {number: list(steps.values()) for number, steps in method.asked.items()}
+def test_the_first_step_of_a_pass_has_as_many_problems_as_the_others(trained):
+    sizes = {number: list(steps.values()) for number, steps in trained.method.asked.items()}
     assert len(sizes) >= 5 and len(sizes[1]) > 1
     for number, found in sizes.items():
         usual = 1 if number % 6 in (1, 2) else BATCH_SIZE  # solutions of several plans each are trained there
@@ -119,13 +118,11 @@ def test_the_first_step_of_a_pass_has_as_many_problems_as_the_others(tmp_path, m
     assert sizes[0][0] == sizes[3][0] == BATCH_SIZE
 
 
-def test_what_a_step_trains_is_one_agent_s(tmp_path):
-    trainer = run(tmp_path)
-    for line in batches(tmp_path):
-        trained = [sent for sent in trainer.updated if sent["step"] == line["step"]]
-        assert len({sent["policy"] for sent in trained}) <= 1
-        stages = {row[0].split("/")[1] for row in line["rows"]}
-        assert stages <= {"plan", "solution"}
+def test_what_a_step_trains_is_one_agent_s(trained):
+    for line in batches(trained.folder):
+        sent = [one for one in trained.updated if one["step"] == line["step"]]
+        assert len({one["policy"] for one in sent}) <= 1
+        assert {row[0].split("/")[1] for row in line["rows"]} <= {"plan", "solution"}
 
 
 def test_it_ends_with_its_iterations(tmp_path):
@@ -142,25 +139,20 @@ def test_it_ends_where_the_last_phase_keeps_nothing(tmp_path):
     assert trainer.global_steps < 40 and trainer.weights.updates() == {"meta": 0, "reason": 0}
 
 
-@settings(max_examples=2, deadline=None)
-@given(stop=st.integers(1, 19), mode=st.sampled_from(MODES[:2]))
-def test_a_resumed_run_is_in_the_same_pass_with_the_same_counts(tmp_path_factory, stop, mode):
-    folder = tmp_path_factory.mktemp("resumed")
-    whole = run(folder / "whole", steps=20, save_freq=1, **mode)
-    run(folder / "a", steps=stop, save_freq=1, **mode)
-    resumed = run(folder / "a", steps=20, save_freq=1, **mode)
-    assert batches(folder / "a") == batches(folder / "whole")
+@pytest.mark.parametrize(("stop", "mode"), [(6, MODES[0]), (15, MODES[1])])
+def test_a_resumed_run_is_in_the_same_pass_with_the_same_counts(tmp_path, stop, mode):
+    whole = run(tmp_path / "whole", steps=20, save_freq=1, **mode)
+    run(tmp_path / "a", steps=stop, save_freq=1, **mode)
+    resumed = run(tmp_path / "a", steps=20, save_freq=1, **mode)
+    assert batches(tmp_path / "a") == batches(tmp_path / "whole")
     assert resumed.method.schedule.state_dict() == whole.method.schedule.state_dict()
     assert resumed.weights.steps_of == whole.weights.steps_of
 
 
-@settings(max_examples=2, deadline=None)
-@given(seed=st.integers(0, 100))
-def test_the_order_of_answers_changes_nothing_that_is_trained(tmp_path_factory, seed):
-    folder = tmp_path_factory.mktemp("order")
-    straight = run(folder / "a", steps=14, engine_seed=None)
-    shuffled = run(folder / "b", steps=14, engine_seed=seed)
-    assert batches(folder / "a") == batches(folder / "b")
+def test_the_order_of_answers_changes_nothing_that_is_trained(tmp_path):
+    straight = run(tmp_path / "a", steps=14, engine_seed=None)
+    shuffled = run(tmp_path / "b", steps=14, engine_seed=37)
+    assert batches(tmp_path / "a") == batches(tmp_path / "b")
     assert straight.method.schedule.state_dict() == shuffled.method.schedule.state_dict()
 
 

@@ -7,6 +7,7 @@ formulas of `credit_cases`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -47,7 +48,7 @@ MODULES = sorted(path.stem for path in Path(__file__).parent.glob("*_credit.py")
 CASES = (*OWN, *(case for name in MODULES for case in import_module(name).CASES))
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 seeds, modes = st.integers(0, 10_000), st.sampled_from(["sequential", "pipelined"])
-few = settings(max_examples=15)
+few = settings(max_examples=8)
 
 
 def only(wanted: Callable[[Case], bool]):
@@ -293,52 +294,42 @@ MEANS = ["token-mean", "seq-mean-token-mean", *map(str, LossMean)]
 @only(lambda case: case.turns)
 @pytest.mark.parametrize("mean", MEANS)
 @given(seeds, st.integers(1, 3), st.integers(1, 2))
-@settings(max_examples=6)
+@settings(max_examples=4)
 def test_what_the_number_of_turns_does_to_the_weight_of_rows_and_turns(case, mean, seed, ranks, updates):
     """Only with means of rows does a turn weigh less, the more turns there are: then all rows weigh alike."""
     method, results = steps_of(case, seed, "sequential", 0)
     for result in results:
         batch = batch_of(method, result.trained, ranks, updates)
         for part in batch.parts:
-            weights, whole = weights_by_update(replace(batch, parts=(part,)), mean)
-            for number, rows in weights.items():
-                sizes = whole[number]
-                assert sum(sum(turns.values()) for turns in rows) == pytest.approx(1.0, rel=1e-5)
+            for rows in weights_by_update(replace(batch, parts=(part,)), mean).values():
+                assert sum(weight for row in rows for weight, _ in row) == pytest.approx(1.0, rel=1e-5)
+                sizes = [[size for _, size in row] for row in rows]
                 for row, turns in zip(rows, sizes, strict=True):
-                    for turn, size in turns.items():
-                        assert row[turn] == pytest.approx(promised(mean, size, turns, sizes), rel=1e-5)
+                    for weight, size in row:
+                        assert weight == pytest.approx(promised(mean, size, turns, sizes), rel=1e-5)
 
 
-def promised(mean: str, size: int, turns: dict[int, int], rows: list[dict[int, int]]) -> float:
+def promised(mean: str, size: int, turns: list[int], rows: list[list[int]]) -> float:
     """What a turn of so many tokens weighs in a mini-batch of these rows, token counts by turn."""
     if mean == "token-mean":
-        return size / sum(sum(row.values()) for row in rows)
+        return size / sum(map(sum, rows))
     if mean == "seq-mean-token-mean":
-        return size / sum(turns.values()) / len(rows)
+        return size / sum(turns) / len(rows)
     return 1 / sum(map(len, rows)) if mean == LossMean.TURN else 1 / len(turns) / len(rows)
 
 
-def weights_by_update(batch: StepBatch, mean: str) -> tuple[dict, dict]:
-    """By mini-batch, of each row the weight of each turn in the loss, and its tokens."""
-    weights: dict[int, list] = {}
-    sizes: dict[int, list] = {}
-    update_of = {}
+def weights_by_update(batch: StepBatch, mean: str) -> dict[int, list[list[tuple[float, int]]]]:
+    """By mini-batch, of each row the weight in the loss and the tokens of its turns."""
+    found: dict[int, list] = defaultdict(list)
     (part,) = batch.parts
-    for slot in range(len(part)):
-        share = len(part) // part.plan.ranks
-        update_of[slot] = slot % share // (share // part.updates)
+    share = len(part) // part.plan.ranks
     for data in micro_batches(batch, (TURN,)):
         mask = torch.nested.to_padded_tensor(data[RESPONSE_MASK], 0).bool()
-        found = mean_weights(mask, _read(data, LossSpec(), mean, None))
+        weights = mean_weights(mask, _read(data, LossSpec(), mean, None))
         turns = torch.nested.to_padded_tensor(data[f"{COLUMN}{TURN}"], -1)
         for row, slot in enumerate(data["row_id"].tolist()):
             if mask[row].any():
-                names = turns[row][mask[row]].unique().tolist()
-                chosen = {name: mask[row] & (turns[row] == name) for name in names}
-                weights.setdefault(update_of[slot], []).append(
-                    {name: float(found[row][where].sum()) for name, where in chosen.items()}
-                )
-                sizes.setdefault(update_of[slot], []).append(
-                    {name: int(where.sum()) for name, where in chosen.items()}
-                )
-    return weights, sizes
+                inside = [mask[row] & (turns[row] == turn) for turn in turns[row][mask[row]].unique()]
+                of_turns = [(float(weights[row][where].sum()), int(where.sum())) for where in inside]
+                found[slot % share // (share // part.updates)].append(of_turns)
+    return found

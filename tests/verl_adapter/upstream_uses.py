@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -18,11 +19,12 @@ PACKAGE = Path(marsrl_verl.__file__).parent
 UPSTREAM = ("verl", "vllm", "transformers")
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
+@functools.cache
+def sources() -> list[tuple[Path, ast.Module]]:
     """Every module of the package and of the recipe."""
-    for folder in (PACKAGE, PACKAGE.parent / "recipe"):
-        for path in sorted(folder.rglob("*.py")):
-            yield path, ast.parse(path.read_text())
+    folders = (PACKAGE, PACKAGE.parent / "recipe")
+    paths = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return [(path, ast.parse(path.read_text())) for path in paths]
 
 
 def is_upstream(name: str) -> bool:
@@ -57,12 +59,9 @@ def imported_names() -> dict[str, str]:
                     if is_upstream(alias.name):
                         modules[alias.asname or alias.name] = alias.name
         for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Attribute)
-                and isinstance(node.value, ast.Name)
-                and (module := modules.get(node.value.id)) is not None
-            ):
-                found[f"{module}:{node.attr}"] = path.name
+            used = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+            if used and node.value.id in modules:
+                found[f"{modules[node.value.id]}:{node.attr}"] = path.name
     return found
 
 
@@ -107,7 +106,8 @@ def read_from_self(cls: type) -> set[str]:
                 read.add(node.attr)
             elif not _is_counted(tree, node):
                 stored.add(node.attr)
-    declared = set(vars(cls).get("__annotations__", ()))  # made by a class of ours below it
+    ours = [one for one in cls.__mro__ if not is_upstream(one.__module__)]
+    declared = {name for one in ours for name in vars(one).get("__annotations__", ())}  # made below
     own = set(vars(cls)) | declared | {name for name in stored if not sets_on_self(cls, name)}
     return read - own
 
@@ -123,7 +123,12 @@ def _is_counted(tree: ast.AST, attribute: ast.Attribute) -> bool:
 def sets_on_self(cls: type, name: str) -> bool:
     """Whether the source of an upstream base assigns `self.<name>`."""
     pattern = re.compile(rf"\bself\.{name}\s*(:[^=\n]+)?=(?!=)|[(,]\s*self\.{name}\s*[,)]?.*=(?!=)")
-    return any(pattern.search(inspect.getsource(base)) for base in upstream_bases(cls))
+    return any(pattern.search(_text(base)) for base in upstream_bases(cls))
+
+
+@functools.cache
+def _text(cls: type) -> str:
+    return inspect.getsource(cls)
 
 
 def resolve(name: str) -> Any:
@@ -145,4 +150,5 @@ def parameters(function: Any) -> list[str]:
 
 def source(name: str) -> str:
     """Source text of an upstream name."""
-    return inspect.getsource(inspect.unwrap(resolve(name)))
+    found = resolve(name)
+    return inspect.getsource(inspect.unwrap(found.fget if isinstance(found, property) else found))
