@@ -10,10 +10,19 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
 import marsrl_verl
+
+# Looked for, not imported: the programs import them.
+needs_workers = pytest.mark.skipif(
+    find_spec("verl") is None or find_spec("vllm") is None, reason="the trainer and its workers are verl's"
+)
 
 _OURS = ("VERL_", "VLLM_", "MARSRL_", "PYTHONPATH", "RAY_")
 
@@ -62,14 +71,20 @@ def run_program(program: Path, folder: Path, *arguments: str) -> Path:
     """Run a program, with one thread, that leaves what it found in a folder; the folder. Where gloo lost the
     connection between all ranks, and none of them raised anything else or died, it is run once more."""
     done = _run(program, folder, *arguments)
-    if done.returncode and lost_connection(done.stderr):
+    if done.returncode and _lost_connection(done.stderr):
         warnings.warn(f"{program.name} is run again: {_traces(done.stderr)}", stacklevel=2)
         done = _run(program, folder, *arguments)
     assert done.returncode == 0, done.stdout[-3000:] + _traces(done.stderr)
     return folder
 
 
-def lost_connection(text: str) -> bool:
+def by_ranks(folder: Path) -> dict[int, Any]:
+    """What such a program found, by number of ranks."""
+    files = {path.stem.removeprefix("ranks_"): path for path in sorted(folder.glob("ranks_*.pt"))}
+    return {int(world): torch.load(path, weights_only=False) for world, path in files.items()}
+
+
+def _lost_connection(text: str) -> bool:
     """Whether every rank that failed has said that gloo lost its connection, and nothing else: a rank that
     crashes makes the others say so too, and is no reason to try again."""
     failed = _FAILED.search(text)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rank_updates import OVERRIDES, Bench, Case, fork_ranks, join_ranks
+from rank_updates import OVERRIDES, Bench, Case, compose, run_ranks, save
 
-WORLDS = (1, 2)
 NETWORKS = ("qwen2_tied", "qwen2_untied", "qwen3_moe_untied")
 PASSES = ("plain", "fused", "fused, packed, messages at once")
 """Of several micro-batches, with FSDP's messages held back until the last of them or not. Packed rows have no
@@ -41,42 +40,24 @@ def build(name: str) -> Any:
     return Qwen2ForCausalLM(Qwen2Config(**shape)).float()
 
 
-def run_rank(configs: dict[str, Any], folder: Path, rank: int, world: int, port: int) -> None:
-    join_ranks(rank, world, port)
-    found: dict[str, Any] = {}
-    # One rank says what is right for two. verl's patch for fused kernels is of the class, and stays.
-    for how in PASSES if world == 1 else PASSES[1:]:
-        for name, config in configs.items():
-            config.marsrl.run.output_dir = str(folder / f"{name}_{how}_{world}_{rank}")
-            config.actor_rollout_ref.model.use_fused_kernels = how != "plain"
-            config.actor_rollout_ref.model.use_remove_padding = "packed" in how
-            bench = Bench(config)
-            engine = bench.worker.actor.engine_config
-            object.__setattr__(engine, "use_no_sync_for_gradient_accumulation", "at once" not in how)
-            found[f"{name} {how}"] = bench.run(Case(rows=2))
-    if rank == 0:
-        torch.save(found, folder / f"ranks_{world}.pt")
-    torch.distributed.destroy_process_group()
-
-
 def main(folder: Path) -> None:
-    from marsrl_verl.config.command_line import parse_arguments
-    from marsrl_verl.config.compose import compose_config
-    from marsrl_verl.verl_adapter.environment import prepare_environment
-    from studies.tiny.tokenizer import build_tokenizer
+    configs = {name: compose(*OVERRIDES, save(build(name), folder / name)) for name in NETWORKS}
 
-    configs = {}
-    for name in NETWORKS:
-        build(name).save_pretrained(folder / name)
-        build_tokenizer().save_pretrained(folder / name)
-        path = f"actor_rollout_ref.model.path={folder / name}"
-        configs[name] = compose_config(parse_arguments([*OVERRIDES, path])).config
-    prepare_environment(configs[name])
-    # What takes the time is imported once; the ranks are forks of this process.
-    import marsrl_verl.verl_adapter.run.task_runner  # noqa: F401
+    def find(rank: int, world: int) -> dict[str, Any]:
+        found = {}
+        # One rank says what is right for two. verl's patch for fused kernels is of the class, and stays.
+        for how in PASSES if world == 1 else PASSES[1:]:
+            for name, config in configs.items():
+                config.marsrl.run.output_dir = str(folder / f"{name}_{how}_{world}_{rank}")
+                config.actor_rollout_ref.model.use_fused_kernels = how != "plain"
+                config.actor_rollout_ref.model.use_remove_padding = "packed" in how
+                bench = Bench(config)
+                engine = bench.worker.actor.engine_config
+                object.__setattr__(engine, "use_no_sync_for_gradient_accumulation", "at once" not in how)
+                found[f"{name} {how}"] = bench.run(Case(rows=2))
+        return found
 
-    for world in WORLDS:
-        fork_ranks(world, lambda rank, port, world=world: run_rank(configs, folder, rank, world, port))
+    run_ranks(configs[NETWORKS[0]], folder, find)
 
 
 if __name__ == "__main__":

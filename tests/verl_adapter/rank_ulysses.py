@@ -4,7 +4,7 @@
 
 One training step as `rank_updates.py` does it, of a random mixture of experts with fused kernels: on one rank
 with separate padded rows, and on two that share every packed sequence, with flash-attention's functions in
-torch. What log-probabilities and gradients were is left in `FOLDER/<case>.pt`.
+torch. What log-probabilities and gradients were is left in `FOLDER/ranks_<number of ranks>.pt`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 from rank_fused import build
-from rank_updates import OVERRIDES, Bench, Case, Ranks, fork_ranks, join_ranks
+from rank_updates import OVERRIDES, Bench, Case, Ranks, compose, run_ranks, save
 
 TESTS = Path(__file__).resolve().parents[1]
-ROWS = Case(rows=2)
-PACKED = {
+CASES = {
     "packed": Case(attention="flash_attention_2"),
     "few": Case(tokens=60, attention="flash_attention_2"),
 }
@@ -51,38 +50,23 @@ class SharingRanks(Ranks):
         return BatchData(outputs[:1]).concat()
 
 
-def run_rank(config: Any, cases: dict[str, Case], folder: Path, rank: int, world: int, port: int) -> None:
-    join_ranks(rank, world, port)
-    config.marsrl.run.output_dir = str(folder / f"run_{world}_{rank}")
-    bench = Bench(config)
-    if world > 1:
-        bench.trainer.actor_rollout_wg = SharingRanks(bench.worker)
-    found = {name: bench.run(case) for name, case in cases.items()}
-    if rank == 0:
-        for name, one in found.items():
-            torch.save(one, folder / f"{name}.pt")
-    torch.distributed.destroy_process_group()
-
-
 def main(folder: Path) -> None:
     sys.path[:0] = [str(TESTS), str(TESTS / "rehearsal")]
-    from marsrl_verl.config.command_line import parse_arguments
-    from marsrl_verl.config.compose import compose_config
-    from marsrl_verl.verl_adapter.environment import prepare_environment
-    from studies.tiny.tokenizer import build_tokenizer
+    words = [*OVERRIDES, save(build("qwen3_moe_untied"), folder / "model")]
+    alone, shared = compose(*words), compose(*words, *SHARED)
 
-    build("qwen3_moe_untied").save_pretrained(folder / "model")
-    build_tokenizer().save_pretrained(folder / "model")
-    words = [*OVERRIDES, f"actor_rollout_ref.model.path={folder / 'model'}"]
-    alone, shared = (compose_config(parse_arguments([*words, *more])).config for more in ((), SHARED))
-    prepare_environment(alone)
-    # What takes the time is imported once; the ranks are forks of this process.
+    def find_alone(rank: int, world: int) -> Any:
+        return Bench(alone).run(Case(rows=2))
+
+    def find_shared(rank: int, world: int) -> dict[str, Any]:
+        bench = Bench(shared)
+        bench.trainer.actor_rollout_wg = SharingRanks(bench.worker)
+        return {name: bench.run(case) for name, case in CASES.items()}
+
     import flash_stand_in  # noqa: F401
 
-    import marsrl_verl.verl_adapter.run.task_runner  # noqa: F401
-
-    fork_ranks(1, lambda rank, port: run_rank(alone, {"rows": ROWS}, folder, rank, 1, port))
-    fork_ranks(2, lambda rank, port: run_rank(shared, PACKED, folder, rank, 2, port))
+    run_ranks(alone, folder, find_alone, (1,))
+    run_ranks(shared, folder, find_shared, (2,))
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@ those that are not, on one rank and on two. `rank_fused.py` is the program."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fresh_python import run_program
-from rank_fused import NETWORKS, PASSES, WORLDS
+from fresh_python import by_ranks, needs_workers, run_program
+from rank_fused import NETWORKS, PASSES
+from rank_updates import WORLDS
 
 pytest.importorskip("verl", reason="compares with verl's functions")
 
@@ -18,28 +18,13 @@ from verl.utils import torch_functional
 
 from marsrl_verl.verl_adapter.engine.fused_head import use_whole_batch_log_probs
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        find_spec("verl") is None or find_spec("vllm") is None, reason="the engine and its workers are verl's"
-    ),
-]
-PROGRAM = Path(__file__).with_name("rank_fused.py")
+pytestmark = [pytest.mark.slow, needs_workers]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the program has left what it found."""
-    return run_program(PROGRAM, tmp_path_factory.mktemp("fused"))
-
-
-@pytest.fixture(scope="module", params=WORLDS)
-def results(folder, request) -> tuple[dict[str, Any], dict[str, Any]]:
-    """On one rank, and on as many as are asked for."""
-    one, several = (
-        torch.load(folder / f"ranks_{world}.pt", weights_only=False) for world in (1, request.param)
-    )
-    return one, several
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """What each pass gave, by number of ranks."""
+    return by_ranks(run_program(Path(__file__).with_name("rank_fused.py"), tmp_path_factory.mktemp("fused")))
 
 
 def off(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -49,8 +34,9 @@ def off(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("how", PASSES[1:])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_fused_kernels_and_packed_rows_train_what_a_plain_pass_trains(results, network, how):
-    plain, fused = results[0][f"{network} plain"], results[1][f"{network} {how}"]
+@pytest.mark.parametrize("world", WORLDS)
+def test_fused_kernels_and_packed_rows_train_what_a_plain_pass_trains(results, world, network, how):
+    plain, fused = results[1][f"{network} plain"], results[world][f"{network} {how}"]
     # The rows stand in another order with another number of ranks.
     log_probs = [one["log_probs"].sort().values for one in (fused, plain)]
     torch.testing.assert_close(*log_probs, rtol=0.0, atol=1e-5)

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from fresh_python import run_program
-from rank_ulysses import PACKED
+from fresh_python import by_ranks, needs_workers, run_program
+from rank_ulysses import CASES
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        find_spec("verl") is None or find_spec("vllm") is None, reason="the engine and its workers are verl's"
-    ),
+    needs_workers,
     pytest.mark.skipif(
         tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12),
         reason="torch 2.11's gloo has no all_to_all",
     ),
 ]
-PROGRAM = Path(__file__).with_name("rank_ulysses.py")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the program has left what it found."""
-    return run_program(PROGRAM, tmp_path_factory.mktemp("ulysses"))
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    program = Path(__file__).with_name("rank_ulysses.py")
+    return by_ranks(run_program(program, tmp_path_factory.mktemp("ulysses")))
 
 
-@pytest.mark.parametrize("case", PACKED)
-def test_shared_sequences_train_what_rows_train(folder, case):
-    rows, shared = (torch.load(folder / f"{name}.pt", weights_only=False) for name in ("rows", case))
+@pytest.mark.parametrize("case", CASES)
+def test_shared_sequences_train_what_rows_train(results, case):
+    rows, shared = results[1], results[2][case]
     torch.testing.assert_close(shared["log_probs"], rows["log_probs"], rtol=0.0, atol=1e-5)
     (expected,), (found,) = rows["gradients"], shared["gradients"]
     assert expected.keys() == found.keys()
