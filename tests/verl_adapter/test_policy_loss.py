@@ -49,12 +49,11 @@ def test_a_losss_mean_is_that_of_verls_losses(mean):
 
 
 SPEC = LossSpec(f"{__name__}:a_policy_loss", ("token_versions",), {"clip": 0.1})
+NODES = LossSpec(f"{__name__}:a_policy_loss", ("tree_node",))
 
 
-class WithSpec(MarsCredit):
-    @classmethod
-    def loss(cls, config):
-        return SPEC
+def reading(spec: LossSpec) -> type[MarsCredit]:
+    return type("Credit", (MarsCredit,), {"loss": classmethod(lambda cls, config: spec)})
 
 
 def note_turns(trajectories):
@@ -66,7 +65,7 @@ def note_turns(trajectories):
 class WithLoss(MarsRL):
     """Asks for the versions of tokens beside verl's columns."""
 
-    Credit = WithSpec
+    Credit = reading(SPEC)
 
     def observe_stage(self, stage, problems, step):
         for groups in problems:
@@ -78,16 +77,17 @@ def a_policy_loss(**_):
     raise AssertionError("scripted workers compute no loss")
 
 
-def run(folder, method=WithLoss, mean=None) -> ScriptedTrainer:
-    folder.mkdir(exist_ok=True)
+def updates(folder, method=WithLoss, mean=None) -> list[dict]:
+    """Of a run."""
     trainer = ScriptedTrainer(folder, 3, method=method)
     trainer.settings.training.loss_mean = mean
     trainer.fit()
-    return trainer
+    assert trainer.updated
+    return trainer.updated
 
 
 def test_the_update_brings_what_the_loss_reads(tmp_path):
-    for one in run(tmp_path).updated:
+    for one in updates(tmp_path):
         assert (one["spec"], one["mean"]) == (SPEC, None)
         assert set(one["columns"]) == {"loss/token_versions"}
         assert one["columns"]["loss/token_versions"].dtype == torch.int32
@@ -95,9 +95,7 @@ def test_the_update_brings_what_the_loss_reads(tmp_path):
 
 
 def test_a_mean_over_turns_brings_turns(tmp_path):
-    updated = run(tmp_path, mean=LossMean.TURN).updated
-    assert updated
-    for one in updated:
+    for one in updates(tmp_path, mean=LossMean.TURN):
         turns = one["columns"]["loss/turn"]
         assert (one["mean"], turns.dtype) == (LossMean.TURN, torch.int16)
         # Nothing of these responses is masked, and padding is a token in turn 0.
@@ -117,7 +115,7 @@ class SomeTurns(WithLoss):
 
 def test_a_step_may_have_no_response_with_what_the_loss_reads(tmp_path):
     """It ends no run: a row whose tokens have no turn is one turn."""
-    first, second, third = run(tmp_path, SomeTurns, LossMean.TURN).updated
+    first, second, third = updates(tmp_path, SomeTurns, LossMean.TURN)
     for one in (first, third):
         assert set(one["columns"]["loss/turn"].values().tolist()) <= {-1, 0}, "0 is a row of padding"
         assert one["turns"] == one["rows"] > 0
@@ -125,17 +123,11 @@ def test_a_step_may_have_no_response_with_what_the_loss_reads(tmp_path):
     assert {-1, 1} < set(second["columns"]["loss/turn"].values().tolist())
 
 
-class ReadsNodes(MarsCredit):
-    @classmethod
-    def loss(cls, config):
-        return LossSpec(f"{__name__}:a_policy_loss", ("tree_node",))
-
-
-class ReadsMore(WithLoss):
-    Credit = ReadsNodes
+class ReadsNodes(WithLoss):
+    Credit = reading(NODES)
 
 
 def test_other_annotations_are_missing_as_nan(tmp_path):
-    for one in run(tmp_path, ReadsMore).updated:
+    for one in updates(tmp_path, ReadsNodes):
         values, padding = one["columns"]["loss/tree_node"].values(), one["padding"]
         assert values.dtype == torch.float32 and int((~values.isnan()).sum()) <= padding
