@@ -70,6 +70,7 @@ def verls_group():
     return "made"
 note("verl's group", verls_group)
 from marsrl_verl.verl_adapter.cpu.ranks import initialize_gloo
+del os.environ["RANK"], os.environ["WORLD_SIZE"]  # outside of Ray: rank 0 of 1
 initialize_gloo()
 ours = torch.distributed.group.WORLD
 note("backend", torch.distributed.get_backend)

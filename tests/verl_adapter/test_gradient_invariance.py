@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from fresh_python import by_ranks, needs_workers, run_program
-from rank_updates import ALL, CASES, FOUND, SEQUENCE_MEANS, TURN_MEANS, WHOLE, WORLDS, trained_groups
+from rank_updates import ALL, CASES, FOUND, MEANS, WHOLE, WORLDS, trained_groups
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
 
@@ -63,7 +63,7 @@ def test_an_update_is_the_same_however_it_is_cut(results, world, name):
         assert found["metrics"][metric] == pytest.approx(expected["metrics"][metric], rel=1e-5), metric
 
 
-@pytest.mark.parametrize("mean", SEQUENCE_MEANS + TURN_MEANS)
+@pytest.mark.parametrize("mean", MEANS)
 def test_each_mean_has_a_gradient_of_its_own(results, mean):
     whole, found = results[1][WHOLE]["gradients"][0], results[1][f"{mean}, all tokens"]["gradients"][0]
     assert distance(found, whole) > 0.01
