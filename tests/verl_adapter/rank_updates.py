@@ -52,6 +52,7 @@ class Case:
     """The control: each micro-batch is divided by its own tokens."""
     mean: str = "token-mean"
     """How the loss is averaged (`loss_agg_mode`, or `loss_mean`)."""
+    optimizer: str = "SGD"
 
 
 WHOLE = "all tokens"
@@ -80,6 +81,9 @@ CASES: dict[str, Case] = {
     **{f"{mean}, two updates, all tokens": Case(updates=2, mean=mean) for mean in MEANS},
     **{f"{mean}, two updates, two rows": Case(rows=2, updates=2, mean=mean) for mean in MEANS},
 }
+
+OTHERS = {"AdamW": Case(optimizer="AdamW")}
+"""Run only when they are asked for."""
 
 PLACES = {
     False: ("cluster=cpu",),
@@ -124,7 +128,6 @@ OVERRIDES = (
     "marsrl.algo.mastered_tokens.probability=0.002",
     "marsrl.algo.mastered_tokens.target_entropy=4.3",
     "actor_rollout_ref.actor.entropy_coeff=0.01",
-    "actor_rollout_ref.actor.optim.optimizer=SGD",
     "actor_rollout_ref.actor.optim.lr=0.5",
     "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
     "actor_rollout_ref.actor.optim.clip_grad=1000.0",
@@ -282,6 +285,7 @@ class Bench:
         self.worker.set_loss_fn(functools.partial(own_mean, self.loss, parts) if case.own_mean else self.loss)
         trainer._fit_update_actor(batch)
         return {
+            "start": {name: whole(one) for name, one in self.start.items()},
             "gradients": self.gradients,
             "log_probs": torch.from_numpy(batch.rows.columns["old_log_probs"].copy()),
             "weights": {name: whole(one) for name, one in self.module.named_parameters()},
@@ -401,12 +405,16 @@ def main(arguments: argparse.Namespace) -> None:
     if arguments.cuda and not (arguments.on_processor or torch.cuda.is_available()):
         sys.exit("no CUDA device")
 
+    cases = {name: (CASES | OTHERS)[name] for name in arguments.case or CASES}
+
     def find(rank: int, world: int) -> dict[str, Any]:
-        bench = Bench(config)
-        start = {name: whole(one) for name, one in bench.start.items()}
-        if rank == 0:
-            torch.save(start, folder / "start.pt")
-        return {name: bench.run(case) for name, case in CASES.items() if name in (arguments.case or CASES)}
+        found, benches = {}, {}
+        for name, case in cases.items():
+            if case.optimizer not in benches:
+                config.actor_rollout_ref.actor.optim.optimizer = case.optimizer
+                benches[case.optimizer] = Bench(config)
+            found[name] = benches[case.optimizer].run(case)
+        return found
 
     if arguments.cuda:  # CUDA does not survive a fork
         from marsrl_verl.verl_adapter.environment import prepare_environment
@@ -424,5 +432,5 @@ if __name__ == "__main__":
     parser.add_argument("--cuda", action="store_true", help="with a GPU's settings")
     parser.add_argument("--on-processor", action="store_true", help="without one")
     parser.add_argument("--untied", action="store_true")
-    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--case", action="append", choices=list(CASES | OTHERS))
     main(parser.parse_intermixed_args())
