@@ -128,6 +128,7 @@ OVERRIDES = (
     "marsrl.algo.mastered_tokens.probability=0.002",
     "marsrl.algo.mastered_tokens.target_entropy=4.3",
     "actor_rollout_ref.actor.entropy_coeff=0.01",
+    "actor_rollout_ref.actor.optim.optimizer=SGD",
     "actor_rollout_ref.actor.optim.lr=0.5",
     "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
     "actor_rollout_ref.actor.optim.clip_grad=1000.0",
@@ -400,22 +401,25 @@ def composed(folder: Path, *overrides: str, cuda: bool = False, untied: bool = F
 
 def main(arguments: argparse.Namespace) -> None:
     folder = arguments.folder
+    cases = {name: (CASES | OTHERS)[name] for name in arguments.case or CASES}
     own = [*(ON_PROCESSOR if arguments.on_processor else ()), *arguments.overrides]
-    config = composed(folder, *own, cuda=arguments.cuda, untied=arguments.untied)
+    kind = {"cuda": arguments.cuda, "untied": arguments.untied}
+    configs = {
+        name: composed(folder, f"actor_rollout_ref.actor.optim.optimizer={name}", *own, **kind)
+        for name in dict.fromkeys(case.optimizer for case in cases.values())
+    }
     if arguments.cuda and not (arguments.on_processor or torch.cuda.is_available()):
         sys.exit("no CUDA device")
 
-    cases = {name: (CASES | OTHERS)[name] for name in arguments.case or CASES}
-
     def find(rank: int, world: int) -> dict[str, Any]:
-        found, benches = {}, {}
-        for name, case in cases.items():
-            if case.optimizer not in benches:
-                config.actor_rollout_ref.actor.optim.optimizer = case.optimizer
-                benches[case.optimizer] = Bench(config)
-            found[name] = benches[case.optimizer].run(case)
+        found = {}
+        for optimizer, config in configs.items():
+            config.marsrl.run.output_dir = str(folder / f"{optimizer}_{world}_{rank}")
+            bench = Bench(config)
+            found |= {name: bench.run(case) for name, case in cases.items() if case.optimizer == optimizer}
         return found
 
+    config = next(iter(configs.values()))
     if arguments.cuda:  # CUDA does not survive a fork
         from marsrl_verl.verl_adapter.environment import prepare_environment
 
