@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -68,14 +69,57 @@ _FAILED = re.compile(r"ranks, rank \[([\d, ]+)\] failed")
 
 
 def run_program(program: Path, folder: Path, *arguments: str) -> Path:
-    """Run a program, with one thread, that leaves what it found in a folder; the folder. Where gloo lost the
-    connection between all ranks, and none of them raised anything else or died, it is run once more."""
-    done = _run(program, folder, *arguments)
-    if done.returncode and _lost_connection(done.stderr):
-        warnings.warn(f"{program.name} is run again: {_traces(done.stderr)}", stacklevel=2)
-        done = _run(program, folder, *arguments)
-    assert done.returncode == 0, done.stdout[-3000:] + _traces(done.stderr)
+    """Run a program, with one thread, that leaves what it found in a folder; the folder."""
+    done = subprocess.run(
+        [sys.executable, str(program), str(folder), *arguments],
+        env=_one_thread(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, _traces(done.stdout)
     return folder
+
+
+def run_on_ranks(name: str, folder: Path) -> Path:
+    """Run a program of ranks on the processor; the folder. Where gloo lost the connection between all ranks,
+    and none of them raised anything else or died, it is run once more."""
+    text = _fork(name, folder)
+    if text is not None and _lost_connection(text):
+        warnings.warn(f"{name} is run again: {_traces(text)}", stacklevel=2)
+        shutil.rmtree(folder)
+        folder.mkdir()
+        text = _fork(name, folder)
+    assert text is None, _traces(text)
+    return folder
+
+
+def _fork(name: str, folder: Path) -> str | None:
+    """What the program has said, if it failed."""
+    server, output = _rank_server(), folder / "output.txt"
+    program = Path(__file__).with_name(f"{name}.py")
+    print(json.dumps([str(output), str(program), str(folder)]), file=server.stdin, flush=True)
+    status = server.stdout.readline().strip()
+    assert status, "rank_server.py has ended"
+    return None if status == "0" else output.read_text()
+
+
+@functools.cache
+def _rank_server() -> subprocess.Popen[str]:
+    """One for all programs of this process. It ends with it."""
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("rank_server.py"))],
+        env=_one_thread(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _one_thread() -> dict[str, str]:
+    return {**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def by_ranks(folder: Path) -> dict[int, Any]:
@@ -93,19 +137,6 @@ def _lost_connection(text: str) -> bool:
         failed is not None
         and len(failed[1].split(",")) == len(traces)
         and all(_TRANSPORT in one for one in traces)
-    )
-
-
-def _run(program: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    shutil.rmtree(folder)
-    folder.mkdir()
-    return subprocess.run(
-        [sys.executable, str(program), str(folder), *arguments],
-        env={**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
 
 

@@ -345,14 +345,17 @@ def join_ranks(rank: int, world: int, port: int) -> None:
     os.environ["DIST_INIT_METHOD"] = f"tcp://127.0.0.1:{port}"
 
 
-def run_ranks(config: Any, folder: Path, find: Callable[[int, int], Any], worlds: tuple = WORLDS) -> None:
-    """Leaves in `folder/ranks_<world>.pt` what `find(rank, world)` gives the first of several ranks."""
+def import_trainer(config: Any) -> None:
+    """It takes the time; the ranks are forks of this process."""
     from marsrl_verl.verl_adapter.environment import prepare_environment
 
     prepare_environment(config)
-    # What takes the time is imported once; the ranks are forks of this process.
     import marsrl_verl.verl_adapter.run.task_runner  # noqa: F401
 
+
+def run_ranks(config: Any, folder: Path, find: Callable[[int, int], Any], worlds: tuple = WORLDS) -> None:
+    """Leaves in `folder/ranks_<world>.pt` what `find(rank, world)` gives the first of several ranks."""
+    import_trainer(config)
     for world in worlds:
         fork_ranks(world, functools.partial(run_rank, config, folder, find, world))
 
@@ -421,9 +424,7 @@ def main(arguments: argparse.Namespace) -> None:
 
     config = next(iter(configs.values()))
     if arguments.cuda:  # CUDA does not survive a fork
-        from marsrl_verl.verl_adapter.environment import prepare_environment
-
-        prepare_environment(config)
+        import_trainer(config)
         run_rank(config, folder, find, 1, 0, free_port())
     else:
         run_ranks(config, folder, find)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from fresh_python import by_ranks, needs_workers, run_program
+from fresh_python import by_ranks, needs_workers, run_on_ranks
 from rank_attnrl_influence import CASES, DELTA, Response, responses
 from rank_updates import WORLDS
 
@@ -23,8 +23,7 @@ ROWS = {one.name: one for one in responses()}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program = Path(__file__).with_name("rank_attnrl_influence.py")
-    return run_program(program, tmp_path_factory.mktemp("influence"))
+    return run_on_ranks("rank_attnrl_influence", tmp_path_factory.mktemp("influence"))
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,11 @@ compared. `test_update_invariance.py` has the same rule in float64, with hand-ma
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fresh_python import by_ranks, needs_workers, run_program
+from fresh_python import by_ranks, needs_workers, run_on_ranks
 from rank_updates import ALL, CASES, FOUND, MEANS, WHOLE, WORLDS, trained_groups
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
@@ -27,9 +26,7 @@ TOLERANCE = 1e-5
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict[str, Any]]]:
     """What each case gave, by number of ranks."""
-    return by_ranks(
-        run_program(Path(__file__).with_name("rank_updates.py"), tmp_path_factory.mktemp("ranks"))
-    )
+    return by_ranks(run_on_ranks("rank_updates", tmp_path_factory.mktemp("ranks")))
 
 
 def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fresh_python import by_ranks, needs_workers, run_program
+from fresh_python import by_ranks, needs_workers, run_on_ranks
 from rank_policies import KINDS, RESUMED_AT, ROLES, TURNS, same
 from rank_updates import WORLDS, trained_groups
 
@@ -26,7 +26,7 @@ Found = dict[str, Any]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the program has left what it found."""
-    return run_program(Path(__file__).with_name("rank_policies.py"), tmp_path_factory.mktemp("policies"))
+    return run_on_ranks("rank_policies", tmp_path_factory.mktemp("policies"))
 
 
 @pytest.fixture(scope="module")
