@@ -2,9 +2,9 @@
 
     python ipc_weights.py FOLDER [--shared-memory]
 
-Weights go through CUDA IPC on the first GPU, or through shared memory. The largest difference of each weight
-that arrived is left in `FOLDER/received.json`. Through shared memory they go to receivers that fail, too; what
-the sender raises is left in `FOLDER/raised.json`.
+Weights go through CUDA IPC on the first GPU, or through shared memory. The largest difference of each that
+arrived is left in `FOLDER/received.json`. Through shared memory they go to receivers that fail, too; what the
+sender raises is left in `FOLDER/raised.json`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 Every rank takes one training step as `rank_updates.py` does, of random networks with a head that is the
 embedding's weight or has one of its own, without fused kernels and with them. What log-probabilities and
-gradients were is left in `FOLDER/ranks_<number of ranks>.pt`; in `FOLDER/shared`, of two ranks that share every
-packed sequence, with flash-attention's functions in torch.
+gradients were is left in `FOLDER/ranks_<number of ranks>.pt`, and in `FOLDER/shared` that of two ranks which
+share every packed sequence, with flash-attention's functions in torch.
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ def same(one: Any, other: Any) -> bool:
 
 
 def find(config: Any, kind: str, folder: Path, rank: int, world: int) -> dict[str, Any]:
-    """Models are trained with a KL term; adapters have passes without them in the Solver's run alone."""
+    """Models are trained with a KL term; adapters have passes without them in the run of the Solver's turns
+    alone, which one rank makes. Two stop and go on."""
     reference = kind == "models"
     bench, checkpoint = Bench(config, kind), folder / f"checkpoint_{world}"
     found: dict[str, Any] = {"weights": [bench.weights()], "moments": [bench.moments()], "log_probs": []}
@@ -155,17 +156,19 @@ def find(config: Any, kind: str, folder: Path, rank: int, world: int) -> dict[st
     if kind == "adapters":
         found["log_probs"].append(bench.log_probs(ROLES))
         found["exported"] = {role: bench.worker.export_adapter(role) for role in ROLES}
-    resumed = Bench(config, kind)
-    resumed.worker.load_checkpoint(str(checkpoint))
-    resumed.metrics = bench.metrics[:RESUMED_AT]
-    for roles in TURNS[RESUMED_AT:]:
-        resumed.step(roles, reference=reference)
-    found["resumed"] = resumed.weights(), resumed.moments()
-    alone = Bench(config, kind)
-    for roles in TURNS:
-        if "solver" in roles:
-            alone.step(("solver",), reference=True)
-    found["solver alone"] = alone.weights()["solver"]
+    if world == 1:
+        alone = Bench(config, kind)
+        for roles in TURNS:
+            if "solver" in roles:
+                alone.step(("solver",), reference=True)
+        found["solver alone"] = alone.weights()["solver"]
+    else:
+        resumed = Bench(config, kind)
+        resumed.worker.load_checkpoint(str(checkpoint))
+        resumed.metrics = bench.metrics[:RESUMED_AT]
+        for roles in TURNS[RESUMED_AT:]:
+            resumed.step(roles, reference=reference)
+        found["resumed"] = resumed.weights(), resumed.moments()
     return found
 
 

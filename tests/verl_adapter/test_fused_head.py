@@ -1,5 +1,5 @@
 """Fused kernels on verl's own engine: they say what a pass without them says, for heads that are tied and for
-those that are not, on one rank, on two, and on two that share every sequence. `rank_fused.py` is the program."""
+those that are not, on one rank, on two, and on two that share every sequence (`rank_fused.py`)."""
 
 from __future__ import annotations
 
