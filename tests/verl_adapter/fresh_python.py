@@ -83,24 +83,24 @@ def run_program(program: Path, folder: Path, *arguments: str) -> Path:
     return folder
 
 
-def run_on_ranks(name: str, folder: Path) -> Path:
+def run_on_ranks(name: str, folder: Path, *arguments: str) -> Path:
     """Run a program of ranks on the processor; the folder. Where gloo lost the connection between all ranks,
     and none of them raised anything else or died, it is run once more."""
-    text = _fork(name, folder)
+    text = _fork(name, folder, *arguments)
     if text is not None and _lost_connection(text):
         warnings.warn(f"{name} is run again: {_traces(text)}", stacklevel=2)
         shutil.rmtree(folder)
         folder.mkdir()
-        text = _fork(name, folder)
+        text = _fork(name, folder, *arguments)
     assert text is None, _traces(text)
     return folder
 
 
-def _fork(name: str, folder: Path) -> str | None:
+def _fork(name: str, folder: Path, *arguments: str) -> str | None:
     """What the program has said, if it failed."""
     server, output = _rank_server(), folder / "output.txt"
-    program = Path(__file__).with_name(f"{name}.py")
-    print(json.dumps([str(output), str(program), str(folder)]), file=server.stdin, flush=True)
+    words = [output, Path(__file__).with_name(f"{name}.py"), folder, *arguments]
+    print(json.dumps(list(map(str, words))), file=server.stdin, flush=True)
     status = server.stdout.readline().strip()
     assert status, "rank_server.py has ended"
     return None if status == "0" else output.read_text()

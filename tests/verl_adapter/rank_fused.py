@@ -21,7 +21,7 @@ from rank_updates import OVERRIDES, Bench, Case, Ranks, compose, run_ranks, save
 
 TESTS = Path(__file__).resolve().parents[1]
 
-NETWORKS = ("qwen2_tied", "qwen2_untied", "qwen3_moe_untied")
+NETWORKS = ("qwen2_tied", "qwen3_moe_untied")
 PASSES = ("plain", "fused", "fused, packed, messages at once")
 """Of several micro-batches, with FSDP's messages held back until the last of them or not. Packed rows have no
 padding between them, and sdpa keeps them apart: there is no flash-attention here."""

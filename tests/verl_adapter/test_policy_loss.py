@@ -1,6 +1,5 @@
-"""Which policy losses there are, their means against verl's, and what an update sends for them.
-
-That neither depends on how an update is cut: `test_update_invariance.py`, `test_gradient_invariance.py`.
+"""Which policy losses there are, and what an update sends for them. Their means, and that they do not depend on
+how an update is cut: `test_update_invariance.py`, `test_gradient_invariance.py`.
 """
 
 from __future__ import annotations
@@ -9,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scripted_trainer import ScriptedTrainer
-from verl.trainer.ppo import core_algos
 
 from marsrl_verl.algos.marsrl.method import MarsCredit, MarsRL
-from marsrl_verl.config.upstream_names import LOSS_MEANS
 from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.sequence import TURN
-from marsrl_verl.losses.inputs import LossInputs, giving, mean_loss
 from marsrl_verl.settings.choices import LossMean
 from marsrl_verl.verl_adapter.engine.policy_loss import register_loss
 
@@ -34,18 +30,6 @@ A_NUMBER = 3
 def test_a_policy_loss_that_is_not_there_is_refused(name, message):
     with pytest.raises(ValueError, match=message):
         register_loss(name)
-
-
-@pytest.mark.parametrize("mean", LOSS_MEANS)
-def test_a_losss_mean_is_that_of_verls_losses(mean):
-    """Of 4 ranks, with a row without a token in the loss, and what is no number outside of it."""
-    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]]).bool()
-    losses = torch.tensor([[1.0, -2, 4, 9], [5, float("nan"), 6, 9], [9, 9, 9, 9]])
-    batch = {"dp_size": 4, "batch_num_tokens": 17, "global_batch_size": 6, "loss_scale_factor": 8}
-    with giving(LossInputs({}, {}, tokens=17, sequences=6, turns=6, ranks=4, mean=mean, scale=8)):
-        found = mean_loss(losses, mask)
-    expected = core_algos.agg_loss(losses.nan_to_num(), mask, mean, **batch)
-    torch.testing.assert_close(found, expected)
 
 
 SPEC = LossSpec(f"{__name__}:a_policy_loss", ("token_versions",), {"clip": 0.1})

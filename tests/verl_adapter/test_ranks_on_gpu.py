@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import rank_updates
-from fresh_python import by_ranks, run_program
+from fresh_python import by_ranks, run_on_ranks, run_program
 from rank_updates import CASES, FOUND, WHOLE
 from test_gradient_invariance import distance, uncut
 
@@ -44,7 +44,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def without_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     arguments = ("--cuda", "--on-processor", "--case", WHOLE, "--case", "AdamW")
-    return by_ranks(run_program(PROGRAM, tmp_path_factory.mktemp("processor"), *arguments))[1]
+    return by_ranks(run_on_ranks("rank_updates", tmp_path_factory.mktemp("processor"), *arguments))[1]
 
 
 @pytest.mark.parametrize(("case", "moved"), [(WHOLE, True), ("AdamW", False)])

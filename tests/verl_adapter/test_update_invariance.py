@@ -24,6 +24,7 @@ from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
+from marsrl_verl.config.upstream_names import LOSS_MEANS
 from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
@@ -41,8 +42,7 @@ VOCABULARY = 13
 CUTS = ({"multiple": 40}, {"micro_rows": 3}, {"micro_tokens": 24}, {"ranks": 3, "micro_rows": 2})
 ENTROPY_COEFFICIENT = 0.05
 SCALE = 8
-SEQUENCE_MEANS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
-MEANS = [*({"mean": one} for one in SEQUENCE_MEANS), *({"turn_mean": one} for one in LossMean)]
+MEANS = [*({"mean": one} for one in LOSS_MEANS), *({"turn_mean": one} for one in LossMean)]
 every_mean = pytest.mark.parametrize("mean", MEANS, ids=lambda mean: "".join(mean.values()))
 
 
@@ -256,6 +256,8 @@ def mean_of(losses: list[torch.Tensor], mean: str = "", turn_mean: LossMean | No
     if turn_mean is None:
         masks = [torch.from_numpy(one.response_mask.astype(bool)) for one in sequences]
         parts = [loss[mask] for loss, mask in zip(losses, masks, strict=True) if mask.any()]
+        if mean == "token-sum":
+            return torch.cat(parts).sum()
         if mean != "token-mean":
             by = {"seq-mean-token-mean": torch.mean, "seq-mean-token-sum": torch.sum}
             parts = [by.get(mean, lambda one: one.sum() / SCALE)(one)[None] for one in parts]
