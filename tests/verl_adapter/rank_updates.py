@@ -44,12 +44,9 @@ class Case:
     tokens: int = ALL
     updates: int = 1
     partial: bool = True
-    masked: bool = True
     share: bool = False
     """Whether tokens that rows have in common are computed once."""
     attention: str = "sdpa"
-    own_mean: bool = False
-    """The control: each micro-batch is divided by its own tokens."""
     mean: str = "token-mean"
     """How the loss is averaged (`loss_agg_mode`, or `loss_mean`)."""
     optimizer: str = "SGD"
@@ -73,9 +70,6 @@ CASES: dict[str, Case] = {
     "two updates, shared, all tokens": Case(updates=2, share=True),
     "complete groups": Case(partial=False),
     "complete groups, shared": Case(partial=False, share=True, attention="no_mask"),
-    "nothing masked": Case(masked=False),
-    "own mean, two rows": Case(rows=2, own_mean=True),
-    "own mean, all tokens": Case(own_mean=True),
     **{f"{mean}, all tokens": Case(mean=mean) for mean in MEANS},
     **{f"{mean}, few tokens": Case(tokens=40, mean=mean) for mean in MEANS},
     **{f"{mean}, two updates, all tokens": Case(updates=2, mean=mean) for mean in MEANS},
@@ -220,15 +214,6 @@ class Ranks:
         return BatchData(outputs).concat()
 
 
-def own_mean(loss: Callable[..., Any], parts: int, *, model_output: Any, data: Any, dp_group: Any) -> Any:
-    """verl's loss divided by the micro-batch's own tokens, so that all micro-batches count alike."""
-    from verl.utils import tensordict_utils as tu
-
-    tokens = int(data["loss_mask"].sum())
-    tu.assign_non_tensor(data, batch_num_tokens=max(tokens, 1) * parts, dp_size=1)
-    return loss(model_output=model_output, data=data, dp_group=dp_group)
-
-
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """A copy, in main memory, of a tensor whose parts may lie with several ranks."""
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu().clone()
@@ -255,7 +240,6 @@ class Bench:
         self.config = config
         self.trainer, self.worker = trainer_and_worker(config)
         self.worker.init_model()
-        self.loss = self.worker.actor.loss_fn
         self.trainer.actor_rollout_wg = Ranks(self.worker)
         self.trainer.policies.updated(self.trainer.policies.trained, 2)
         self.module = self.worker.actor.engine.module
@@ -281,9 +265,6 @@ class Bench:
         batch = trainer._fit_build_batch(result)
         trainer._fit_compute_log_prob(batch)
         trainer._fit_compute_advantages(batch)
-        slots = len(batch.parts[0])
-        parts = 1 if case.rows is None else slots // torch.distributed.get_world_size() // case.rows
-        self.worker.set_loss_fn(functools.partial(own_mean, self.loss, parts) if case.own_mean else self.loss)
         trainer._fit_update_actor(batch)
         return {
             "start": {name: whole(one) for name, one in self.start.items()},
@@ -297,17 +278,14 @@ class Bench:
         self.gradients.append({name: whole(one.grad) for name, one in self.module.named_parameters()})
 
     def _cut(self, case: Case) -> None:
-        from marsrl_verl.core.credit.mastered_tokens import MasteredTokens
-
         self.trainer.settings.pipeline.updates_per_step = case.updates
         self.trainer.settings.training.share_prefixes = case.share
         self.module.config._attn_implementation = case.attention
-        config = self.trainer.method.credit.mastered.config.model_copy(update={"enabled": case.masked})
-        self.trainer.method.credit.mastered = MasteredTokens(config)
         turns = case.mean == TURN_MEAN
         self.trainer.settings.training.loss_mean = case.mean if turns else None
         mode = "token-mean" if turns else case.mean
-        object.__setattr__(self.loss.args[0].keywords["config"], "loss_agg_mode", mode)  # verl freezes it
+        loss_config = self.worker.actor.loss_fn.args[0].keywords["config"]
+        object.__setattr__(loss_config, "loss_agg_mode", mode)  # verl freezes it
         dynamic, rows = case.rows is None, case.rows or 1
         engine, actor = self.worker.actor.engine_config, self.config.actor_rollout_ref.actor
         engine.use_dynamic_bsz = actor.use_dynamic_bsz = dynamic

@@ -1,5 +1,5 @@
-"""Which policy losses there are, and what an update sends for them. Their means, and that they do not depend on
-how an update is cut: `test_update_invariance.py`, `test_gradient_invariance.py`.
+"""Which policy losses there are, and what an update sends for them. Their means, and that these do not depend
+on how an update is cut: `test_update_invariance.py`, `test_gradient_invariance.py`.
 """
 
 from __future__ import annotations
