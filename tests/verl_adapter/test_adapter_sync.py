@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,12 +58,12 @@ class Trainer(EngineTrainer):
 
     def _server(self, name: str) -> SimpleNamespace:
         """One that notes what it is called for."""
-        methods = {"store_adapter": "store", "use_adapter": "use", "drop_old_adapters": "drop"}
+
+        def noting(what: str) -> Callable[..., None]:
+            return lambda *arguments: self.calls.append((what, name, *arguments))
+
         return fake_ray.actor(
-            **{
-                method: lambda *arguments, what=what: self.calls.append((what, name, *arguments))
-                for method, what in methods.items()
-            }
+            store_adapter=noting("store"), use_adapter=noting("use"), drop_old_adapters=noting("drop")
         )
 
     def sync(self, *, after_sleep: bool = False) -> list[tuple[Any, ...]]:

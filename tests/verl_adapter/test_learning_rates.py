@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +11,7 @@ pytest.importorskip("verl", reason="the schedules are verl's")
 
 import torch
 from verl.utils.torch_functional import get_constant_schedule_with_warmup, get_cosine_schedule_with_warmup
+from verl.workers.config import FSDPOptimizerConfig
 
 from marsrl_verl.verl_adapter.checkpoint.resumed_optimizer import as_configured
 from marsrl_verl.verl_adapter.engine.warmup_engine import WarmupFSDPEngine
@@ -99,17 +99,8 @@ class Engine(WarmupFSDPEngine):
     """The schedule of a real engine on one parameter, without a model."""
 
     def __init__(self, **optim) -> None:
-        settings = {
-            "lr": 3.0,
-            "total_training_steps": 10,
-            "lr_warmup_steps": 0,
-            "lr_warmup_steps_ratio": 0.0,
-            "lr_scheduler_type": "constant",
-            "min_lr_ratio": 0.0,
-            "num_cycles": 0.5,
-            "zero_indexed_step": True,
-        }
-        self.optimizer_config = SimpleNamespace(**{**settings, **optim})
+        settings = {"lr": 3.0, "total_training_steps": 10, "lr_warmup_steps": 0, "min_lr_ratio": 0.0, **optim}
+        self.optimizer_config = FSDPOptimizerConfig(**settings)
         self.rank = 1
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.optimizer = torch.optim.SGD([self.weight], lr=self.optimizer_config.lr)
