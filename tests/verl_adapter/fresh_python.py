@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -10,10 +11,19 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
 import marsrl_verl
+
+# Looked for, not imported: the programs import them.
+needs_workers = pytest.mark.skipif(
+    find_spec("verl") is None or find_spec("vllm") is None, reason="the trainer and its workers are verl's"
+)
 
 _OURS = ("VERL_", "VLLM_", "MARSRL_", "PYTHONPATH", "RAY_")
 
@@ -59,17 +69,66 @@ _FAILED = re.compile(r"ranks, rank \[([\d, ]+)\] failed")
 
 
 def run_program(program: Path, folder: Path, *arguments: str) -> Path:
-    """Run a program, with one thread, that leaves what it found in a folder; the folder. Where gloo lost the
-    connection between all ranks, and none of them raised anything else or died, it is run once more."""
-    done = _run(program, folder, *arguments)
-    if done.returncode and lost_connection(done.stderr):
-        warnings.warn(f"{program.name} is run again: {_traces(done.stderr)}", stacklevel=2)
-        done = _run(program, folder, *arguments)
-    assert done.returncode == 0, done.stdout[-3000:] + _traces(done.stderr)
+    """Run a program, with one thread, that leaves what it found in a folder; the folder."""
+    done = subprocess.run(
+        [sys.executable, str(program), str(folder), *arguments],
+        env=_one_thread(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, _traces(done.stdout)
     return folder
 
 
-def lost_connection(text: str) -> bool:
+def run_on_ranks(name: str, folder: Path, *arguments: str) -> Path:
+    """Run a program of ranks on the processor; the folder. Where gloo lost the connection between all ranks,
+    and none of them raised anything else or died, it is run once more."""
+    text = _fork(name, folder, *arguments)
+    if text is not None and _lost_connection(text):
+        warnings.warn(f"{name} is run again: {_traces(text)}", stacklevel=2)
+        shutil.rmtree(folder)
+        folder.mkdir()
+        text = _fork(name, folder, *arguments)
+    assert text is None, _traces(text)
+    return folder
+
+
+def _fork(name: str, folder: Path, *arguments: str) -> str | None:
+    """What the program has said, if it failed."""
+    server, output = _rank_server(), folder / "output.txt"
+    words = [output, Path(__file__).with_name(f"{name}.py"), folder, *arguments]
+    print(json.dumps(list(map(str, words))), file=server.stdin, flush=True)
+    status = server.stdout.readline().strip()
+    assert status, "rank_server.py has ended"
+    return None if status == "0" else output.read_text()
+
+
+@functools.cache
+def _rank_server() -> subprocess.Popen[str]:
+    """One for all programs of this process. It ends with it."""
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("rank_server.py"))],
+        env=_one_thread(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _one_thread() -> dict[str, str]:
+    return {**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def by_ranks(folder: Path) -> dict[int, Any]:
+    """What such a program found, by number of ranks."""
+    files = {path.stem.removeprefix("ranks_"): path for path in sorted(folder.glob("ranks_*.pt"))}
+    return {int(world): torch.load(path, weights_only=False) for world, path in files.items()}
+
+
+def _lost_connection(text: str) -> bool:
     """Whether every rank that failed has said that gloo lost its connection, and nothing else: a rank that
     crashes makes the others say so too, and is no reason to try again."""
     failed = _FAILED.search(text)
@@ -78,19 +137,6 @@ def lost_connection(text: str) -> bool:
         failed is not None
         and len(failed[1].split(",")) == len(traces)
         and all(_TRANSPORT in one for one in traces)
-    )
-
-
-def _run(program: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    shutil.rmtree(folder)
-    folder.mkdir()
-    return subprocess.run(
-        [sys.executable, str(program), str(folder), *arguments],
-        env={**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
 
 

@@ -1,10 +1,10 @@
 """verl's weight sync between two processes, without Ray and vLLM: the sender's side starts the receiver's.
 
-    python ipc_weights.py FOLDER [--shared-memory] [--failing WHEN]
+    python ipc_weights.py FOLDER [--shared-memory]
 
-Weights go through CUDA IPC on the first GPU, or through shared memory. What arrived, as seconds and the
-largest difference of each weight, is left in `FOLDER/received.json`. With `--failing` the receiver fails, and
-what the sender raises is left in `FOLDER/raised.json`.
+Weights go through CUDA IPC on the first GPU, or through shared memory. The largest difference of each that
+arrived is left in `FOLDER/received.json`. Through shared memory they go to receivers that fail, too; what the
+sender raises is left in `FOLDER/raised.json`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER, installed
 
@@ -35,17 +38,15 @@ ROUNDS = 3
 FAILURES = ("before", "bucket", "last bucket")
 
 
-def weight(name: str, shape: tuple[int, ...], round_: int, device: str):
+def weights_of(shared: bool, round_: int, device: str):
     import torch
 
-    kind = torch.bfloat16 if name == "odd" else torch.float32
-    generator = torch.Generator().manual_seed(100 * round_ + len(name))
-    return torch.randn(shape, generator=generator).to(kind).to(device)
-
-
-def weights_of(shared: bool, round_: int, device: str):
-    shapes = SHAPES if shared else {**SHAPES, **LARGER}
-    return {name: weight(name, shape, round_, device) for name, shape in shapes.items()}
+    found = {}
+    for name, shape in (SHAPES if shared else {**SHAPES, **LARGER}).items():
+        kind = torch.bfloat16 if name == "odd" else torch.float32
+        generator = torch.Generator().manual_seed(100 * round_ + len(name))
+        found[name] = torch.randn(shape, generator=generator).to(kind).to(device)
+    return found
 
 
 def send(folder: Path, shared: bool) -> None:
@@ -53,21 +54,22 @@ def send(folder: Path, shared: bool) -> None:
 
     device = "cpu" if shared else "cuda"
     for round_ in range(ROUNDS):
-        sender = BucketedWeightSender(address(folder), BUCKET_MIB, use_shm=shared)
+        sender = BucketedWeightSender(address(folder, "all"), BUCKET_MIB, use_shm=shared)
         asyncio.run(sender.async_send_weights(iter(weights_of(shared, round_, device).items())))
 
 
-def send_to_one_that_fails(folder: Path) -> None:
+def send_to_one_that_fails(folder: Path, when: str) -> str | None:
+    """What it raises."""
     from verl.workers.rollout.vllm_rollout import vllm_rollout
 
     from marsrl_verl.rollout.generation import EngineUnavailableError
-    from marsrl_verl.verl_adapter.rollout_server import weight_transfer  # noqa: F401
 
     try:
-        sender = vllm_rollout.BucketedWeightSender(address(folder), BUCKET_MIB, use_shm=True)
+        sender = vllm_rollout.BucketedWeightSender(address(folder, when), BUCKET_MIB, use_shm=True)
         asyncio.run(sender.async_send_weights(iter(weights_of(True, 0, "cpu").items())))
     except EngineUnavailableError as error:
-        (folder / "raised.json").write_text(json.dumps(str(error)))
+        return str(error)
+    return None
 
 
 def receive_and_fail(folder: Path, when: str) -> None:
@@ -92,10 +94,11 @@ def receive_and_fail(folder: Path, when: str) -> None:
     def received(self):
         if when == "before":
             refuse()
-        BucketedWeightReceiver(address(folder), torch.device("cpu"), use_shm=True).receive_weights(keep)
+        receiver = BucketedWeightReceiver(address(folder, when), torch.device("cpu"), use_shm=True)
+        receiver.receive_weights(keep)
 
     vLLMColocateWorkerExtension.update_weights_from_ipc = received
-    OwnSocketExtension._get_zmq_handle = lambda self: address(folder)
+    OwnSocketExtension._get_zmq_handle = lambda self: address(folder, when)
     try:
         object.__new__(OwnSocketExtension).update_weights_from_ipc()
     except RuntimeError:
@@ -115,40 +118,49 @@ def receive(folder: Path, shared: bool) -> None:
             for name, value in bucket:
                 differences[name] = float((value.float() - expected[name].float()).abs().max())
 
-        start = time.perf_counter()
-        BucketedWeightReceiver(address(folder), device, use_shm=shared).receive_weights(keep)
-        missing = sorted(set(expected) - set(differences))
-        found.append({"seconds": time.perf_counter() - start, "differences": differences, "missing": missing})
+        BucketedWeightReceiver(address(folder, "all"), device, use_shm=shared).receive_weights(keep)
+        found.append(differences)
     (folder / "received.json").write_text(json.dumps(found))
 
 
-def address(folder: Path) -> str:
-    return f"ipc://{folder}/weights"
+def address(folder: Path, name: str) -> str:
+    return f"ipc://{folder}/{name}"
+
+
+@contextmanager
+def receiving(how: str, receiver: Callable[..., None], *arguments: Any) -> Iterator[Any]:
+    process = multiprocessing.get_context(how).Process(target=receiver, args=arguments)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def main(folder: Path, shared: bool) -> None:
+    with receiving("fork" if shared else "spawn", receive, folder, shared) as receiver:
+        send(folder, shared)
+        receiver.join(60)
+        if receiver.exitcode != 0:
+            sys.exit(f"the receiver ended with {receiver.exitcode}")
+    if shared:
+        raised = {}
+        for when in FAILURES:
+            with receiving("fork", receive_and_fail, folder, when):
+                raised[when] = send_to_one_that_fails(folder, when)
+        (folder / "raised.json").write_text(json.dumps(raised))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shared-memory", action="store_true")
-    parser.add_argument("--failing", choices=FAILURES)
-    parser.add_argument("--receive", action="store_true")
     options = parser.parse_args()
     if options.shared_memory:
         os.environ["VERL_PLATFORM"] = "cpu"
         os.environ["VERL_USE_EXTERNAL_MODULES"] = "marsrl_verl.verl_adapter.register"
         if not installed("vllm"):
             sys.path.insert(0, str(DISTRIBUTION_FOLDER))
-    if options.receive and options.failing:
-        receive_and_fail(options.folder, options.failing)
-    elif options.receive:
-        receive(options.folder, options.shared_memory)
-    else:
-        receiver = subprocess.Popen([sys.executable, *sys.argv, "--receive"])
-        try:
-            if options.failing:
-                send_to_one_that_fails(options.folder)
-                sys.exit()
-            send(options.folder, options.shared_memory)
-            sys.exit(receiver.wait(timeout=60))
-        finally:
-            receiver.kill()
+        # Imported once; receivers are forks.
+        import marsrl_verl.verl_adapter.rollout_server.weight_transfer  # noqa: F401
+    main(options.folder, options.shared_memory)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from rank_updates import WORLDS, Ranks, fork_ranks, join_ranks
+from rank_updates import SMALL, Ranks, compose, run_ranks, save, trainer_and_worker
 
 DELTA = 2
 ALL = 2000
@@ -37,16 +37,13 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "padded, one row": Case(False, rows=1),
     "padded, three rows": Case(False, rows=3),
     "padded, few tokens": Case(False, tokens=100),
     "padded, all tokens": Case(False),
-    "packed, one row": Case(True, rows=1),
     "packed, three rows": Case(True, rows=3),
     "packed, few tokens": Case(True, tokens=100),
     "packed, all tokens": Case(True),
     "packed, few tokens, filled up": Case(True, tokens=100, bucket=64),
-    "padded, all tokens, no influence": Case(False, influence=False),
     "padded, few tokens, no influence": Case(False, tokens=100, influence=False),
     "packed, all tokens, no influence": Case(True, influence=False),
 }
@@ -55,10 +52,7 @@ OVERRIDES = (
     "cluster=cpu",
     "algo=attnrl",
     f"marsrl.algo.delta={DELTA}",
-    "marsrl.run.progress=false",
-    "data.train_batch_size=4",
-    "data.train_max_samples=4",
-    "data.val_max_samples=4",
+    *SMALL,
 )
 
 
@@ -145,12 +139,8 @@ class Bench:
     """A trainer and this rank's worker."""
 
     def __init__(self, config: Any) -> None:
-        from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
-        from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
-
         self.config = config
-        self.trainer = MarsRLTaskRunner().build_trainer(config)
-        self.worker = MarsRLActorRolloutRefWorker(config.actor_rollout_ref, role="actor")
+        self.trainer, self.worker = trainer_and_worker(config)
         self.worker.init_model()
         self.ranks = self.trainer.actor_rollout_wg = CutRanks(self.worker)
         self.trainer.policies.updated(self.trainer.policies.trained, 2)
@@ -181,17 +171,7 @@ class Bench:
         self.ranks.packed = case.packed
 
 
-def run_rank(config: Any, folder: Path, rank: int, world: int, port: int) -> None:
-    join_ranks(rank, world, port)
-    config.marsrl.run.output_dir = str(folder / f"run_{world}_{rank}")
-    bench = Bench(config)
-    results = {name: bench.run(case) for name, case in CASES.items()}
-    if rank == 0:
-        torch.save(results, folder / f"ranks_{world}.pt")
-    torch.distributed.destroy_process_group()
-
-
-def save_model(folder: Path) -> None:
+def network() -> Any:
     """A Qwen2 network whose attention is far from uniform."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -212,24 +192,17 @@ def save_model(folder: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
         dtype="float32",
     )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    return Qwen2ForCausalLM(config)
 
 
 def main(folder: Path) -> None:
-    from marsrl_verl.config.command_line import parse_arguments
-    from marsrl_verl.config.compose import compose_config
-    from marsrl_verl.verl_adapter.environment import prepare_environment
+    config = compose(*OVERRIDES, save(network(), folder / "model"))
 
-    save_model(folder / "model")
-    overrides = [*OVERRIDES, f"actor_rollout_ref.model.path={folder / 'model'}"]
-    config = compose_config(parse_arguments(overrides)).config
-    prepare_environment(config)
-    # What takes the time is imported once; the ranks are forks of this process.
-    import marsrl_verl.verl_adapter.run.task_runner  # noqa: F401
+    def find(rank: int, world: int) -> dict[str, Any]:
+        bench = Bench(config)
+        return {name: bench.run(case) for name, case in CASES.items()}
 
-    for world in WORLDS:
-        fork_ranks(world, lambda rank, port, world=world: run_rank(config, folder, rank, world, port))
+    run_ranks(config, folder, find)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,10 @@ import torch
 WORLDS = (1, 2)
 ALL = 1000
 """More rows or tokens than there are."""
-SEQUENCE_MEANS = ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
-TURN_MEANS = ("turn-mean-token-mean", "seq-mean-turn-mean-token-mean")
+TURN_MEAN = "turn-mean-token-mean"
+MEANS = ("seq-mean-token-mean", TURN_MEAN)
+"""Over the sequences of a mini-batch, which are counted, and over its turns; of all means
+`test_update_invariance.py`."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,12 @@ class Case:
     tokens: int = ALL
     updates: int = 1
     partial: bool = True
-    masked: bool = True
     share: bool = False
     """Whether tokens that rows have in common are computed once."""
     attention: str = "sdpa"
-    own_mean: bool = False
-    """The control: each micro-batch is divided by its own tokens."""
     mean: str = "token-mean"
-    """How the loss is averaged (`loss_agg_mode`, or `loss_mean` of TURN_MEANS)."""
+    """How the loss is averaged (`loss_agg_mode`, or `loss_mean`)."""
+    optimizer: str = "SGD"
 
 
 WHOLE = "all tokens"
@@ -58,38 +58,26 @@ WHOLE = "all tokens"
 CASES: dict[str, Case] = {
     "one row": Case(rows=1),
     "two rows": Case(rows=2),
-    "four rows": Case(rows=4),
     "all rows": Case(rows=10),
     "few tokens": Case(tokens=40),
-    "more tokens": Case(tokens=90),
     WHOLE: Case(),
     "two updates, two rows": Case(rows=2, updates=2),
-    "two updates, few tokens": Case(tokens=40, updates=2),
     "two updates, all tokens": Case(updates=2),
     "shared, few tokens": Case(tokens=40, share=True),
-    "shared, more tokens": Case(tokens=90, share=True),
     "shared, all tokens": Case(share=True),
     "shared, packed": Case(share=True, attention="no_mask"),
     "two updates, shared, few tokens": Case(tokens=60, updates=2, share=True),
     "two updates, shared, all tokens": Case(updates=2, share=True),
     "complete groups": Case(partial=False),
     "complete groups, shared": Case(partial=False, share=True, attention="no_mask"),
-    "nothing masked": Case(masked=False),
-    "own mean, two rows": Case(rows=2, own_mean=True),
-    "own mean, all tokens": Case(own_mean=True),
-    **{
-        f"{mean}, {name}": Case(rows=rows, tokens=tokens, updates=updates, mean=mean)
-        for mean in SEQUENCE_MEANS + TURN_MEANS
-        for name, rows, tokens, updates in (
-            ("all tokens", None, ALL, 1),
-            ("one row", 1, ALL, 1),
-            ("four rows", 4, ALL, 1),
-            ("few tokens", None, 40, 1),
-            ("two updates, all tokens", None, ALL, 2),
-            ("two updates, two rows", 2, ALL, 2),
-        )
-    },
+    **{f"{mean}, all tokens": Case(mean=mean) for mean in MEANS},
+    **{f"{mean}, few tokens": Case(tokens=40, mean=mean) for mean in MEANS},
+    **{f"{mean}, two updates, all tokens": Case(updates=2, mean=mean) for mean in MEANS},
+    **{f"{mean}, two updates, two rows": Case(rows=2, updates=2, mean=mean) for mean in MEANS},
 }
+
+OTHERS = {"AdamW": Case(optimizer="AdamW")}
+"""Run only when they are asked for."""
 
 PLACES = {
     False: ("cluster=cpu",),
@@ -120,8 +108,14 @@ FOUND = {
 }
 """What `WHOLE` gives on the processor, and is to give on a GPU."""
 
-OVERRIDES = (
+SMALL = (
     "marsrl.run.progress=false",
+    "data.train_batch_size=4",
+    "data.train_max_samples=4",
+    "data.val_max_samples=4",
+)
+OVERRIDES = (
+    *SMALL,
     "marsrl.off_policy.mode=tis",
     "marsrl.algo.mastered_tokens.enabled=true",
     # Thresholds that some tokens of the random network meet, and some of its responses.
@@ -132,9 +126,6 @@ OVERRIDES = (
     "actor_rollout_ref.actor.optim.lr=0.5",
     "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
     "actor_rollout_ref.actor.optim.clip_grad=1000.0",
-    "data.train_batch_size=4",
-    "data.train_max_samples=4",
-    "data.val_max_samples=4",
 )
 
 
@@ -205,6 +196,9 @@ class Ranks:
     def compute_log_prob(self, data: Any) -> Any:
         return self._everywhere(self._worker.compute_log_prob, data)
 
+    def compute_ref_log_prob(self, data: Any) -> Any:
+        return self._everywhere(self._worker.compute_ref_log_prob, data)
+
     def update_actor(self, data: Any) -> Any:
         return self._everywhere(self._worker.update_actor, data)
 
@@ -220,18 +214,19 @@ class Ranks:
         return BatchData(outputs).concat()
 
 
-def own_mean(loss: Callable[..., Any], parts: int, *, model_output: Any, data: Any, dp_group: Any) -> Any:
-    """verl's loss divided by the micro-batch's own tokens, so that all micro-batches count alike."""
-    from verl.utils import tensordict_utils as tu
-
-    tokens = int(data["loss_mask"].sum())
-    tu.assign_non_tensor(data, batch_num_tokens=max(tokens, 1) * parts, dp_size=1)
-    return loss(model_output=model_output, data=data, dp_group=dp_group)
-
-
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """A copy, in main memory, of a tensor whose parts may lie with several ranks."""
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu().clone()
+
+
+def trainer_and_worker(config: Any, role: str = "actor") -> tuple[Any, Any]:
+    """A trainer and this rank's worker, whose models are not built yet."""
+    from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
+    from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
+
+    trainer: Any = MarsRLTaskRunner().build_trainer(config)
+    trainer.metrics, trainer.timing = {}, {}
+    return trainer, MarsRLActorRolloutRefWorker(config.actor_rollout_ref, role=role)
 
 
 class Bench:
@@ -242,14 +237,9 @@ class Bench:
         from flash_functions import written_out_flex_attention
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-        from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
-        from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
-
         self.config = config
-        self.trainer = MarsRLTaskRunner().build_trainer(config)
-        self.worker = MarsRLActorRolloutRefWorker(config.actor_rollout_ref, role="actor")
+        self.trainer, self.worker = trainer_and_worker(config)
         self.worker.init_model()
-        self.loss = self.worker.actor.loss_fn
         self.trainer.actor_rollout_wg = Ranks(self.worker)
         self.trainer.policies.updated(self.trainer.policies.trained, 2)
         self.module = self.worker.actor.engine.module
@@ -275,11 +265,9 @@ class Bench:
         batch = trainer._fit_build_batch(result)
         trainer._fit_compute_log_prob(batch)
         trainer._fit_compute_advantages(batch)
-        slots = len(batch.parts[0])
-        parts = 1 if case.rows is None else slots // torch.distributed.get_world_size() // case.rows
-        self.worker.set_loss_fn(functools.partial(own_mean, self.loss, parts) if case.own_mean else self.loss)
         trainer._fit_update_actor(batch)
         return {
+            "start": {name: whole(one) for name, one in self.start.items()},
             "gradients": self.gradients,
             "log_probs": torch.from_numpy(batch.rows.columns["old_log_probs"].copy()),
             "weights": {name: whole(one) for name, one in self.module.named_parameters()},
@@ -290,38 +278,20 @@ class Bench:
         self.gradients.append({name: whole(one.grad) for name, one in self.module.named_parameters()})
 
     def _cut(self, case: Case) -> None:
-        from marsrl_verl.core.credit.mastered_tokens import MasteredTokens
-
         self.trainer.settings.pipeline.updates_per_step = case.updates
         self.trainer.settings.training.share_prefixes = case.share
         self.module.config._attn_implementation = case.attention
-        config = self.trainer.method.credit.mastered.config.model_copy(update={"enabled": case.masked})
-        self.trainer.method.credit.mastered = MasteredTokens(config)
-        turns = case.mean in TURN_MEANS
+        turns = case.mean == TURN_MEAN
         self.trainer.settings.training.loss_mean = case.mean if turns else None
         mode = "token-mean" if turns else case.mean
-        for name, value in {"loss_agg_mode": mode, "loss_scale_factor": 25}.items():
-            object.__setattr__(self.loss.args[0].keywords["config"], name, value)  # verl freezes it
+        loss_config = self.worker.actor.loss_fn.args[0].keywords["config"]
+        object.__setattr__(loss_config, "loss_agg_mode", mode)  # verl freezes it
         dynamic, rows = case.rows is None, case.rows or 1
         engine, actor = self.worker.actor.engine_config, self.config.actor_rollout_ref.actor
         engine.use_dynamic_bsz = actor.use_dynamic_bsz = dynamic
         engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = case.tokens
         engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = rows
         actor.ppo_micro_batch_size_per_gpu = rows
-
-
-def run_rank(
-    config: Any, folder: Path, rank: int, world: int, port: int, names: list[str] | None = None
-) -> None:
-    join_ranks(rank, world, port)
-    config.marsrl.run.output_dir = str(folder / f"run_{world}_{rank}")
-    bench = Bench(config)
-    start = {name: whole(one) for name, one in bench.start.items()}
-    results = {name: bench.run(case) for name, case in CASES.items() if name in (names or CASES)}
-    if rank == 0:
-        torch.save(start, folder / "start.pt")
-        torch.save(results, folder / f"ranks_{world}.pt")
-    torch.distributed.destroy_process_group()
 
 
 def free_port() -> int:
@@ -353,47 +323,89 @@ def join_ranks(rank: int, world: int, port: int) -> None:
     os.environ["DIST_INIT_METHOD"] = f"tcp://127.0.0.1:{port}"
 
 
+def import_trainer(config: Any) -> None:
+    """It takes the time; the ranks are forks of this process."""
+    from marsrl_verl.verl_adapter.environment import prepare_environment
+
+    prepare_environment(config)
+    import marsrl_verl.verl_adapter.run.task_runner  # noqa: F401
+
+
+def run_ranks(config: Any, folder: Path, find: Callable[[int, int], Any], worlds: tuple = WORLDS) -> None:
+    """Leaves in `folder/ranks_<world>.pt` what `find(rank, world)` gives the first of several ranks."""
+    import_trainer(config)
+    for world in worlds:
+        fork_ranks(world, functools.partial(run_rank, config, folder, find, world))
+
+
+def run_rank(
+    config: Any, folder: Path, find: Callable[[int, int], Any], world: int, rank: int, port: int
+) -> None:
+    join_ranks(rank, world, port)
+    config.marsrl.run.output_dir = str(folder / f"run_{world}_{rank}")
+    found = find(rank, world)
+    if rank == 0:
+        torch.save(found, folder / f"ranks_{world}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def compose(*words: str) -> Any:
+    """The configuration of a command line."""
+    from marsrl_verl.config.command_line import parse_arguments
+    from marsrl_verl.config.compose import compose_config
+
+    return compose_config(parse_arguments(list(words))).config
+
+
+def save(network: Any, folder: Path) -> str:
+    """The setting that names a network in a folder, with the tiny world's tokenizer."""
+    from studies.tiny.tokenizer import build_tokenizer
+
+    network.save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return f"actor_rollout_ref.model.path={folder}"
+
+
 def composed(folder: Path, *overrides: str, cuda: bool = False, untied: bool = False) -> Any:
     """The configuration, with a fresh network in the folder."""
     from transformers import Qwen3ForCausalLM
 
-    from marsrl_verl.config.command_line import parse_arguments
-    from marsrl_verl.config.compose import compose_config
     from studies.tiny.model import build_model
-    from studies.tiny.tokenizer import build_tokenizer
 
-    model = folder / "model"
     network = build_model(seed=5, layers=2)
     if untied:
         network.config.tie_word_embeddings = False
         network = Qwen3ForCausalLM(network.config).float()
     network.model.norm.weight.data *= 2  # surer of its tokens than a fresh network is
-    network.save_pretrained(model)
-    build_tokenizer().save_pretrained(model)
-    arguments = [*PLACES[cuda], *OVERRIDES, f"actor_rollout_ref.model.path={model}", *overrides]
-    return compose_config(parse_arguments(arguments)).config
+    return compose(*PLACES[cuda], *OVERRIDES, save(network, folder / "model"), *overrides)
 
 
 def main(arguments: argparse.Namespace) -> None:
-    from marsrl_verl.verl_adapter.environment import prepare_environment
-
     folder = arguments.folder
+    cases = {name: (CASES | OTHERS)[name] for name in arguments.case or CASES}
     own = [*(ON_PROCESSOR if arguments.on_processor else ()), *arguments.overrides]
-    config = composed(folder, *own, cuda=arguments.cuda, untied=arguments.untied)
+    kind = {"cuda": arguments.cuda, "untied": arguments.untied}
+    configs = {
+        name: composed(folder, f"actor_rollout_ref.actor.optim.optimizer={name}", *own, **kind)
+        for name in dict.fromkeys(case.optimizer for case in cases.values())
+    }
     if arguments.cuda and not (arguments.on_processor or torch.cuda.is_available()):
         sys.exit("no CUDA device")
-    prepare_environment(config)
-    # What takes the time is imported once; the ranks are forks of this process.
-    import marsrl_verl.verl_adapter.run.task_runner  # noqa: F401
 
+    def find(rank: int, world: int) -> dict[str, Any]:
+        found = {}
+        for optimizer, config in configs.items():
+            config.marsrl.run.output_dir = str(folder / f"{optimizer}_{world}_{rank}")
+            bench = Bench(config)
+            found |= {name: bench.run(case) for name, case in cases.items() if case.optimizer == optimizer}
+        return found
+
+    config = next(iter(configs.values()))
     if arguments.cuda:  # CUDA does not survive a fork
-        run_rank(config, folder, 0, 1, free_port(), arguments.case)
-        return
-    for world in WORLDS:
-        fork_ranks(
-            world,
-            lambda rank, port, world=world: run_rank(config, folder, rank, world, port, arguments.case),
-        )
+        import_trainer(config)
+        run_rank(config, folder, find, 1, 0, free_port())
+    else:
+        run_ranks(config, folder, find)
 
 
 if __name__ == "__main__":
@@ -403,5 +415,5 @@ if __name__ == "__main__":
     parser.add_argument("--cuda", action="store_true", help="with a GPU's settings")
     parser.add_argument("--on-processor", action="store_true", help="without one")
     parser.add_argument("--untied", action="store_true")
-    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--case", action="append", choices=list(CASES | OTHERS))
     main(parser.parse_intermixed_args())

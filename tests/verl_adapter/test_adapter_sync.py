@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,17 +25,6 @@ class Ray(fake_ray.FakeRay):
 
     def put(self, value: Any) -> Any:
         return value
-
-
-class Server:
-    """Notes what it is called for."""
-
-    def __init__(self, name: str, calls: list[tuple[Any, ...]]) -> None:
-        def noting(what: str) -> fake_ray.Method:
-            return fake_ray.Method(lambda *arguments: calls.append((what, name, *arguments)))
-
-        self.store_adapter, self.use_adapter = noting("store"), noting("use")
-        self.drop_old_adapters = noting("drop")
 
 
 class Trainer(EngineTrainer):
@@ -62,9 +52,27 @@ class Trainer(EngineTrainer):
             export_adapter=lambda policy: [FILES, None],
             update_weights=lambda **named: self.calls.append(("own", *named.values())) or [],
         )
-        servers = [[Server("a0", self.calls), Server("a1", self.calls)], [Server("b0", self.calls)]]
+        servers = [[self._server(name) for name in names] for names in (("a0", "a1"), ("b0",))]
         replicas = [SimpleNamespace(servers=some, server_handle=some[0]) for some in servers]
         self.llm_server_manager = SimpleNamespace(get_replicas=lambda: replicas)
+
+    def _server(self, name: str) -> SimpleNamespace:
+        """One that notes what it is called for."""
+
+        def noting(what: str) -> Callable[..., None]:
+            return lambda *arguments: self.calls.append((what, name, *arguments))
+
+        return fake_ray.actor(
+            store_adapter=noting("store"), use_adapter=noting("use"), drop_old_adapters=noting("drop")
+        )
+
+    def sync(self, *, after_sleep: bool = False) -> list[tuple[Any, ...]]:
+        """What is called for it."""
+        self.calls.clear()
+        if after_sleep:
+            self._sleep_engine()
+        self._fit_update_weights()
+        return list(self.calls)
 
 
 @pytest.fixture(autouse=True)
@@ -75,79 +83,50 @@ def ray(monkeypatch):
 def test_every_node_has_the_files_before_an_engine_uses_them():
     trainer = Trainer()
     trainer.policies.updated({"judge"}, 4)
-    trainer._fit_update_weights()
     nodes = ("a0", "a1", "b0")
-    assert trainer.calls == [
+    assert trainer.sync() == [
         *(("store", node, "judge", FILES, 4) for node in nodes),
         *(("use", node, "judge", 4) for node in ("a0", "b0")),
         *(("drop", node, "judge", 4) for node in nodes),
     ]
-    trainer.calls.clear()
-    trainer._fit_update_weights()
-    assert trainer.calls == [], "the engines have it"
-
-
-def test_a_sleeping_engine_is_woken_with_its_own_weights():
-    trainer = Trainer(sleeps=True)
-    trainer._fit_update_weights()
-    assert trainer.calls[0] == ("wake",) and ("model", 0) not in trainer.calls
-    trainer.calls.clear()
-    trainer._fit_update_weights()
-    assert trainer.calls == []
+    assert trainer.sync() == [], "the engines have it"
 
 
 def test_adapters_outlast_the_engines_sleep_and_only_new_ones_are_sent():
     trainer = Trainer(sleeps=True, names=("judge", "planner"))
-    trainer._fit_update_weights()
-    assert [call[0] for call in trainer.calls].count("use") == 4, "two adapters, two engines"
-    trainer.calls.clear()
-    for _ in range(2):
-        trainer._sleep_engine()
-    trainer._fit_update_weights()
-    assert trainer.calls == [("sleep",), ("wake",)], "once, and nothing is sent"
-    trainer.policies.updated({"planner"}, 1)
-    trainer.calls.clear()
-    trainer._sleep_engine()
-    trainer._fit_update_weights()
-    assert trainer.calls[:2] == [("sleep",), ("wake",)]
-    assert {call[2:4] for call in trainer.calls if call[0] == "use"} == {("planner", 1)}
-
-
-def test_an_engine_is_not_put_to_sleep_before_it_was_woken():
-    trainer = Trainer(sleeps=True)
     trainer._sleep_engine()
     assert trainer.calls == [], "it sleeps at first"
+    first = trainer.sync()
+    assert first[0] == ("wake",) and ("model", 0) not in first
+    assert [call[0] for call in first].count("use") == 4, "two adapters, two engines"
+    assert trainer.sync() == []
+    trainer._sleep_engine()
+    assert trainer.calls == [("sleep",)]
+    assert trainer.sync(after_sleep=True) == [("wake",)], "it slept already, and nothing is sent"
+    trainer.policies.updated({"planner"}, 1)
+    calls = trainer.sync(after_sleep=True)
+    assert calls[:2] == [("sleep",), ("wake",)]
+    assert {call[2:4] for call in calls if call[0] == "use"} == {("planner", 1)}
 
 
 @pytest.mark.parametrize("kind", [PolicyKind.LORA, PolicyKind.MODEL])
 def test_engines_that_keep_their_memory_are_neither_woken_nor_put_to_sleep(kind):
     trainer = Trainer(kind=kind)
-    trainer._fit_update_weights()
-    trainer._sleep_engine()
-    trainer.calls.append(("again",))
-    trainer._fit_update_weights()
-    assert trainer.calls[-1] == ("again",)
-    assert not {"sleep", "wake"} & {call[0] for call in trainer.calls}
+    assert not {"sleep", "wake"} & {call[0] for call in trainer.sync()}
+    assert trainer.sync(after_sleep=True) == []
 
 
 def test_a_model_goes_the_way_of_verl():
-    trainer = Trainer(kind=PolicyKind.MODEL)
-    trainer._fit_update_weights()
-    assert trainer.calls == [("model", 0)]
+    assert Trainer(kind=PolicyKind.MODEL).sync() == [("model", 0)]
 
 
 def test_several_models_go_to_engines_of_their_own_and_are_lost_in_sleep():
     trainer = Trainer(kind=PolicyKind.MODEL, names=("judge", "planner"), sleeps=True)
-    trainer._fit_update_weights()
-    assert trainer.calls == [("own", 0, "naive", "judge"), ("own", 0, "naive", "planner")]
-    trainer.calls.clear()
+    assert trainer.sync() == [("own", 0, "naive", "judge"), ("own", 0, "naive", "planner")]
     trainer.policies.updated({"planner"}, 1)
-    trainer._fit_update_weights()
-    assert trainer.calls == [("own", 1, "naive", "planner")], "the other one is as the engine has it"
-    trainer.calls.clear()
-    trainer._sleep_engine()
-    trainer._fit_update_weights()
-    assert trainer.calls == [("sleep",), ("own", 0, "naive", "judge"), ("own", 1, "naive", "planner")]
+    assert trainer.sync() == [("own", 1, "naive", "planner")], "the other one is as the engine has it"
+    asleep = trainer.sync(after_sleep=True)
+    assert asleep == [("sleep",), ("own", 0, "naive", "judge"), ("own", 1, "naive", "planner")]
 
 
 @pytest.mark.parametrize("hung", [0, 1])

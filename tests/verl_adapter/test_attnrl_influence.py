@@ -7,38 +7,29 @@ nested outputs, on one rank and on two, with padding and without. The reference 
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fresh_python import run_program
+from fresh_python import by_ranks, needs_workers, run_on_ranks
 from rank_attnrl_influence import CASES, DELTA, Response, responses
 from rank_updates import WORLDS
 
-# Looked for, not imported: the program imports them, once is enough.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        find_spec("verl") is None or find_spec("vllm") is None,
-        reason="the trainer and its workers are verl's",
-    ),
-]
-PROGRAM = Path(__file__).with_name("rank_attnrl_influence.py")
+pytestmark = [pytest.mark.slow, needs_workers]
 ROWS = {one.name: one for one in responses()}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_program(PROGRAM, tmp_path_factory.mktemp("influence"))
+    return run_on_ranks("rank_attnrl_influence", tmp_path_factory.mktemp("influence"))
 
 
 @pytest.fixture(scope="module")
 def results(folder) -> dict[int, dict[str, dict[str, Any]]]:
     """The sequences' annotations by number of ranks, case and trajectory."""
-    return {world: torch.load(folder / f"ranks_{world}.pt", weights_only=False) for world in WORLDS}
+    return by_ranks(folder)
 
 
 def by_definition(attentions: tuple[torch.Tensor, ...], row: Response) -> list[float]:
@@ -84,21 +75,12 @@ def test_influence_is_that_of_the_row_alone(results, reference, world, name):
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", CASES)
-def test_log_probabilities_are_those_of_the_row_alone(results, reference, world, name):
+def test_log_probabilities_and_entropies_are_those_of_the_row_alone(results, reference, world, name):
     for one in ROWS:
-        found = results[world][name][one]
-        assert found["trainer_log_probs"].tolist() == pytest.approx(reference[one][1], rel=1e-4, abs=1e-4)
-        assert (found["recorded_log_probs"] == found["trainer_log_probs"]).all(), (
-            "of the weights that sampled"
-        )
-
-
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", CASES)
-def test_entropies_are_those_of_the_row_alone(results, reference, world, name):
-    for one in ROWS:
-        found = results[world][name][one]["recorded_entropies"].tolist()
-        assert found == pytest.approx(reference[one][2], rel=1e-4, abs=1e-4)
+        found, (_, log_probs, entropies) = results[world][name][one], reference[one]
+        assert found["trainer_log_probs"].tolist() == pytest.approx(log_probs, rel=1e-4, abs=1e-4)
+        assert (found["recorded_log_probs"] == found["trainer_log_probs"]).all(), "those that sampled"
+        assert found["recorded_entropies"].tolist() == pytest.approx(entropies, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("world", WORLDS)

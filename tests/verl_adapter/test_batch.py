@@ -1,7 +1,8 @@
-"""The rows of a step in their slots, and what the workers get of them."""
+"""The rows of a step in their slots, which slots those are, and what the workers get of them."""
 
 from __future__ import annotations
 
+import functools
 import pickle
 
 import numpy as np
@@ -19,6 +20,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef
 from marsrl_verl.core.sequence import TURN, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.verl_adapter.engine.balancing import balance_by_prompt, balance_rows
 from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchLayout, StepBatch, arrange
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only, with_token_columns
 
@@ -167,11 +169,10 @@ def test_rows_are_held_until_they_are_let_go_of():
     assert lists(some["advantages"]) == [[0.0, 1.0, 2.0], [5.0]]
     again = held.complete(part.columns({}))
     assert set(again.keys()).isdisjoint({"advantages"}) and len(again) == 3
-    with pytest.raises(
-        RuntimeError, match=r"rows \[3\] of the policy 'shared' are not on this rank, which holds 3"
-    ):
-        data = part.columns({})
-        data["row_id"][2] = 3
+    data = part.columns({})
+    data["row_id"][2] = 3
+    message = r"rows \[3\] of the policy 'shared' are not on this rank, which holds 3"
+    with pytest.raises(RuntimeError, match=message):
         held.complete(data)
     held.release(part.columns({}))
     with pytest.raises(RuntimeError, match="hold_rows first"):
@@ -199,3 +200,95 @@ def test_rows_travel_once():
         "update": len(pickle.dumps(part.columns({"advantages": np.zeros(1200, dtype=np.float32)}))),
     }
     assert size["rows"] > 4 * 500 * 4 and size["update"] < 1200 * 4 + 4000
+
+
+# --- who gets which rows ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ranks", "order"),
+    [
+        (1, [3, 1, 0, 2]),  # by falling length
+        # Dealt in a serpentine: 3 to the first, 1 and 0 to the second, 2 to the first.
+        (2, [3, 2, 1, 0]),
+    ],
+)
+def test_ranks_get_rows_by_falling_length(ranks, order):
+    assert balance_rows([5, 7, 1, 9], ranks=ranks, updates=1, seed=0, step=1) == order
+
+
+@pytest.mark.parametrize("balance", [balance_rows, functools.partial(balance_by_prompt, [0] * 5)])
+def test_what_gives_no_even_parts_is_refused(balance):
+    with pytest.raises(ValueError, match="5 rows"):
+        balance([1] * 5, ranks=2, updates=1, seed=0, step=1)
+    with pytest.raises(ValueError, match="at most 1"):
+        balance([5, 5], ranks=1, updates=2, seed=0, step=1, padding_rows=1)
+
+
+def test_mini_batches_are_drawn_anew_each_step_and_repeat_with_the_seed():
+    lengths = list(range(32))
+    first = balance_rows(lengths, ranks=1, updates=4, seed=3, step=1)
+    assert first == balance_rows(lengths, ranks=1, updates=4, seed=3, step=1)
+    assert first != balance_rows(lengths, ranks=1, updates=4, seed=3, step=2)
+    assert first != balance_rows(lengths, ranks=1, updates=4, seed=4, step=1)
+
+
+@given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 6))
+def test_every_row_appears_once_and_ranks_are_balanced(data, ranks, updates, rows_each):
+    count = ranks * updates * rows_each
+    lengths = data.draw(st.lists(st.integers(1, 100), min_size=count, max_size=count))
+    order = balance_rows(lengths, ranks=ranks, updates=updates, seed=1, step=1)
+    assert sorted(order) == list(range(count))
+    parts = [[lengths[row] for row in part] for part in parts_of(order, ranks, updates)]
+    assert all(part == sorted(part, reverse=True) for part in parts)
+    for update in range(updates):
+        totals = [sum(part) for part in parts[update::updates]]
+        assert max(totals) - min(totals) <= max(lengths), "ranks differ by at most one row's length"
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1000))
+def test_no_mini_batch_is_padding_alone(real, updates, ranks, seed):
+    updates = min(updates, real)
+    padding = -real % (ranks * updates * 4)
+    lengths = [5] * (real + padding)
+    order = balance_rows(lengths, ranks=ranks, updates=updates, seed=seed, step=1, padding_rows=padding)
+    assert sorted(order) == list(range(real + padding))
+    parts = parts_of(order, ranks, updates)
+    for update in range(updates):
+        assert any(row < real for part in parts[update::updates] for row in part)
+
+
+def parts_of(order, ranks, updates):
+    """The rows of each (rank, mini-batch)."""
+    size = len(order) // (ranks * updates)
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "length", "parts"),
+    [
+        # The largest are dealt first: b has 9 tokens, a and c together as many.
+        ("aabbbc", 3, [[2, 3, 4], [0, 1, 5]]),
+        ("aaab", 1, [[0, 1], [2, 3]]),  # a prompt without room is cut
+    ],
+)
+def test_prompts_stay_together(prompts, length, parts):
+    order = balance_by_prompt(prompts, [length] * len(prompts), ranks=2, updates=1, seed=0, step=1)
+    assert [sorted(part) for part in parts_of(order, 2, 1)] == parts
+
+
+@given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 40), st.integers(0, 99))
+def test_prompts_fill_every_part_and_cut_few(data, ranks, updates, real, seed):
+    updates = min(updates, real)
+    padding = -real % (ranks * updates)
+    prompts = data.draw(st.lists(st.integers(0, 6), min_size=real, max_size=real))
+    lengths = data.draw(st.lists(st.integers(1, 50), min_size=real, max_size=real)) + [1] * padding
+    cut = {"ranks": ranks, "updates": updates, "seed": seed, "padding_rows": padding}
+    order = balance_by_prompt(prompts, lengths, step=1, **cut)
+    assert order == balance_by_prompt(prompts, lengths, step=1, **cut)
+    assert sorted(order) == list(range(real + padding))
+    parts = parts_of(order, ranks, updates)
+    for update in range(updates):
+        assert any(row < real for part in parts[update::updates] for row in part), "not padding alone"
+    pieces = sum(len({prompts[row] for row in part if row < real}) for part in parts)
+    assert pieces <= len(set(prompts)) + ranks * updates - 1, "a border cuts one prompt at most"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 
 import pytest
 import torch
-from fresh_python import report_of, start_fresh
 
 pytest.importorskip("verl", reason="compares with verl's functions")
 
@@ -66,46 +64,6 @@ def test_modules_that_imported_the_packing_function_by_name_get_ours(linear_laye
     keep_linear_weights()
     assert importer.dispatch_cpu_unquantized_gemm is utils.dispatch_cpu_unquantized_gemm is not packing
     assert stranger.dispatch_cpu_unquantized_gemm is packing, "only vLLM's own modules are changed"
-
-
-RANK = """
-import json, torch
-from marsrl_verl.verl_adapter.cpu.ranks import initialize_gloo
-initialize_gloo()
-dist = torch.distributed
-mean = torch.tensor(float(dist.get_rank() + 1))
-dist.all_reduce(mean, op=dist.ReduceOp.AVG)  # how verl reports its loss
-ranks = [None] * dist.get_world_size()
-dist.all_gather_object(ranks, dist.get_rank())
-print(json.dumps([dist.get_backend(), mean.item(), ranks]))
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_ranks_meet_in_a_gloo_group(world, tmp_path):
-    """Upstream: Ray's variables name the ranks; verl then averages over them and gathers objects."""
-    shared = {"WORLD_SIZE": str(world), "DIST_INIT_METHOD": f"file://{tmp_path}/store"}
-    ranks = [start_fresh(RANK, {**shared, "RANK": str(rank)}) for rank in range(world)]
-    reports = [report_of(rank, seconds=120) for rank in ranks]
-    assert reports == [["gloo", (world + 1) / 2, list(range(world))]] * world
-
-
-def test_a_single_rank_needs_no_variables_but_where_to_meet(monkeypatch, tmp_path):
-    """Upstream: outside of Ray, verl takes rank 0 of 1; the group that exists already stays."""
-    from marsrl_verl.verl_adapter.cpu.ranks import initialize_gloo
-
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DIST_INIT_METHOD", f"file://{os.fspath(tmp_path)}/store")
-    initialize_gloo()
-    try:
-        group = torch.distributed.group.WORLD
-        initialize_gloo()
-        assert torch.distributed.group.WORLD is group
-        assert torch.distributed.get_world_size() == 1
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def layer_of_experts() -> torch.nn.Module:

@@ -1,16 +1,15 @@
 """Fused kernels on verl's own engine: they say what a pass without them says, for heads that are tied and for
-those that are not, on one rank and on two. `rank_fused.py` is the program."""
+those that are not, on one rank, on two, and on two that share every sequence (`rank_fused.py`)."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fresh_python import run_program
-from rank_fused import NETWORKS, PASSES, WORLDS
+from fresh_python import by_ranks, needs_workers, run_on_ranks
+from rank_fused import NETWORKS, PASSES, SHARED_CASES, SHARES
 
 pytest.importorskip("verl", reason="compares with verl's functions")
 
@@ -18,28 +17,18 @@ from verl.utils import torch_functional
 
 from marsrl_verl.verl_adapter.engine.fused_head import use_whole_batch_log_probs
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        find_spec("verl") is None or find_spec("vllm") is None, reason="the engine and its workers are verl's"
-    ),
-]
-PROGRAM = Path(__file__).with_name("rank_fused.py")
+pytestmark = [pytest.mark.slow, needs_workers]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the program has left what it found."""
-    return run_program(PROGRAM, tmp_path_factory.mktemp("fused"))
+    return run_on_ranks("rank_fused", tmp_path_factory.mktemp("fused"))
 
 
-@pytest.fixture(scope="module", params=WORLDS)
-def results(folder, request) -> tuple[dict[str, Any], dict[str, Any]]:
-    """On one rank, and on as many as are asked for."""
-    one, several = (
-        torch.load(folder / f"ranks_{world}.pt", weights_only=False) for world in (1, request.param)
-    )
-    return one, several
+@pytest.fixture(scope="module")
+def results(folder) -> dict[int, dict[str, Any]]:
+    """What each pass gave, by number of ranks."""
+    return by_ranks(folder)
 
 
 def off(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -47,10 +36,10 @@ def off(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("how", PASSES[1:])
+@pytest.mark.parametrize(("world", "how"), [(1, PASSES[1]), *((2, how) for how in PASSES[1:])])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_fused_kernels_and_packed_rows_train_what_a_plain_pass_trains(results, network, how):
-    plain, fused = results[0][f"{network} plain"], results[1][f"{network} {how}"]
+def test_fused_kernels_and_packed_rows_train_what_a_plain_pass_trains(results, world, network, how):
+    plain, fused = results[1][f"{network} plain"], results[world][f"{network} {how}"]
     # The rows stand in another order with another number of ranks.
     log_probs = [one["log_probs"].sort().values for one in (fused, plain)]
     torch.testing.assert_close(*log_probs, rtol=0.0, atol=1e-5)
@@ -60,6 +49,19 @@ def test_fused_kernels_and_packed_rows_train_what_a_plain_pass_trains(results, n
     assert {name for name, one in expected.items() if off(found[name], one) > 1e-5} == set()
     for metric in ("actor/pg_loss", "actor/entropy"):
         assert fused["metrics"][metric] == pytest.approx(plain["metrics"][metric], abs=1e-5)
+
+
+@pytest.mark.skipif(not SHARES, reason="torch 2.11's gloo has no all_to_all")
+@pytest.mark.parametrize("case", SHARED_CASES)
+def test_shared_sequences_train_what_rows_train(folder, results, case):
+    rows, shared = results[1]["qwen3_moe_untied plain"], by_ranks(folder / "shared")[2][case]
+    torch.testing.assert_close(shared["log_probs"], rows["log_probs"], rtol=0.0, atol=1e-5)
+    (expected,), (found,) = rows["gradients"], shared["gradients"]
+    assert expected.keys() == found.keys()
+    compared = {name: off(found[name], one) for name, one in expected.items() if float(one.norm()) > 1e-6}
+    assert len(compared) > 10 and max(compared.values()) < 1e-4, compared
+    # Of both ranks' parts of the weights, though one of them reports.
+    assert shared["metrics"]["actor/weights_max"] == pytest.approx(rows["metrics"]["actor/weights_max"])
 
 
 # --- logits without flash-attn ---------------------------------------------------------------------

@@ -51,17 +51,10 @@ def rows(probabilities=PROBABILITIES, sampled=PROBABILITIES, versions=None, mask
     groups = []
     for at, (role, stage) in enumerate(zip(ROLES, STAGES, strict=True)):
         parts = (versions or [[7] * 3] * 3)[at]
-        one = Sequence(
-            role,
-            [5],
-            [1, 2, 3],
-            np.log(sampled[at]),
-            mask[at],
-            tuple((end + 1, v) for end, v in enumerate(parts)),
-        )
-        one.annotations[RECORDED_LOG_PROBS] = np.array(
-            [-3.0 if at == 0 else np.nan, np.nan, np.nan], np.float32
-        )
+        spans = tuple((end + 1, v) for end, v in enumerate(parts))
+        recorded = np.array([-3.0 if at == 0 else np.nan, np.nan, np.nan], np.float32)
+        columns = {RECORDED_LOG_PROBS: recorded}
+        one = Sequence(role, [5], [1, 2, 3], np.log(sampled[at]), mask[at], spans, annotations=columns)
         request = RolloutRequest(f"g{at}", Problem("p", "?", "1"), stage, role, (), n=1)
         groups.append(Group(request, [Trajectory(f"g{at}#0", [one], FinishReason.STOP)]))
     found = Rows.of(groups, [RowRef(at, 0) for at in range(3)], (RECORDED_LOG_PROBS,))
@@ -91,31 +84,22 @@ class Credit:
         return {"mastered_token_share": self._mastered.mastered(rows, advantages)}
 
 
+def everywhere(name: str, actor: float, solver: float, verifier: float) -> dict[str, float]:
+    """A metric over all, by role and by stage."""
+    of_solver = {f"{place}/solver/{name}": solver for place in ("role", "stage")}
+    of_verifier = {f"{place}/{name}": verifier for place in ("role/verifier", "stage/verifier_2")}
+    return {f"actor/{name}": actor, **of_solver, **of_verifier}
+
+
 def test_entropy_over_all_by_role_and_by_stage():
-    assert entropy_metrics(rows()) == pytest.approx(
-        {
-            "actor/entropy": 1.7 / 7,
-            "role/solver/entropy": 0.7 / 5,
-            "role/verifier/entropy": 0.5,
-            "stage/solver/entropy": 0.7 / 5,
-            "stage/verifier_2/entropy": 0.5,
-        }
-    )
-
-
-def test_a_role_without_a_token_has_no_entropy():
+    assert entropy_metrics(rows()) == pytest.approx(everywhere("entropy", 1.7 / 7, 0.7 / 5, 0.5))
     found = entropy_metrics(rows(mask=[*MASK[:2], [0, 0, 0]]))
-    assert set(found) == {"actor/entropy", "role/solver/entropy", "stage/solver/entropy"}
+    assert set(found) == {"actor/entropy", "role/solver/entropy", "stage/solver/entropy"}, "of no token"
     assert entropy_metrics(rows(mask=[[0] * 3] * 3)) == {}
 
 
-MASTERED = {
-    "actor/mastered_token_share": 3 / 7,
-    "role/solver/mastered_token_share": 3 / 5,
-    "role/verifier/mastered_token_share": 0.0,  # as probable, but of a wrong answer
-    "stage/solver/mastered_token_share": 3 / 5,
-    "stage/verifier_2/mastered_token_share": 0.0,
-}
+MASTERED = everywhere("mastered_token_share", 3 / 7, 3 / 5, 0.0)
+"""The Verifier's are as probable, but of a wrong answer."""
 
 
 def shares(found: dict[str, float]) -> dict[str, float]:
@@ -131,16 +115,8 @@ def test_mastered_tokens_of_a_sure_response_lose_their_advantage():
     assert one.columns[RESPONSE_MASK].tolist() == flat(MASK).tolist(), (
         "the loss is still divided by all tokens"
     )
-    assert shares(found) == pytest.approx(
-        MASTERED
-        | {
-            "actor/masked_token_share": 2 / 7,
-            "role/solver/masked_token_share": 2 / 5,
-            "role/verifier/masked_token_share": 0.0,
-            "stage/solver/masked_token_share": 2 / 5,
-            "stage/verifier_2/masked_token_share": 0.0,
-        }
-    )
+    masked = everywhere("masked_token_share", 2 / 7, 2 / 5, 0.0)
+    assert shares(found) == pytest.approx(MASTERED | masked)
     assert found["batch/advantage_mean"] == pytest.approx(6 / 7), "before any token is masked"
 
 
@@ -159,13 +135,16 @@ def test_mastered_tokens_are_counted_where_they_are_not_masked():
     assert one.columns[ADVANTAGES].tolist() == [1.0, 1.0, 0.0, 2.0, 2.0, 2.0, -1.0, -1.0, 0.0]
 
 
-def test_a_method_with_wrong_columns_is_named():
-    with pytest.raises(
-        ValueError, match=r"Credit.advantages gave shape \(3,\), expected .* 9 response tokens"
-    ):
-        set_advantages(rows(), Credit([1.0, 2.0, 3.0]))
-    with pytest.raises(ValueError, match=r"Credit.advantages: trajectory g1#0 .* not a finite number"):
-        set_advantages(rows(), Credit([[1, 1, np.nan], [1, np.inf, 1], [1, 1, 1]]))
+@pytest.mark.parametrize(
+    ("advantages", "message"),
+    [
+        ([1.0, 2.0, 3.0], r"gave shape \(3,\), expected .* 9 response tokens"),
+        ([[1, 1, np.nan], [1, np.inf, 1], [1, 1, 1]], "trajectory g1#0 .* not a finite number"),
+    ],
+)
+def test_a_method_with_wrong_columns_is_named(advantages, message):
+    with pytest.raises(ValueError, match=f"Credit.advantages:? {message}"):
+        set_advantages(rows(), Credit(advantages))
 
 
 # Version 7 is about to be updated. Ratios: 1, 4 | 1/2, 1, 1 | 8, 1; ages: 0, 2 | 1, 0, 0 | 0, 0.
@@ -255,14 +234,8 @@ def test_tis_weights_every_token_with_its_truncated_ratio():
     expected = [1.0, 3.0, 0.0, 0.5, 1.0, 1.0, 3.0, 1.0, 0.0]
     np.testing.assert_allclose(one.columns[LOSS_WEIGHTS], expected, rtol=1e-6)
     figures = {name.removeprefix("off_policy/tis/"): v for name, v in found.items() if "/tis/" in name}
-    assert set(figures) == {
-        "mean", "max", "min", "std", "eff_sample_size", "ratio_fraction_high", "ratio_fraction_low",
-    }  # fmt: skip
-    assert figures["mean"] == pytest.approx(10.5 / 7)
-    assert (figures["max"], figures["min"]) == pytest.approx((3.0, 0.5))
-    assert figures["ratio_fraction_high"] == pytest.approx(2 / 7)
-
-
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(ValueError, match="ppo"):
-        corrected(mode="ppo")
+    others = {"std", "eff_sample_size", "ratio_fraction_low"}
+    assert {name: value for name, value in figures.items() if name not in others} == pytest.approx(
+        {"mean": 10.5 / 7, "max": 3.0, "min": 0.5, "ratio_fraction_high": 2 / 7}
+    )
+    assert others < set(figures)

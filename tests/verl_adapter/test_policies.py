@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.algos.marsrl.method import MarsRL
@@ -44,11 +42,18 @@ def run(folder, steps=STEPS, method=TakingTurns, **changes) -> ScriptedTrainer:
     return trainer
 
 
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """A run that takes turns, and its folder."""
+    folder = tmp_path_factory.mktemp("turns")
+    return run(folder), folder
+
+
 TURNS = {"reasoner": [1, 3, 7], "judge": [2, 4, 6, 8]}
 
 
-def test_each_policy_is_trained_in_its_turn(tmp_path):
-    trainer = run(tmp_path)
+def test_each_policy_is_trained_in_its_turn(taken):
+    trainer, _ = taken
     assert trainer.weights.steps_of == TURNS
     assert {name: trainer.policies.version(name) for name in TURNS} == {"reasoner": 7, "judge": 8}
     for one in trainer.updated:
@@ -61,38 +66,31 @@ def test_each_policy_is_trained_in_its_turn(tmp_path):
     assert all(recorded[step] == {"verifier"} for step in TURNS["judge"]) and recorded[5] == set()
 
 
-def test_tokens_carry_the_version_of_their_own_policy(tmp_path):
-    trainer = run(tmp_path)
-    for line in batches(tmp_path):
+def test_tokens_carry_the_version_of_their_own_policy(taken):
+    _, folder = taken
+    for line in batches(folder):
         for row in line["rows"]:
             ((_, version),), policy = row[2], row[9]
             assert version == max((step for step in TURNS[policy] if step < line["step"]), default=0)
-    assert trainer.async_rollout_manager.received[:2] == [("judge", 0, 0), ("reasoner", 0, 0)]
 
 
-def test_only_weights_that_changed_are_sent(tmp_path):
-    received = run(tmp_path).async_rollout_manager.received
+def test_only_weights_that_changed_are_sent_and_all_to_an_engine_that_slept(taken, tmp_path):
+    trainer, folder = taken
+    received = trainer.async_rollout_manager.received
     for policy, steps in TURNS.items():
         assert [version for name, version, _ in received if name == policy] == [0, *steps]
-
-
-def test_an_engine_that_slept_gets_all_of_them(tmp_path):
-    awake, sleepy = run(tmp_path / "awake"), run(tmp_path / "sleepy", sleeps=True)
-    assert batches(tmp_path / "awake") == batches(tmp_path / "sleepy")
-    assert len(sleepy.async_rollout_manager.received) > len(awake.async_rollout_manager.received)
+    sleepy = run(tmp_path, sleeps=True)
+    assert batches(tmp_path) == batches(folder)
+    assert len(sleepy.async_rollout_manager.received) > len(received)
 
 
 def test_both_may_be_trained_in_one_step(tmp_path):
     trainer = run(tmp_path, method=Together)
     assert trainer.weights.steps_of["reasoner"] == list(range(1, STEPS + 1))
     both = trainer.weights.steps_of["judge"]
-    assert both and {one["policy"] for one in trainer.updated if one["step"] == both[0]} == {
-        "reasoner",
-        "judge",
-    }
-    assert {name for name in trainer.metrics if name.endswith("pg_loss")} == {
-        "judge/actor/pg_loss", "reasoner/actor/pg_loss",
-    }  # fmt: skip
+    assert both and {one["policy"] for one in trainer.updated if one["step"] == both[0]} == set(TURNS)
+    losses = {name for name in trainer.metrics if name.endswith("pg_loss")}
+    assert losses == {f"{policy}/actor/pg_loss" for policy in TURNS}
 
 
 def test_unknown_policies_are_refused_by_name(tmp_path):
@@ -120,14 +118,14 @@ def test_greedy_rows_are_refused_by_name(tmp_path):
         run(tmp_path, method=Greedy)
 
 
-@settings(max_examples=8, deadline=None)
-@given(stop=st.integers(1, STEPS - 1), segments=st.booleans(), sleeps=st.booleans())
-def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path_factory, stop, segments, sleeps):
-    folder = tmp_path_factory.mktemp("resumed")
+@pytest.mark.parametrize(
+    ("stop", "segments", "sleeps"), [(1, False, True), (4, True, False), (5, False, False), (7, True, True)]
+)
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path, stop, segments, sleeps):
     changes = {"save_freq": 1, "overlap": "none", "segments": segments, "sleeps": sleeps}
-    whole = run(folder / "whole", **changes)
-    run(folder / "a", steps=stop, **changes)
-    resumed = run(folder / "a", **changes)
-    assert batches(folder / "a") == batches(folder / "whole")
+    whole = run(tmp_path / "whole", **changes)
+    run(tmp_path / "a", steps=stop, **changes)
+    resumed = run(tmp_path / "a", **changes)
+    assert batches(tmp_path / "a") == batches(tmp_path / "whole")
     assert resumed.weights.steps_of == whole.weights.steps_of
     assert resumed.policies.state_dict() == whole.policies.state_dict()

@@ -1,6 +1,5 @@
-"""Which policy losses there are, their means against verl's, and what an update sends for them.
-
-That neither depends on how an update is cut: `test_update_invariance.py`, `test_gradient_invariance.py`.
+"""Which policy losses there are, and what an update sends for them. Their means, and that these do not depend
+on how an update is cut: `test_update_invariance.py`, `test_gradient_invariance.py`.
 """
 
 from __future__ import annotations
@@ -9,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scripted_trainer import ScriptedTrainer
-from verl.trainer.ppo import core_algos
 
 from marsrl_verl.algos.marsrl.method import MarsCredit, MarsRL
-from marsrl_verl.config.upstream_names import LOSS_MEANS
 from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.sequence import TURN
-from marsrl_verl.losses.inputs import LossInputs, giving, mean_loss
 from marsrl_verl.settings.choices import LossMean
 from marsrl_verl.verl_adapter.engine.policy_loss import register_loss
 
@@ -36,25 +32,12 @@ def test_a_policy_loss_that_is_not_there_is_refused(name, message):
         register_loss(name)
 
 
-@pytest.mark.parametrize("mean", LOSS_MEANS)
-def test_a_losss_mean_is_that_of_verls_losses(mean):
-    """Of 4 ranks, with a row without a token in the loss, and what is no number outside of it."""
-    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]]).bool()
-    losses = torch.tensor([[1.0, -2, 4, 9], [5, float("nan"), 6, 9], [9, 9, 9, 9]])
-    batch = {"dp_size": 4, "batch_num_tokens": 17, "global_batch_size": 6, "loss_scale_factor": 8}
-    with giving(LossInputs({}, {}, tokens=17, sequences=6, turns=6, ranks=4, mean=mean, scale=8)):
-        found = mean_loss(losses, mask)
-    expected = core_algos.agg_loss(losses.nan_to_num(), mask, mean, **batch)
-    torch.testing.assert_close(found, expected)
-
-
 SPEC = LossSpec(f"{__name__}:a_policy_loss", ("token_versions",), {"clip": 0.1})
+NODES = LossSpec(f"{__name__}:a_policy_loss", ("tree_node",))
 
 
-class WithSpec(MarsCredit):
-    @classmethod
-    def loss(cls, config):
-        return SPEC
+def reading(spec: LossSpec) -> type[MarsCredit]:
+    return type("Credit", (MarsCredit,), {"loss": classmethod(lambda cls, config: spec)})
 
 
 def note_turns(trajectories):
@@ -66,7 +49,7 @@ def note_turns(trajectories):
 class WithLoss(MarsRL):
     """Asks for the versions of tokens beside verl's columns."""
 
-    Credit = WithSpec
+    Credit = reading(SPEC)
 
     def observe_stage(self, stage, problems, step):
         for groups in problems:
@@ -78,16 +61,17 @@ def a_policy_loss(**_):
     raise AssertionError("scripted workers compute no loss")
 
 
-def run(folder, method=WithLoss, mean=None) -> ScriptedTrainer:
-    folder.mkdir(exist_ok=True)
+def updates(folder, method=WithLoss, mean=None) -> list[dict]:
+    """Of a run."""
     trainer = ScriptedTrainer(folder, 3, method=method)
     trainer.settings.training.loss_mean = mean
     trainer.fit()
-    return trainer
+    assert trainer.updated
+    return trainer.updated
 
 
 def test_the_update_brings_what_the_loss_reads(tmp_path):
-    for one in run(tmp_path).updated:
+    for one in updates(tmp_path):
         assert (one["spec"], one["mean"]) == (SPEC, None)
         assert set(one["columns"]) == {"loss/token_versions"}
         assert one["columns"]["loss/token_versions"].dtype == torch.int32
@@ -95,9 +79,7 @@ def test_the_update_brings_what_the_loss_reads(tmp_path):
 
 
 def test_a_mean_over_turns_brings_turns(tmp_path):
-    updated = run(tmp_path, mean=LossMean.TURN).updated
-    assert updated
-    for one in updated:
+    for one in updates(tmp_path, mean=LossMean.TURN):
         turns = one["columns"]["loss/turn"]
         assert (one["mean"], turns.dtype) == (LossMean.TURN, torch.int16)
         # Nothing of these responses is masked, and padding is a token in turn 0.
@@ -117,7 +99,7 @@ class SomeTurns(WithLoss):
 
 def test_a_step_may_have_no_response_with_what_the_loss_reads(tmp_path):
     """It ends no run: a row whose tokens have no turn is one turn."""
-    first, second, third = run(tmp_path, SomeTurns, LossMean.TURN).updated
+    first, second, third = updates(tmp_path, SomeTurns, LossMean.TURN)
     for one in (first, third):
         assert set(one["columns"]["loss/turn"].values().tolist()) <= {-1, 0}, "0 is a row of padding"
         assert one["turns"] == one["rows"] > 0
@@ -125,17 +107,11 @@ def test_a_step_may_have_no_response_with_what_the_loss_reads(tmp_path):
     assert {-1, 1} < set(second["columns"]["loss/turn"].values().tolist())
 
 
-class ReadsNodes(MarsCredit):
-    @classmethod
-    def loss(cls, config):
-        return LossSpec(f"{__name__}:a_policy_loss", ("tree_node",))
-
-
-class ReadsMore(WithLoss):
-    Credit = ReadsNodes
+class ReadsNodes(WithLoss):
+    Credit = reading(NODES)
 
 
 def test_other_annotations_are_missing_as_nan(tmp_path):
-    for one in run(tmp_path, ReadsMore).updated:
+    for one in updates(tmp_path, ReadsNodes):
         values, padding = one["columns"]["loss/tree_node"].values(), one["padding"]
         assert values.dtype == torch.float32 and int((~values.isnan()).sum()) <= padding

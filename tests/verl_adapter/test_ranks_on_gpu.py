@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 import rank_updates
-import torch
-from fresh_python import run_program
+from fresh_python import by_ranks, run_on_ranks, run_program
 from rank_updates import CASES, FOUND, WHOLE
-from test_gradient_invariance import distance, one_update
+from test_gradient_invariance import distance, uncut
 
 pytestmark = pytest.mark.slow
 
@@ -36,31 +35,34 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def results(*arguments: str) -> dict[str, dict[str, Any]]:
         if arguments not in found:
             folder = run_program(PROGRAM, tmp_path_factory.mktemp("ranks"), "--cuda", *arguments)
-            found[arguments] = torch.load(folder / "ranks_1.pt", weights_only=False)
+            found[arguments] = by_ranks(folder)[1]
         return found[arguments]
 
     return results
 
 
-@pytest.mark.parametrize(("optimizer", "moved"), [("SGD", True), ("AdamW", False)])
-def test_a_worker_updates_with_the_cluster_of_a_gpu(optimizer, moved, tmp_path):
+@pytest.fixture(scope="module")
+def without_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    arguments = ("--cuda", "--on-processor", "--case", WHOLE, "--case", "AdamW")
+    return by_ranks(run_on_ranks("rank_updates", tmp_path_factory.mktemp("processor"), *arguments))[1]
+
+
+@pytest.mark.parametrize(("case", "moved"), [(WHOLE, True), ("AdamW", False)])
+def test_a_worker_updates_with_the_cluster_of_a_gpu(without_gpu, case, moved):
     """Without one, too: that verl's workers stand on `cluster=1xgpu` as these tests have it, and that an
     optimizer steps. torch has a kernel for SGD's whole step, but not for sharded tensors."""
-    chosen = f"actor_rollout_ref.actor.optim.optimizer={optimizer}"
-    folder = run_program(PROGRAM, tmp_path, "--cuda", "--on-processor", "--case", WHOLE, chosen)
-    found = torch.load(folder / "ranks_1.pt", weights_only=False)[WHOLE]
+    found = without_gpu[case]
     assert {name: found["metrics"][name] for name in FOUND} == pytest.approx(FOUND, rel=1e-3)
     (gradient,) = found["gradients"]
-    before = torch.load(folder / "start.pt", weights_only=False)
-    steps = {name: found["weights"][name] - before[name] for name in gradient}
+    steps = {name: found["weights"][name] - found["start"][name] for name in gradient}
     assert all(bool(step.any()) for name, step in steps.items() if bool(gradient[name].any()))
     if moved:  # by the learning rate times the gradient
         assert distance(steps, {name: -0.5 * one for name, one in gradient.items()}) < TOLERANCE
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", [name for name in CASES if one_update(name)])
-def test_gradient_is_the_same_however_the_update_is_cut(ran, name):
+@pytest.mark.parametrize("name", [name for name in CASES if uncut(name) == WHOLE])
+def test_an_update_is_the_same_however_it_is_cut(ran, name):
     expected, found = ran()[WHOLE], ran()[name]
     assert distance(found["gradients"][0], expected["gradients"][0]) < TOLERANCE
     assert distance(found["weights"], expected["weights"]) < TOLERANCE

@@ -109,74 +109,70 @@ def test_rewards_lose_nothing_unless_asked():
     assert RewardKL.of(node).coefficient == 0.1
 
 
-def test_an_adaptive_coefficient_goes_on_unless_it_was_changed():
-    one = RewardKL(algorithm(**ADAPTIVE))
+@pytest.mark.parametrize(
+    ("control", "kept"),
+    [
+        ({}, True),
+        ({"horizon": 7, "target_kl": 1.0}, True),
+        ({"kl_coef": 0.4}, False),
+        ({"type": "fixed"}, False),
+    ],
+)
+def test_an_adaptive_coefficient_goes_on_unless_it_was_changed(control, kept):
+    one, other = RewardKL(algorithm(**ADAPTIVE)), RewardKL(algorithm(**{**ADAPTIVE, **control}))
+    begun = other.coefficient
     one.penalize(rows())
-    assert one.coefficient != 0.2
-    for control, expected in (
-        (ADAPTIVE, one.coefficient),
-        ({**ADAPTIVE, "horizon": 7, "target_kl": 1.0}, one.coefficient),
-        ({**ADAPTIVE, "kl_coef": 0.4}, 0.4),
-        ({**ADAPTIVE, "type": "fixed"}, 0.2),
-    ):
-        other = RewardKL(algorithm(**control))
-        other.load_state_dict(one.state_dict())
-        assert other.coefficient == expected, control
-    fixed = RewardKL(algorithm())
+    assert one.coefficient != begun
+    other.load_state_dict(one.state_dict())
+    assert other.coefficient == (one.coefficient if kept else begun)
+
+
+def test_an_adaptive_coefficient_begins_where_there_was_a_fixed_one():
     other = RewardKL(algorithm(**ADAPTIVE))
-    other.load_state_dict(fixed.state_dict())
-    assert other.coefficient == 0.2, "a run that had no adaptive one"
+    other.load_state_dict(RewardKL(algorithm()).state_dict())
+    assert other.coefficient == 0.2
 
 
 class Reference(Workers):
     """Tokens have probability 1/2, and 1/4 under the reference policy."""
 
     def compute_ref_log_prob(self, data: TensorDict) -> TensorDict:
-        offsets = data["input_ids"].offsets()
-        lengths = data["response_mask"].offsets().diff()
-        assert len(offsets) == len(lengths) + 1
-        values = torch.full((int(lengths.sum()),), float(np.log(0.25)))
-        bounds = torch.cat([torch.zeros(1, dtype=lengths.dtype), lengths.cumsum(0)])
-        return TensorDict(
-            {"log_probs": torch.nested.nested_tensor_from_jagged(values, bounds)}, batch_size=[len(lengths)]
-        )
-
-
-class Noting(MarsCredit):
-    """Notes what `advantages` was given."""
-
-    def advantages(self, rows):
-        mask = rows.columns["response_mask"].astype(bool)
-        self.costs = set(rows.columns[KL_PENALTIES][mask].tolist())
-        return super().advantages(rows)
+        bounds = data["response_mask"].offsets()
+        values = torch.full((int(bounds[-1]),), float(np.log(0.25)))
+        log_probs = torch.nested.nested_tensor_from_jagged(values, bounds)
+        return TensorDict({"log_probs": log_probs}, batch_size=[len(bounds) - 1])
 
 
 class ByStep(MarsRL):
-    Credit = Noting
+    class Credit(MarsCredit):
+        """Notes what `advantages` was given."""
+
+        def advantages(self, rows):
+            mask = rows.columns["response_mask"].astype(bool)
+            self.costs = set(rows.columns[KL_PENALTIES][mask].tolist())
+            return super().advantages(rows)
 
 
-def trainer(folder, steps: int) -> ScriptedTrainer:
+def trained(folder, steps: int) -> ScriptedTrainer:
+    folder.mkdir(exist_ok=True)
     one = ScriptedTrainer(folder, steps, method=ByStep)
     one.method.config.estimator = "reinforce_pp"
     one.reward_kl = RewardKL(algorithm(**{**ADAPTIVE, "horizon": 5000}))
     one.use_reference_policy, one.ref_in_actor = True, False
     one.ref_policy_wg = Reference(one, "shared")
+    one.fit()
     return one
 
 
 def test_a_resumed_run_goes_on_with_the_coefficient(tmp_path):
     """Every token is log 2 nats above the reference."""
-    whole = trainer(tmp_path / "whole", 6)
-    (tmp_path / "whole").mkdir()
-    whole.fit()
+    whole = trained(tmp_path / "whole", 6)
     assert whole.metrics["actor/reward_kl_penalty"] == pytest.approx(np.log(2), rel=1e-5)
     assert whole.metrics["actor/reward_kl_penalty_coeff"] > 0.2
     (cost,) = whole.method.credit.costs
     assert cost == pytest.approx(np.log(2) * whole.metrics["actor/reward_kl_penalty_coeff"], rel=1e-5)
-    (tmp_path / "cut").mkdir()
-    trainer(tmp_path / "cut", 4).fit()
-    resumed = trainer(tmp_path / "cut", 6)
-    resumed.fit()
+    trained(tmp_path / "cut", 4)
+    resumed = trained(tmp_path / "cut", 6)
     assert [one["step"] for one in resumed.updated] == [5, 6]
     assert resumed.reward_kl.coefficient == whole.reward_kl.coefficient
     assert resumed.updated[-1]["advantages"] == whole.updated[-1]["advantages"]

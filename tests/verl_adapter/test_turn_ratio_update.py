@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import numpy as np
 import pytest
 import torch
-from test_update_invariance import CUTS, assert_same, rows, update_gradient
+from test_update_invariance import CUTS, actor, assert_same, rows, update_gradient
 from verl.trainer.ppo import core_algos
-from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 
 from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.sequence import TURN
@@ -19,19 +15,11 @@ from marsrl_verl.settings.choices import LossMean, TurnRatio
 from marsrl_verl.verl_adapter.engine.policy_loss import _sums, divided_shares
 
 LOSS = "marsrl_verl.losses.turn_ratio:turn_ratio"
-FIELDS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 
 
 def spec(kind: TurnRatio) -> LossSpec:
     columns = () if kind is TurnRatio.TOKEN else (TURN,)
     return LossSpec(LOSS, columns, {"ratio": str(kind), "log_ratio_clip": 3.0, "labels": []})
-
-
-def actor(**changes) -> FSDPActorConfig:
-    return FSDPActorConfig(
-        strategy="fsdp2", rollout_n=1, ppo_micro_batch_size_per_gpu=1, use_torch_compile=False,
-        optim=FSDPOptimizerConfig(lr=1e-3), **changes,
-    )  # fmt: skip
 
 
 def batch(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -55,7 +43,7 @@ def batch(seed: int = 0) -> dict[str, torch.Tensor]:
         (TurnRatio.TOKEN, "vanilla", {}),
     ],
 )
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_it_is_verls_loss_where_that_is_a_case_of_it(kind, mode, changes, weighted, seed):
     columns, config = batch(seed), actor(clip_ratio_low=0.02, clip_ratio_high=0.03, **changes)
     weights = torch.linspace(0.5, 2.0, 54, dtype=torch.float64).view(6, 9) if weighted else None
@@ -126,9 +114,3 @@ def test_shares_are_sums_over_all_parts_of_a_step():
 def replaced(metric):
     """With its first value alone, as it was before the test added another."""
     return type(metric)(metric.aggregation, metric.values[0])
-
-
-def test_the_fields_of_verls_configuration_are_those_that_it_reads():
-    known = {one.name for one in dataclasses.fields(FSDPActorConfig)}
-    assert set(FIELDS) <= known
-    assert np.isclose(actor().clip_ratio_c, 3.0)

@@ -8,6 +8,7 @@ after the other; FSDP averages their gradients.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,6 +24,7 @@ from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
+from marsrl_verl.config.upstream_names import LOSS_MEANS
 from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
@@ -39,6 +41,9 @@ from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 VOCABULARY = 13
 CUTS = ({"multiple": 40}, {"micro_rows": 3}, {"micro_tokens": 24}, {"ranks": 3, "micro_rows": 2})
 ENTROPY_COEFFICIENT = 0.05
+SCALE = 8
+MEANS = [*({"mean": one} for one in LOSS_MEANS), *({"turn_mean": one} for one in LossMean)]
+every_mean = pytest.mark.parametrize("mean", MEANS, ids=lambda mean: "".join(mean.values()))
 
 
 class TinyModel(torch.nn.Module):
@@ -58,6 +63,9 @@ class TinyModel(torch.nn.Module):
         ids = torch.from_numpy(sequence.input_ids()).long()
         start = len(sequence.prompt_ids) - 1
         return self.distribution(ids[:-1])[start:].gather(1, ids[start + 1 :, None])[:, 0]
+
+    def gradient(self) -> torch.Tensor:
+        return torch.cat([parameter.grad.flatten() for parameter in self.parameters()])
 
     def output(self, data) -> dict[str, torch.Tensor]:
         """What verl's engine hands to the loss: one value per token, for the token that follows it."""
@@ -140,6 +148,17 @@ def shares_sent(
     return workers.shares
 
 
+def actor(**settings) -> FSDPActorConfig:
+    return FSDPActorConfig(
+        strategy="fsdp2",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        use_torch_compile=False,
+        optim=FSDPOptimizerConfig(lr=1e-3),
+        **settings,
+    )
+
+
 def update_gradient(
     training: list[tuple[Sequence, np.ndarray]],
     *,
@@ -163,16 +182,7 @@ def update_gradient(
     multiple = multiple or micro_rows or 1
     cut = {"ranks": ranks, "updates": updates, "multiple": multiple}
     shares = shares_sent(training, **cut, behaviour=behaviour, spec=spec or LossSpec(), mean=turn_mean)
-    config = FSDPActorConfig(
-        strategy="fsdp2",
-        rollout_n=1,
-        ppo_micro_batch_size_per_gpu=1,
-        use_torch_compile=False,
-        entropy_coeff=entropy,
-        loss_agg_mode=mean,
-        loss_scale_factor=8,
-        optim=FSDPOptimizerConfig(lr=1e-3),
-    )
+    config = actor(entropy_coeff=entropy, loss_agg_mode=mean, loss_scale_factor=SCALE)
     assert {tu.get(share, "num_mini_batch") for share in shares} == {updates}
     mini_batches = [tu.chunk_tensordict(share, updates)[0] for share in shares]
     loss_fn = functools.partial(update_loss, functools.partial(ppo_loss, config=config))
@@ -189,7 +199,7 @@ def update_gradient(
             loss, _ = loss_fn(model_output=model.output(micro_batch), data=micro_batch)
             (loss / ranks).backward()
             total += loss.item() / ranks
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]), total
+    return model.gradient(), total
 
 
 def assert_same(found: tuple[torch.Tensor, float], expected: tuple[torch.Tensor, float]) -> None:
@@ -203,46 +213,34 @@ def whole() -> tuple[torch.Tensor, float]:
     return update_gradient(rows())
 
 
-def test_gradient_is_the_token_mean_of_the_advantages(whole):
-    """At ratio 1 and without entropy the gradient is that of -sum(A log p) / tokens, by definition."""
-    found = update_gradient(rows(), on_policy=True, entropy=0.0)
-    model = TinyModel(seed=0)
-    weighted, tokens = torch.zeros((), dtype=torch.float64), 0
-    for sequence, advantages in rows():
-        logs = model.response_log_probs(sequence)
-        mask = torch.from_numpy(sequence.response_mask)
-        weighted = weighted + (torch.from_numpy(advantages) * logs * mask).sum()
-        tokens += int(mask.sum())
-    (-weighted / tokens).backward()
-    expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    torch.testing.assert_close(found[0], expected, rtol=1e-6, atol=1e-9)
-    assert (found[0] - whole[0]).abs().max() > 1e-3, "the other tests leave ratio 1"
+@pytest.mark.parametrize(
+    "cut",
+    [
+        *({"multiple": rows} for rows in (12, 16, 44)),  # with 1, 5, 33 rows of padding
+        *({"micro_rows": rows} for rows in (1, 2, 3, 4)),
+        *({"micro_tokens": tokens} for tokens in (16, 24, 60)),
+        *({"ranks": ranks, "micro_rows": rows} for ranks, rows in ((2, None), (2, 2), (3, 1), (11, 1))),
+    ],
+    ids=str,
+)
+def test_the_gradient_does_not_depend_on_the_cut(whole, cut):
+    assert_same(update_gradient(rows(), **cut), whole)
 
 
-@pytest.mark.parametrize("padding", [1, 5, 33])
-def test_padding_rows_do_not_change_the_gradient(whole, padding):
-    assert_same(update_gradient(rows(), multiple=11 + padding), whole)
+def test_a_rank_with_nothing_but_padding_does_not_change_the_gradient():
+    alone = rows(count=1)
+    assert_same(update_gradient(alone, ranks=2), update_gradient(alone))
 
 
-@pytest.mark.parametrize("mean", ["seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
-def test_means_over_sequences_are_over_those_in_the_loss(whole, mean):
-    """Whatever the cut; at ratio 1 and without entropy it is the definition's gradient, without the row that
-    has no token in the loss."""
-    expected = update_gradient(rows(), mean=mean)
-    for cut in CUTS:
-        assert_same(update_gradient(rows(), mean=mean, **cut), expected)
-    model, losses = TinyModel(seed=0), []
-    for sequence, advantages in rows():
-        mask = torch.from_numpy(sequence.response_mask)
-        tokens = mask.sum() if mean == "seq-mean-token-mean" else 8 if mean.endswith("norm") else 1
-        if mask.any():
-            logs = model.response_log_probs(sequence)
-            losses.append((torch.from_numpy(advantages) * logs * mask).sum() / tokens)
-    assert len(losses) == 10
-    (-sum(losses) / len(losses)).backward()
-    by_definition = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    found = update_gradient(rows(), mean=mean, on_policy=True, entropy=0.0)
-    torch.testing.assert_close(found[0], by_definition, rtol=1e-5, atol=1e-8)
+@pytest.mark.parametrize(("ranks", "micro_rows"), [(1, 4), (2, 1), (5, 1), (1, 7)])
+def test_mini_batches_hold_the_same_rows_however_they_are_cut(ranks, micro_rows):
+    """With 12 rows in 3 mini-batches; five ranks and micro-batches of seven rows need padding rows."""
+    training = rows(count=12)
+    expected = update_gradient(training, updates=3)
+    assert_same(update_gradient(training, updates=3, ranks=ranks, micro_rows=micro_rows), expected)
+
+
+# --- means, by definition -----------------------------------------------------------------------------
 
 
 def turn_losses(sequence: Sequence, losses: torch.Tensor) -> list[torch.Tensor]:
@@ -252,40 +250,64 @@ def turn_losses(sequence: Sequence, losses: torch.Tensor) -> list[torch.Tensor]:
     return [losses[torch.from_numpy(kept & (turns == turn))].mean() for turn in np.unique(turns[kept])]
 
 
-@pytest.mark.parametrize("mean", LossMean)
-def test_means_over_turns_are_over_those_in_the_loss(whole, mean):
-    """As means over sequences: whatever the cut, and at ratio 1 the definition's gradient."""
-    expected = update_gradient(rows(), turn_mean=mean)
-    assert (expected[0] - whole[0]).abs().max() > 1e-3, "another mean"
-    for cut in CUTS:
-        assert_same(update_gradient(rows(), turn_mean=mean, **cut), expected)
-    model, means = TinyModel(seed=0), []
-    for sequence, advantages in rows():
-        logs = model.response_log_probs(sequence)
-        means.append(turn_losses(sequence, -torch.from_numpy(advantages) * logs))
-    means = [one for one in means if one]
-    assert len(means) == 10 and sum(map(len, means)) > 25
-    if mean is LossMean.TURN:
-        loss = torch.stack([one for some in means for one in some]).mean()
+def mean_of(losses: list[torch.Tensor], mean: str = "", turn_mean: LossMean | None = None) -> torch.Tensor:
+    """Over what is in the loss, of the tokens' losses of each row."""
+    sequences = [sequence for sequence, _ in rows()]
+    if turn_mean is None:
+        masks = [torch.from_numpy(one.response_mask.astype(bool)) for one in sequences]
+        parts = [loss[mask] for loss, mask in zip(losses, masks, strict=True) if mask.any()]
+        if mean == "token-sum":
+            return torch.cat(parts).sum()
+        if mean != "token-mean":
+            by = {"seq-mean-token-mean": torch.mean, "seq-mean-token-sum": torch.sum}
+            parts = [by.get(mean, lambda one: one.sum() / SCALE)(one)[None] for one in parts]
     else:
-        loss = torch.stack([torch.stack(some).mean() for some in means]).mean()
-    loss.backward()
-    by_definition = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    found = update_gradient(rows(), turn_mean=mean, on_policy=True, entropy=0.0)
-    torch.testing.assert_close(found[0], by_definition, rtol=1e-5, atol=1e-8)
+        turns = [turn_losses(*one) for one in zip(sequences, losses, strict=True)]
+        parts = [torch.stack(one) for one in turns if one]
+        assert sum(map(len, parts)) > 25, "most rows have several"
+        if turn_mean is not LossMean.TURN:
+            parts = [one.mean()[None] for one in parts]
+    assert len(parts) == 10, "one row has no token in the loss"
+    return torch.cat(parts).mean()
 
 
-@pytest.mark.parametrize("mean", LossMean)
-def test_entropy_bonus_has_the_same_mean_over_turns(mean):
-    without, with_bonus = (update_gradient(rows(), turn_mean=mean, entropy=one)[1] for one in (0.0, 0.05))
-    model, means = TinyModel(seed=0), []
+def by_definition(loss: Callable[[TinyModel], torch.Tensor]) -> torch.Tensor:
+    """The gradient of a loss that is written down once more."""
+    model = TinyModel(seed=0)
+    loss(model).backward()
+    return model.gradient()
+
+
+@every_mean
+def test_a_mean_is_over_what_is_in_the_loss(whole, mean):
+    """At ratio 1 and without entropy the gradient is that of the mean of -A log p, and whatever the cut, the
+    same."""
+
+    def defined(model: TinyModel) -> torch.Tensor:
+        pairs = [(model.response_log_probs(one), torch.from_numpy(worth)) for one, worth in rows()]
+        return mean_of([-worth * logs for logs, worth in pairs], **mean)
+
+    found = update_gradient(rows(), **mean, on_policy=True, entropy=0.0)[0]
+    torch.testing.assert_close(found, by_definition(defined), rtol=1e-5, atol=1e-8)
+    expected = update_gradient(rows(), **mean)
+    assert (found - expected[0]).abs().max() > 1e-3, "the other tests leave ratio 1"
+    assert ((expected[0] - whole[0]).abs().max() > 1e-3) == (mean != MEANS[0]), "another mean"
+    for cut in CUTS:
+        assert_same(update_gradient(rows(), **mean, **cut), expected)
+
+
+@every_mean
+def test_the_entropy_bonus_has_the_same_mean(mean):
+    without, with_bonus = (update_gradient(rows(), **mean, entropy=one)[1] for one in (0.0, 0.05))
+    model, entropies = TinyModel(seed=0), []
     for sequence, _ in rows():
         ids = torch.from_numpy(sequence.input_ids()).long()
         logs = model.distribution(ids[:-1])[len(sequence.prompt_ids) - 1 :].detach()
-        means.append(turn_losses(sequence, -(logs.exp() * logs).sum(dim=1)))
-    of_sequences = [torch.stack(one).mean() for one in means if one]
-    chosen = [one for some in means for one in some] if mean is LossMean.TURN else of_sequences
-    assert without - with_bonus == pytest.approx(0.05 * float(torch.stack(chosen).mean()), rel=1e-5)
+        entropies.append(-(logs.exp() * logs).sum(dim=1))
+    assert without - with_bonus == pytest.approx(0.05 * float(mean_of(entropies, **mean)), rel=1e-5)
+
+
+# --- policy losses by name ----------------------------------------------------------------------------
 
 
 def turn_sums(*, log_prob, old_log_prob, advantages, response_mask, config, **_):
@@ -308,17 +330,19 @@ def test_a_policy_loss_of_a_method_reads_columns_normalisers_and_settings():
     expected = update_gradient(rows(), spec=spec, entropy=0.0)
     for cut in CUTS:
         assert_same(update_gradient(rows(), spec=spec, entropy=0.0, **cut), expected)
-    model, total, turns, tokens = TinyModel(seed=0), 0.0, 0, 0
-    for sequence, advantages in rows():
-        logs = model.response_log_probs(sequence)
-        ratios = turn_losses(sequence, logs - logs.detach())
-        worth = turn_losses(sequence, torch.from_numpy(advantages))
-        total = total - 3.0 * sum(one.exp() * other for one, other in zip(ratios, worth, strict=True))
-        turns, tokens = turns + len(ratios), tokens + sequence.trained_tokens
-    (total / (tokens + turns + 10)).backward()
-    by_definition = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    found = update_gradient(rows(), spec=spec, entropy=0.0, on_policy=True)
-    torch.testing.assert_close(found[0], by_definition, rtol=1e-5, atol=1e-8)
+
+    def defined(model: TinyModel) -> torch.Tensor:
+        total, turns, tokens = torch.zeros((), dtype=torch.float64), 0, 0
+        for sequence, advantages in rows():
+            logs = model.response_log_probs(sequence)
+            ratios = turn_losses(sequence, logs - logs.detach())
+            worth = turn_losses(sequence, torch.from_numpy(advantages))
+            total = total - 3.0 * sum(one.exp() * other for one, other in zip(ratios, worth, strict=True))
+            turns, tokens = turns + len(ratios), tokens + sequence.trained_tokens
+        return total / (tokens + turns + 10)
+
+    found = update_gradient(rows(), spec=spec, entropy=0.0, on_policy=True)[0]
+    torch.testing.assert_close(found, by_definition(defined), rtol=1e-5, atol=1e-8)
 
 
 def test_a_policy_loss_that_averages_by_itself_is_refused_with_a_mean_over_turns():
@@ -330,45 +354,15 @@ def test_a_policy_loss_that_averages_by_itself_is_refused_with_a_mean_over_turns
     assert_same(update_gradient(rows()), update_gradient(rows(), spec=LossSpec("vanilla")))
 
 
-@pytest.mark.parametrize("micro_rows", [1, 2, 3, 4])
-def test_fixed_micro_batches_do_not_change_the_gradient(whole, micro_rows):
-    assert_same(update_gradient(rows(), micro_rows=micro_rows), whole)
-
-
-@pytest.mark.parametrize("micro_tokens", [16, 24, 60])
-def test_micro_batches_cut_by_tokens_do_not_change_the_gradient(whole, micro_tokens):
-    assert_same(update_gradient(rows(), micro_tokens=micro_tokens), whole)
-
-
-@pytest.mark.parametrize(("ranks", "micro_rows"), [(2, None), (2, 2), (3, 1), (11, 1)])
-def test_number_of_ranks_does_not_change_the_gradient(whole, ranks, micro_rows):
-    assert_same(update_gradient(rows(), ranks=ranks, micro_rows=micro_rows), whole)
-
-
-def test_a_rank_with_nothing_but_padding_does_not_change_the_gradient():
-    alone = rows(count=1)
-    assert_same(update_gradient(alone, ranks=2), update_gradient(alone))
-
-
-@pytest.mark.parametrize(("ranks", "micro_rows"), [(1, 4), (2, 1), (5, 1), (1, 7)])
-def test_mini_batches_hold_the_same_rows_however_they_are_cut(ranks, micro_rows):
-    """With 12 rows in 3 mini-batches; five ranks and micro-batches of seven rows need padding rows."""
-    training = rows(count=12)
-    expected = update_gradient(training, updates=3)
-    assert_same(update_gradient(training, updates=3, ranks=ranks, micro_rows=micro_rows), expected)
-
-
 def not_clipped(*, log_prob, old_log_prob, advantages, response_mask, **_):
     """A policy loss that knows torch and `losses.inputs` alone."""
     return mean_loss(-(log_prob - old_log_prob).exp() * advantages, response_mask), {}
 
 
-@pytest.mark.parametrize("turn_mean", [None, *LossMean])
-@pytest.mark.parametrize("mean", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
-def test_a_policy_loss_without_verl_has_the_settings_mean(mean, turn_mean):
+@every_mean
+def test_a_policy_loss_without_verl_has_the_settings_mean(mean):
     """At ratio 1 verl's loss clips nothing, and both are the same for every cut."""
-    means = {"mean": mean, "turn_mean": turn_mean, "on_policy": True}
-    expected = update_gradient(rows(), **means)
+    expected = update_gradient(rows(), **mean, on_policy=True)
     for cut in ({}, *CUTS):
         spec = LossSpec(f"{__name__}:not_clipped")
-        assert_same(update_gradient(rows(), spec=spec, **means, **cut), expected)
+        assert_same(update_gradient(rows(), spec=spec, **mean, on_policy=True, **cut), expected)

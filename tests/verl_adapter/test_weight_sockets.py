@@ -39,23 +39,18 @@ def test_each_run_has_its_own_folder_which_goes_with_it(environment):
     assert FOLDER_VARIABLE not in environment
 
 
-def test_another_node_makes_the_folder_for_this_user_alone(environment, tmp_path):
+def test_another_node_makes_the_folder_for_this_user_alone(environment, tmp_path, monkeypatch):
     environment[FOLDER_VARIABLE] = str(tmp_path / "there")
     assert own_folder().stat().st_mode & 0o777 == 0o700
+    with monkeypatch.context() as patch, pytest.raises(PermissionError):
+        patch.setattr(weight_sockets.os, "getuid", lambda: 12345)
+        own_folder()  # it is somebody else's
     (tmp_path / "there").chmod(0o755)
     with pytest.raises(PermissionError, match="this user alone can enter"):
         own_folder()
     (tmp_path / "mine").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     environment[FOLDER_VARIABLE] = str(tmp_path / "link")
-    with pytest.raises(PermissionError):
-        own_folder()
-
-
-def test_a_folder_of_somebody_else(environment, tmp_path, monkeypatch):
-    environment[FOLDER_VARIABLE] = str(tmp_path / "there")
-    own_folder()
-    monkeypatch.setattr(weight_sockets.os, "getuid", lambda: 12345)
     with pytest.raises(PermissionError):
         own_folder()
 

@@ -46,13 +46,10 @@ def no_cluster(monkeypatch):
 
 
 def test_ports_are_those_of_nobody_else():
-    for _ in range(200):
-        first, end = master_ports()
+    ranges = [master_ports() for _ in range(200)]
+    for first, end in ranges:
         assert RAY_WORKERS_LAST < PORTS[0] <= first < end <= PORTS[1] < LINUX_EPHEMERAL_FIRST
-
-
-def test_runs_that_start_together_rarely_try_the_same_one():
-    assert len({master_ports()[0] for _ in range(50)}) > 40
+    assert len(set(map(tuple, ranges[:50]))) > 40, "runs that start together rarely try the same one"
 
 
 def test_verl_takes_the_first_free_port_of_the_range():
@@ -62,12 +59,9 @@ def test_verl_takes_the_first_free_port_of_the_range():
         assert port < choose([first, end]) < end
 
 
-def test_a_worker_group_has_a_range_of_its_own():
+def test_a_worker_group_has_a_range_of_its_own_or_the_one_that_is_given():
     first, end = group()._ray_master_port_range
     assert PORTS[0] <= first < end <= PORTS[1]
-
-
-def test_a_range_that_is_given_stays():
     assert group(master_port_range=[5000, 5010])._ray_master_port_range == [5000, 5010]
 
 
@@ -115,7 +109,10 @@ def ranks(monkeypatch):
     return make
 
 
-def test_ranks_that_return_in_time_are_as_in_verl(ranks):
+@pytest.mark.parametrize("signal", [None, 15])
+def test_ranks_that_return_in_time_are_as_in_verl(ranks, monkeypatch, signal):
+    """A signal does not interrupt an update."""
+    monkeypatch.setattr(stop_signals, "_requested", signal)
     made, _ = ranks(Answer(1), Answer(2))
     assert (made.update("rows"), made.first()) == ([1, 2], 1)
     assert [one.value for one in made.begin()] == [1, 2], "what does not block is not waited for"
@@ -149,9 +146,3 @@ def test_a_rank_that_died_is_not_hidden_by_one_that_waits_for_it(ranks):
     with pytest.raises(ActorDiedError):
         made.update("rows")
     assert fake.now <= 2 * engine_watch.POLL_S
-
-
-def test_an_update_is_not_interrupted_by_a_signal(ranks, monkeypatch):
-    monkeypatch.setattr(stop_signals, "_requested", 15)
-    made, _ = ranks(Answer(1), Answer(2))
-    assert made.update("rows") == [1, 2]

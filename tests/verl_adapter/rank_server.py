@@ -1,0 +1,39 @@
+"""Runs programs of ranks, each in a fork of this process, which has imported what takes most of their time.
+
+Reads lines of JSON, `[output, program, argument…]`, and answers each with the program's exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from rank_updates import compose, import_trainer
+
+
+def run(output: str, program: str, *arguments: str) -> None:
+    """What the program says goes to a file."""
+    with Path(output).open("w") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    sys.argv = [program, *arguments]
+    runpy.run_path(program, run_name="__main__")
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    import_trainer(compose("cluster=cpu"))
+    for line in sys.stdin:
+        child = multiprocessing.get_context("fork").Process(target=run, args=json.loads(line))
+        child.start()
+        child.join()
+        print(child.exitcode, file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
