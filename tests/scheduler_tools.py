@@ -108,6 +108,39 @@ def answers(item: RolloutRequest, rewards: Iterable[float] = (1.0, 0.0)) -> Roll
     return RolloutOutput(item.group_id, members)
 
 
+def back(*members: Trajectory, state: Any = None, group: str = "p0/a/0") -> RolloutOutput:
+    """What a round brings of a group."""
+    return RolloutOutput(group, list(members), state)
+
+
+def ids(found: Iterable[RolloutRequest | Group]) -> list[str]:
+    return [one.group_id for one in found]
+
+
+def started(
+    method: Method | None = None, mode: str = "pipelined", count: int = 1, **settings: Any
+) -> Scheduler:
+    """A scheduler at step 0, with so many problems."""
+    scheduler = Scheduler(method or TwoStages(), mode, **settings)
+    scheduler.start_step(0, problems(count))
+    return scheduler
+
+
+def absorb_round(scheduler: Scheduler, rewards: Iterable[float] = (1.0, 0.0)) -> list[str]:
+    """Answer a round; who was asked."""
+    requests = scheduler.next_round()
+    for item in requests:
+        scheduler.absorb([answers(item, rewards)])
+    return ids(requests)
+
+
+def restarted(scheduler: Scheduler, **settings: Any) -> Scheduler:
+    """Its state in a new process."""
+    again = Scheduler(scheduler.method, scheduler.mode, **settings)
+    again.load_state_dict(saved(scheduler.state_dict()))
+    return again
+
+
 def frozen(item: Any) -> Any:
     """As values that can be compared: arrays become lists with their type, NaN is equal to itself."""
     if is_dataclass(item) and not isinstance(item, type):

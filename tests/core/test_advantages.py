@@ -105,3 +105,10 @@ def test_an_unscored_trajectory_is_refused_by_id():
     members[1].reward = None
     with pytest.raises(ValueError, match="p0/a/0#1 has not been scored"):
         row_advantages([Group(item, members)])
+
+
+def test_parts_are_compared_with_all_that_has_ended():
+    """Two of the group were trained before; the mean is 3/4."""
+    group = rewarded_group("g", "solver", [1, 0, 1, 1], [1, 1, 1, 1])
+    group = Group(group.request, group.trajectories, trained_before=frozenset({"g#0", "g#1"}))
+    assert row_advantages([group], normalize_std=False) == {"g#2": 0.25, "g#3": 0.25}

@@ -20,45 +20,17 @@ COLUMNS = {
     "completed": ("request", "endings", "rewards", "tokens", "texts"),
     "trained": ("request", "samples", "trained before"),
     "rows": (
-        "sample",
-        "part",
-        "tokens",
-        "prompt",
-        "response",
-        "mask",
-        "rollout log-probs",
-        "recorded log-probs",
-        "recorded entropies",
-        "versions",
-        "reward",
-        "advantages",
+        *("sample", "part", "tokens", "prompt", "response", "mask", "rollout log-probs"),
+        *("recorded log-probs", "recorded entropies", "versions", "reward", "advantages"),
     ),
     "loss": ("sample", "old log-probs", "mean weight"),
     "ended": ("problem", "stage", "reason"),
-    # Of real runs:
-    "sampled": (
-        "sample",
-        "parent",
-        "ending",
-        "reward",
-        "prompt",
-        "tokens",
-        "response",
-        "versions",
-        "influence",
-    ),
-    "advantages": ("sample", "advantages"),
 }
 """`part` is rank/mini-batch; `endings` are letters of `ENDINGS`, one per sample; a reward is ? where the
 grading failed; mask, versions and advantages are `spans`; recorded values are how many, and their digest."""
-ENDINGS = {
-    "S": "stop",
-    "L": "length",
-    "P": "prompt_too_long",
-    "A": "aborted",
-    "R": "refused",
-    "E": "error",
-}
+ENDINGS = dict(
+    zip("SLPARE", ("stop", "length", "prompt_too_long", "aborted", "refused", "error"), strict=True)
+)
 DIGITS = 6
 """Significant digits of numbers."""
 TOLERANCE = 1e-5
@@ -107,10 +79,10 @@ def rounded(value: Any) -> Any:
     return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def same(expected: Any, found: Any, tolerance: float = TOLERANCE) -> bool:
+def same(expected: Any, found: Any) -> bool:
     """Whether two values are the same, numbers up to a relative difference."""
     if isinstance(expected, int | float) and isinstance(found, int | float):
-        return math.isclose(expected, found, rel_tol=tolerance, abs_tol=1e-9)
+        return math.isclose(expected, found, rel_tol=TOLERANCE, abs_tol=1e-9)
     return bool(expected == found)
 
 
@@ -204,7 +176,7 @@ def _tables(
         return
     for at, (one, other) in enumerate(zip(expected, found, strict=True)):
         for column, left, right in zip_longest(COLUMNS[part], one, other):
-            equal = same_spans if column in ("advantages", "influence") else same
+            equal = same_spans if column == "advantages" else same
             if not equal(left, right):
                 yield Difference(scenario, step, f"{part} row {at} ({names[at]})", column, left, right)
 
@@ -213,3 +185,8 @@ def cells(trace: dict, part: str, column: str) -> Iterator:
     """A column of a table in all steps."""
     at = COLUMNS[part].index(column)
     return (row[at] for step in trace["steps"] for row in step[part])
+
+
+def asked(trace: dict) -> list[str]:
+    """What was decoded, in all rounds."""
+    return [one for step in trace["steps"] for row in step["rounds"] for one in row]
