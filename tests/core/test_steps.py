@@ -1,11 +1,11 @@
-"""Steps of responses, with characters or longer pieces as tokens."""
+"""Steps and the thinking part of responses, with characters or longer pieces as tokens."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
-from marsrl_verl.core.thinking import closing_token
+from marsrl_verl.core.thinking import closing_token, final_text
 
 CLOSE = 7
 
@@ -146,3 +146,22 @@ def test_a_long_response_of_single_characters():
     text = "<" * 9_000 + "\n\n" + "</think" * 3_000 + "\n\nb</think>\n\nc"
     steps = split(*text)
     assert len(steps) == 4 and steps.thinking == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "expected"),
+    [
+        ("<think>a</think>\nb\n", False, "b"),
+        ("a</think>b", False, "b"),
+        ("<think>a</think>b<think>c</think>d", False, "d"),
+        ("no thinking at all ", False, "no thinking at all"),
+        ("<think>never closed, \\boxed{3}", False, ""),
+        ("<think>a</think>b<think>again", False, ""),
+        ("<think>a</think>", False, ""),
+        ("", False, ""),
+        ("opened by the prompt </think> answer", True, "answer"),
+        ("opened, without end, \\boxed{3}", True, ""),
+    ],
+)
+def test_only_what_follows_the_last_thinking_part_is_final(text, opened, expected):
+    assert final_text(text, thinking_opened=opened) == expected

@@ -120,11 +120,8 @@ def test_a_unit_that_is_a_group_is_rewarded_when_it_completes():
 def test_a_late_reward_replaces_the_first_one():
     class Halved(TwoStages):
         def late_rewards(self, groups):
-            return {
-                one.trajectory_id: RewardResult(one.value / 2)
-                for group in groups
-                for one in group.trajectories
-            }
+            members = [one for group in groups for one in group.trajectories]
+            return {one.trajectory_id: RewardResult(one.value / 2) for one in members}
 
     run = drive(Halved(), "sequential", [problems(1)])
     assert {row[2] for row in run.completed["p0/a/0"]} <= {0.0, 0.5}
@@ -134,9 +131,7 @@ def test_a_missing_late_reward_is_an_error_that_names_trajectory_and_method():
     scheduler = started(PlanAndSolve(pays=False), mode="sequential")
     absorb_unscored(scheduler)
     absorb_round(scheduler)
-    with pytest.raises(
-        ValueError, match=r"p0/a/0#0 has no reward.*PlanAndSolve.late_rewards must give it one"
-    ):
+    with pytest.raises(ValueError, match=r"p0/a/0#0 has no reward.*PlanAndSolve.late_rewards must give"):
         scheduler.finish_step()
 
 
@@ -170,18 +165,6 @@ def test_a_dropped_problem_is_trained_where_its_rewards_are_known(solved):
     assert len(method.observed) == solved, "a plan without a reward says nothing"
 
 
-def test_partial_groups_of_late_rewards_are_refused():
-    class Late(TwoStages):
-        @classmethod
-        def stages(cls, config):
-            return rewarded_later("b")
-
-    with pytest.raises(
-        ValueError, match="min_group is 2, but Late rewards complete groups only, at the stages b"
-    ):
-        Scheduler(Late(), "pipelined", min_group=2)
-
-
 @pytest.mark.parametrize("reason", [EndReason.REJECTED, EndReason.DROPPED])
 def test_what_ended_early_without_a_reward_is_logged_without_the_methods_part(reason):
     class Records(PlanAndSolve):
@@ -203,19 +186,29 @@ def test_what_ended_early_without_a_reward_is_logged_without_the_methods_part(re
     assert [end.reason for end in result.ended] == [reason]
     lines = step_lines(1, result.completed, method.record)
     assert [(line["trajectory"], line["reward"]) for line in lines] == [
-        ("p0/a/0#0", None),
-        ("p0/a/0#1", None),
+        (f"p0/a/0#{k}", None) for k in range(2)
     ]
     assert not any("answer" in line for line in lines)
 
 
-@pytest.mark.parametrize("setting", [{"min_group": 2}, {"max_request_staleness": 1}])
-def test_settings_of_groups_are_refused_where_problems_are_trained(setting):
+class Late(TwoStages):
+    @classmethod
+    def stages(cls, config):
+        return rewarded_later("b")
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "message"),
+    [
+        (Late, {"min_group": 2}, "is 2, but Late rewards complete groups only, at the stages b"),
+        (PlanAndSolve, {"min_group": 2}, "is 2, but PlanAndSolve trains whole problems: set it to null"),
+        (PlanAndSolve, {"max_request_staleness": 1}, "is 1, but PlanAndSolve trains whole problems"),
+    ],
+)
+def test_settings_of_groups_are_refused_where_units_are_trained_whole(method, setting, message):
     (name,) = setting
-    with pytest.raises(
-        ValueError, match=f"{name} is .*, but PlanAndSolve trains whole problems: set it to null"
-    ):
-        Scheduler(PlanAndSolve(), "pipelined", **setting)
+    with pytest.raises(ValueError, match=f"{name} {message}"):
+        Scheduler(method(), "pipelined", **setting)
 
 
 # --- stages that branch --------------------------------------------------------------------------
@@ -265,23 +258,22 @@ def test_a_problem_may_begin_at_another_stage_and_counts_as_new_there():
     assert scheduler.waiting_problems() == 1 and scheduler.finish_step().stale == 0
 
 
-def test_requests_of_two_stages_at_once_or_of_one_that_does_not_follow_are_refused():
-    class Both(Branching):
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ("bc", "request p0/c/0: found stage c and n=2, expected stage b"),
+        ("a", "request p0/a/0: found stage a, expected one of: b, c"),
+    ],
+)
+def test_requests_of_two_stages_at_once_or_of_one_that_does_not_follow_are_refused(stages, message):
+    class Asks(Branching):
         def next_requests(self, problem, stage, groups, step):
-            return [*self.requests(problem, "b", 1, step), *self.requests(problem, "c", 1, step)]
+            return [one for name in stages for one in self.requests(problem, name, 1, step)]
 
-    class Back(Branching):
-        def next_requests(self, problem, stage, groups, step):
-            return self.requests(problem, "a", 1, step)
-
-    for method, message in (
-        (Both(), "request p0/c/0: found stage c and n=2, expected stage b"),
-        (Back(), "request p0/a/0: found stage a, expected one of: b, c"),
-    ):
-        scheduler = started(method, mode="sequential")
-        absorb_round(scheduler)
-        with pytest.raises(ValueError, match=message):
-            scheduler.next_round()
+    scheduler = started(Asks(), mode="sequential")
+    absorb_round(scheduler)
+    with pytest.raises(ValueError, match=message):
+        scheduler.next_round()
 
 
 def both_paused(name: str) -> RolloutOutput:
@@ -343,14 +335,11 @@ class TreeEngine:
 
 
 @pytest.mark.parametrize("mode", ["sequential", "pipelined"])
-@pytest.mark.parametrize("checkpoint", [False, True])
-def test_a_group_is_complete_when_its_program_says_so(mode, checkpoint):
+def test_a_group_is_complete_when_its_program_says_so(mode):
     engine = TreeEngine()
-    run = drive(TwoStages(fan=(1, 1), n=4), mode, [problems(1)], engine=engine, checkpoint=checkpoint)
+    run = drive(TwoStages(fan=(1, 1), n=4), mode, [problems(1)], engine=engine)
     assert [name for name, _ in engine.seen] == ["p0/a/0"] * 3 + ["p0/b/0"] * 3
-    steps = {
-        name: at for at, result in enumerate(run.results) for name in (g.group_id for g in result.completed)
-    }
+    steps = {name: at for at, result in enumerate(run.results) for name in ids(result.completed)}
     assert steps == ({"p0/a/0": 0, "p0/b/0": 0} if mode == "sequential" else {"p0/a/0": 2, "p0/b/0": 5})
     group = next(group for result in run.results for group in result.completed)
     assert [one.trajectory_id for one in group.trajectories] == [f"p0/a/0#{k}" for k in range(4)]
