@@ -172,13 +172,6 @@ def test_groups_with_equal_rewards_complete_but_do_not_train_and_still_feed_the_
     assert "p0/a/0" not in ids(result.trained)
 
 
-def test_a_problem_without_eligible_outputs_ends_early():
-    scheduler = started()
-    absorb_round(scheduler, rewards=(0.0, 0.0))
-    assert scheduler.finish_step().ended == [Ended("p0", "a", EndReason.NO_REQUESTS)]
-    assert scheduler.idle()
-
-
 def test_a_problem_without_first_requests_ends_at_once():
     scheduler = started(TwoStages(fan=(0, 1)))
     assert scheduler.next_round() == []

@@ -85,10 +85,6 @@ def test_a_closing_tag_that_begins_in_the_token_of_a_line_break():
     assert steps.ends == (2, 4, 7) and steps.thinking == 2
 
 
-def test_the_last_closing_tag_counts():
-    assert split("a", "\n\n", "</think>", "\n\n", "b", "\n\n", "</think>").thinking == 3
-
-
 def test_starts_and_ids():
     steps = Steps((2, 3), 2)
     assert [steps.start(0), steps.start(1)] == [0, 2]
@@ -101,12 +97,16 @@ def test_impossible_steps_are_refused(ends, thinking):
         Steps(ends, thinking)
 
 
-@given(st.lists(st.sampled_from(["a", "\n", "\n\n", " ", "b\n", "</think>", ".\n\n", "c\n\nd"]), max_size=30))
-def test_every_token_is_in_one_step(texts):
+TEXTS = ("a", "\n", "\n\n", " ", "b\n", "</think>", ".\n\n", "c\n\nd", "think>", "<")
+
+
+@given(st.lists(st.sampled_from(TEXTS), max_size=30))
+def test_every_token_is_in_one_step_and_a_tag_of_one_token_closes_its_step(texts):
     steps = split(*texts)
-    assert len(steps.step_ids()) == len(texts)
-    assert (steps.ends[-1] if texts else 0) == len(texts)
-    assert steps.thinking <= len(steps)
+    ids = steps.step_ids()
+    assert len(ids) == len(texts) and (steps.ends[-1] if texts else 0) == len(texts)
+    closing = [at for at, text in enumerate(texts) if text == "</think>"]
+    assert steps.thinking == (ids[closing[-1]] if closing else len(steps))
 
 
 @given(st.text("ab\n ", max_size=40), st.integers(1, 5))
@@ -116,14 +116,6 @@ def test_the_tokenizer_hardly_matters(text, size):
     options = {"separators": ("\n",)}
     parts = [text[at : at + size] for at in range(0, len(text), size)]
     assert len(split(*parts, **options)) <= max(len(split(*text, **options)), 1)
-
-
-@given(st.lists(st.sampled_from(["a", "\n", "\n\n", " ", "b\n", "</think>", "think>", "<"]), max_size=30))
-def test_a_tag_of_one_token_closes_as_its_id_does(texts):
-    steps = split(*texts)
-    closing = [at for at, text in enumerate(texts) if text == "</think>"]
-    ids = steps.step_ids()
-    assert steps.thinking == (ids[closing[-1]] if closing else len(steps))
 
 
 @given(

@@ -132,15 +132,14 @@ def test_a_difference_names_its_place(traces):
     row, column = step["rows"][2], COLUMNS["rows"].index("versions")
     before, row[column] = row[column], "99"
     place = f"marsrl_pipelined, step {step['step']}, rows row 2 ({row[0]}), versions"
-    assert [str(one) for one in differences(expected, found)] == [f"{place}: expected {before!r}, found '99'"]
+    assert list(differences(expected, found)) == [f"{place}: expected {before!r}, found '99'"]
 
 
 def test_another_order_of_rows_is_a_difference(traces):
     found = copy.deepcopy(traces["marsrl_pipelined"])
     rows = next(step for step in found["steps"] if len(step["rows"]) > 3)["rows"]
     rows[0], rows[1] = rows[1], rows[0]
-    (only,) = differences(traces["marsrl_pipelined"], found)
-    assert (only.row, only.field) == ("rows from row 0 on", "the order")
+    assert "rows row 0" in next(differences(traces["marsrl_pipelined"], found))
 
 
 @pytest.mark.parametrize("part", ["completed", "trained", "rows"])

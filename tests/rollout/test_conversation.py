@@ -213,7 +213,9 @@ def test_a_template_that_refuses_a_message_ends_the_conversation():
     one = begun(merging(raises))
     one.append(QUESTION)
     assert sample(one).finish is FinishReason.ERROR
-    assert "roles must alternate" in one.detail
+    ended = one.trajectory()
+    assert (ended.failed_by, ended.tokens) == ("chat template", 3), "not the engine's failure"
+    assert "roles must alternate" in ended.detail
 
 
 def test_a_template_with_which_no_chat_can_grow_ends_the_run():

@@ -1,4 +1,4 @@
-"""Entropies of which a part is known: golden values by hand, and distributions of a model."""
+"""Entropies of which a part is known: golden values by hand, and what holds for any distribution."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marsrl_verl.rollout.entropy import entropy_bounds, entropy_from_top
@@ -67,37 +67,18 @@ def test_more_tokens_than_there_are_or_none_are_refused(m):
         entropy_bounds(top, 3)
 
 
-@given(
-    logits=st.lists(st.floats(-20, 20), min_size=2, max_size=40),
-    m=st.integers(1, 40),
-)
-def test_the_entropy_lies_between_the_bounds(logits, m):
-    values = np.array([logits])
-    log_probs = values - np.log(np.exp(values - values.max()).sum()) - values.max()
-    low, high = entropy_bounds(top_of(log_probs, min(m, len(logits))), len(logits))
-    exact = entropy(log_probs)
-    assert low - 1e-5 <= exact <= high + 1e-5
-    assert (low >= -1e-9).all()
-
-
-def test_the_tiny_models_entropy():
-    """Of every position of a text, over the whole vocabulary."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    from marsrl_verl.demo.files import tiny_model
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model())
-    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
-    ids = tokenizer("12 + 7 - 3 = 16, so the answer is 16.", return_tensors="pt").input_ids
-    with torch.no_grad():
-        log_probs = model(ids).logits[0].double().log_softmax(dim=-1).numpy()
-    exact, vocabulary = entropy(log_probs), log_probs.shape[1]
-    width = []
-    for m in (1, 5, 20, vocabulary):
+@given(st.integers(2, 3000), st.floats(0.1, 20), st.integers(0, 100))
+@settings(max_examples=40)
+def test_the_entropy_lies_between_bounds_that_narrow(size, spread, seed):
+    logits = np.random.default_rng(seed).normal(scale=spread, size=(3, size))
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_probs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    exact, width = entropy(log_probs), []
+    for m in sorted({1, min(5, size), min(20, size), size}):
         top = top_of(log_probs, m)
-        low, high = entropy_bounds(top, vocabulary)
-        assert (low <= exact + 1e-5).all() and (exact <= high + 1e-5).all()
-        assert np.abs(entropy_from_top(top, vocabulary) - exact).max() <= (high - low).max() / 2 + 1e-5
+        low, high = entropy_bounds(top, size)
+        assert (low <= exact + 1e-4).all() and (exact <= high + 1e-4).all() and (low >= -1e-9).all()
+        assert np.abs(entropy_from_top(top, size) - exact).max() <= (high - low).max() / 2 + 1e-4
         width.append(float((high - low).mean()))
-    assert width == sorted(width, reverse=True) and width[-1] == pytest.approx(0.0, abs=1e-6)
-    assert width[2] < 0.5 * width[0], "more tokens tell more"
+    assert width == pytest.approx(sorted(width, reverse=True), abs=1e-5), "more tokens tell more"
+    assert width[-1] == pytest.approx(0.0, abs=1e-4)

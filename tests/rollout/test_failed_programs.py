@@ -158,32 +158,6 @@ def test_an_engine_that_is_gone_ends_the_run():
         rounds(item("good/0"), client=Gone())
 
 
-class StrictBuilder:
-    """A template that takes no second message."""
-
-    def merge(self, previous, updated, tail, tools):
-        raise ValueError("roles must alternate")
-
-
-class Chat:
-    async def run(self, item, context):
-        one = context.conversation(0, item.role, item.messages)
-        await one.sample()
-        one.append([{"role": "user", "content": "go on"}])
-        await one.sample()
-        members = [one.trajectory()]
-        members[0].reward = (await context.score(members))[0]
-        return RolloutOutput(item.group_id, members)
-
-
-def test_a_template_that_refuses_a_later_message_is_not_the_engines_failure():
-    made = runner(ScriptedClient(lambda _: "x</s>"), programs={"Chat": Chat})
-    made.template_builder = StrictBuilder
-
-    (one,) = asyncio.run(made.run(item("g/0", "Chat", n=1), LIMITS)).trajectories
-    assert (one.finish, one.failed_by, one.tokens) == (FinishReason.ERROR, "chat template", 2)
-
-
 class Kind(str, Enum):
     SEARCH = "search"
 

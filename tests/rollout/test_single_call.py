@@ -58,17 +58,13 @@ def test_one_request_brings_the_whole_group():
     assert client.calls == [{"session": "p1/solver.0", "prompt": [*map(ord, PROMPT)], "max": 50, "n": 2}]
     assert [one.trajectory_id for one in members] == ["p1/solver.0#0", "p1/solver.0#1"]
     assert [one.text for one in members] == ["a", "bc"]
+    assert members[0].sequence.response_ids.tolist() == [ord("a"), END], "sampled ids, with the end"
+    assert members[0].sequence.response_mask.tolist() == [1, 1]
+    assert len(members[0].sequence.rollout_log_probs) == 2
     assert {one.sequence.version for one in members} == {7}
     assert {(one.sequence.role, one.sequence.policy) for one in members} == {("solver", "shared")}
     assert members[0].sequence.prompt_ids is members[1].sequence.prompt_ids
     assert [one.value for one in members] == [1.0, 2.0], "scored"
-
-
-def test_sampled_ids_are_kept_with_the_end_token():
-    (first, _) = run(PreparedClient(["a", "b"]))
-    assert first.sequence.response_ids.tolist() == [ord("a"), END]
-    assert first.sequence.response_mask.tolist() == [1, 1]
-    assert len(first.sequence.rollout_log_probs) == 2
 
 
 @pytest.mark.parametrize(
@@ -188,14 +184,6 @@ def test_only_what_is_paused_goes_on():
         client, request().resumed(RolloutOutput("p1/solver.0", [ended, begun.trajectories[1]])), SEGMENTS
     )
     assert [one.trajectory_id for one in output.trajectories] == ["p1/solver.0#1"]
-
-
-def test_the_global_limit_ends_a_response_in_segments():
-    settings, client = replace(SEGMENTS, max_new_tokens=8), Alphabet()
-    begun = run_once(client, request(), settings)
-    (cut, _) = run_once(client, request().resumed(begun), settings).trajectories
-    assert client.calls[-1]["max"] == 3
-    assert (cut.finish, cut.text) == (FinishReason.LENGTH, "abcdefgh")
 
 
 def test_a_refused_segment_keeps_what_was_sampled():
