@@ -134,6 +134,13 @@ def absorb_round(scheduler: Scheduler, rewards: Iterable[float] = (1.0, 0.0)) ->
     return ids(requests)
 
 
+def next_step(scheduler: Scheduler) -> StepResult:
+    """End a step, and begin the next one without a new problem."""
+    result = scheduler.finish_step()
+    scheduler.start_step(result.step + 1, [])
+    return result
+
+
 def restarted(scheduler: Scheduler, **settings: Any) -> Scheduler:
     """Its state in a new process."""
     again = Scheduler(scheduler.method, scheduler.mode, **settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scheduler_tools import TwoStages, answers, back, frozen, paused, single_call, started
+from scheduler_tools import TwoStages, answers, back, frozen, next_step, paused, single_call, started
 
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scheduler import Scheduler
@@ -43,8 +43,7 @@ def second_round() -> Scheduler:
     """The first trajectory has ended, the second one is to continue the tokens [7, 8]."""
     scheduler = dispatched()
     scheduler.absorb([back(ENDED, paused(SECOND, [7, 8]))])
-    scheduler.finish_step()
-    scheduler.start_step(1, [])
+    next_step(scheduler)
     scheduler.next_round()
     return scheduler
 

@@ -11,6 +11,7 @@ from scheduler_tools import (
     frozen,
     ids,
     marsrl,
+    next_step,
     paused,
     problems,
     restarted,
@@ -57,9 +58,7 @@ def test_what_becomes_ready_in_a_pipelined_step_waits_for_the_next_one():
     scheduler.start_step(1, [])
     scheduler.absorb([answers(item)])
     assert scheduler.next_round() == []
-    assert scheduler.finish_step().waiting == {"a": 0, "b": 2}
-
-    scheduler.start_step(2, [])
+    assert next_step(scheduler).waiting == {"a": 0, "b": 2}
     assert ids(scheduler.next_round()) == ["p0/b/0", "p0/b/1"]
 
 
@@ -80,8 +79,7 @@ def test_a_problem_with_several_first_requests_waits_as_one_problem():
     assert scheduler.waiting_problems() == 2
     absorb_round(scheduler)
     assert scheduler.waiting_problems() == 2, "one of the first problem's requests still waits"
-    scheduler.finish_step()
-    scheduler.start_step(1, [])
+    next_step(scheduler)
     absorb_round(scheduler)
     assert scheduler.waiting_problems() == 1
 
@@ -96,8 +94,7 @@ def test_a_younger_problem_that_waits_longer_overtakes_an_older_one():
     scheduler.start_step(1, [])
     scheduler.absorb([answers(slow)])
     assert ids(scheduler.next_round()) == ["p1/b/0"]
-    scheduler.finish_step()
-    scheduler.start_step(2, [])
+    next_step(scheduler)
     assert ids(scheduler.next_round()) == ["p1/b/1"]
 
 
@@ -191,9 +188,8 @@ def test_a_group_is_trained_in_the_step_in_which_it_completes():
     scheduler = started()
     scheduler.next_round()
     scheduler.absorb([back(single_call("p0/a/0#1", [1], 0.0), paused("p0/a/0#0", [7]))])
-    first = scheduler.finish_step()
+    first = next_step(scheduler)
     assert first.completed == [] and (first.in_flight, first.paused) == (1, 1)
-    scheduler.start_step(1, [])
     scheduler.next_round()
     scheduler.absorb([back(single_call("p0/a/0#0", [7, 8]))])
     [group] = scheduler.finish_step().trained
@@ -252,21 +248,29 @@ def test_a_problem_id_that_is_still_on_its_way_is_refused():
         scheduler.start_step(1, problems(1))
 
 
-def test_requests_that_a_method_gives_twice_or_for_a_wrong_stage_are_refused():
-    class Twice(TwoStages):
-        def first_requests(self, problem, step):
-            return super().first_requests(problem, step) * 2
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("a", lambda asked: asked * 2, "p0/a/0: the method gave this group id twice"),
+        (
+            "a",
+            lambda asked: [replace(one, rollout="other") for one in asked],
+            "p0/a/0: .*'other', expected that of its stage: single_call",
+        ),
+        ("b", lambda asked: [replace(one, stage="a") for one in asked], "found stage a, expected one of: b"),
+    ],
+    ids=["twice", "another program", "a wrong stage"],
+)
+def test_requests_that_do_not_fit_are_refused(name, change, message):
+    class Changing(TwoStages):
+        def requests(self, problem, stage, *rest):
+            asked = super().requests(problem, stage, *rest)
+            return change(asked) if stage == name else asked
 
-    class Astray(TwoStages):
-        def next_requests(self, problem, stage, groups, step):
-            return self.requests(problem, "a", 1, step)
-
-    with pytest.raises(ValueError, match="p0/a/0: the method gave this group id twice"):
-        Scheduler(Twice(), "pipelined").start_step(0, problems(1))
-    scheduler = Scheduler(Astray(), "sequential")
-    scheduler.start_step(0, problems(1))
-    absorb_round(scheduler)
-    with pytest.raises(ValueError, match="p0/a/0: found stage a, expected one of: b"):
+    scheduler = Scheduler(Changing(), "sequential")
+    with pytest.raises(ValueError, match=message):
+        scheduler.start_step(0, problems(1))
+        absorb_round(scheduler)
         scheduler.next_round()
 
 
@@ -351,8 +355,7 @@ def half_answered() -> Scheduler:
     scheduler = started()
     scheduler.next_round()
     scheduler.absorb([back(paused("p0/a/0#0", [7]), single_call("p0/a/0#1"))])
-    scheduler.finish_step()
-    scheduler.start_step(1, [])
+    next_step(scheduler)
     return scheduler
 
 
@@ -375,13 +378,3 @@ def test_a_state_is_a_copy():
     absorb_round(scheduler)
     scheduler.finish_step()
     assert frozen(state) == before
-
-
-def test_a_request_names_the_program_of_its_stage():
-    class Undeclared(TwoStages):
-        def first_requests(self, problem, step):
-            return [replace(one, rollout="other") for one in super().first_requests(problem, step)]
-
-    scheduler = Scheduler(Undeclared(), "pipelined")
-    with pytest.raises(ValueError, match=r"p0/a/0: .*'other', expected that of its stage: single_call"):
-        scheduler.start_step(0, problems(1))

@@ -14,6 +14,7 @@ from scheduler_tools import (
     drive,
     frozen,
     ids,
+    next_step,
     paused,
     problems,
     restarted,
@@ -151,12 +152,10 @@ def test_a_dropped_problem_is_trained_where_its_rewards_are_known(solved):
     method = PlanAndSolve()
     scheduler = started(method, step_prompt_budget=1)
     absorb_unscored(scheduler)
-    scheduler.finish_step()
-    scheduler.start_step(1, [])
+    next_step(scheduler)
     if solved:
         absorb_round(scheduler)
-        scheduler.finish_step()
-        scheduler.start_step(2, [])
+        next_step(scheduler)
     dropped = ids(scheduler.drop_waiting())
     assert dropped == ["p0/b/0", "p0/b/1"][solved:]
     result = scheduler.finish_step(last=True)
@@ -362,9 +361,8 @@ def test_a_group_with_a_state_goes_on_though_nobody_is_paused():
     scheduler = started(TwoStages(n=3))
     scheduler.next_round()
     scheduler.absorb([back(single_call("p0/a/0#0"), single_call("p0/a/0#1", [1]), state={"left": 1})])
-    first = scheduler.finish_step()
+    first = next_step(scheduler)
     assert (first.in_flight, first.paused, first.completed) == (1, 0, [])
-    scheduler.start_step(1, [])
     (item,) = scheduler.next_round()
     assert item.resume.state == {"left": 1} and [one.number for one in item.resume.trajectories] == [0, 1]
     scheduler.absorb([back(single_call("p0/a/0#2", [2], 0.0))])

@@ -137,24 +137,15 @@ def test_a_chat_that_the_template_refuses_is_data():
     assert "roles must alternate" in members[0].detail
 
 
-class Alphabet:
-    """Answers with the next letters of the alphabet, as many as allowed, up to 12 in all; every call has a
-    version of its own."""
+class Alphabet(ScriptedClient):
+    """Answers with the next letters of the alphabet, up to 12 in all; every answer has its own version."""
 
     def __init__(self) -> None:
-        self.calls: list[dict[str, Any]] = []
+        super().__init__(lambda prompt: "abcdefghijkl</s>"[len(prompt) - len(PROMPT) :], version=0)
 
-    async def generate(self, policy, prompt_ids, decoding, *, session, name, n=1):
-        prompt, most = "".join(map(chr, prompt_ids.tolist())), decoding.max_tokens
-        self.calls.append(
-            {"session": session, "name": name, "prompt": prompt, "max": most, "n": n, "seed": decoding.seed}
-        )
-        done = len(prompt) - len(PROMPT)
-        ids = [ord("a") + k for k in range(done, min(12, done + most))]
-        ids += [END] * (done + most > 12)
-        finish = FinishReason.STOP if done + most > 12 else FinishReason.LENGTH
-        log_probs = np.full(len(ids), -0.5, dtype=np.float32)
-        return [Completion(token_ids(ids), log_probs, finish, version=len(self.calls)) for _ in range(n)]
+    async def generate(self, *arguments, **more):
+        self.version += 1
+        return await super().generate(*arguments, **more)
 
 
 def test_a_response_grows_by_segments_until_it_ends():
@@ -170,8 +161,9 @@ def test_a_response_grows_by_segments_until_it_ends():
     assert last.sequence.versions == ((5, 1), (10, 3), (13, 5))
     assert last.sequence.token_versions().tolist() == [1] * 5 + [3] * 5 + [5] * 3
     assert (last.new_tokens, len(last.sequence.rollout_log_probs)) == (3, 13)
-    asked = {"session": "p1/solver.0", "prompt": f"{PROMPT}abcde", "max": 5, "n": 1}
-    assert asked.items() <= client.calls[1].items()
+    asked = client.requests[1]
+    assert (asked["session"], asked["prompt"], asked["n"]) == ("p1/solver.0", f"{PROMPT}abcde", 1)
+    assert asked["decoding"].max_tokens == 5
     assert rounds[0][0].text == ""
     assert [one.reward is None for one in rounds[0]] == [True, True]
 
@@ -207,7 +199,7 @@ def test_a_prefix_is_the_beginning_of_every_member():
     (first, second) = run_once(Alphabet(), continuation("r#0", 6), SETTINGS).trajectories
     assert first.text == second.text == "abcdefghijkl"
     assert first.sequence.versions == ((6, 4), (13, 1))
-    assert first.sequence.rollout_log_probs[:7].tolist() == pytest.approx([-0.1] * 6 + [-0.5])
+    assert first.sequence.rollout_log_probs[:6].tolist() == pytest.approx([-0.1] * 6)
     assert first.new_tokens == 7
 
 
@@ -215,7 +207,7 @@ def test_a_prefix_that_fills_the_limit_is_not_asked():
     client = Alphabet()
     full = replace(SETTINGS, max_new_tokens=6)
     (first, _) = run_once(client, continuation("r#0", 6), full).trajectories
-    assert (first.finish, first.tokens, client.calls) == (FinishReason.LENGTH, 6, [])
+    assert (first.finish, first.tokens, client.requests) == (FinishReason.LENGTH, 6, [])
 
 
 def asked_under(item) -> set[str]:
@@ -251,7 +243,7 @@ def seeds_of(*items, seed: int | None = 1) -> list[int | None]:
     client = Alphabet()
     for item in items:
         run_once(client, item, replace(SEGMENTS, seed=seed))
-    return [call["seed"] for call in client.calls]
+    return [asked["decoding"].seed for asked in client.requests]
 
 
 def test_every_request_has_a_seed_of_its_own():

@@ -18,15 +18,13 @@ from marsrl_verl.testing import Turn, run_method
 ROLES = {"a": Role(answers=True), "b": Role(), "c": Role()}
 
 
-def method(play, **more) -> type[Method]:
+def method(play) -> type[Method]:
     """A method whose episodes are that coroutine."""
 
     class Play(Workflow):
         async def play(self, episode):
             await play(episode)
 
-    for name, value in more.items():
-        setattr(Play, name, value)
     globals()["Play"] = Play
     Play.__qualname__ = "Play"
 
