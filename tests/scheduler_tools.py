@@ -302,13 +302,5 @@ def marsrl(**settings) -> MarsRL:
 def rewarded_group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:
     """A complete group, a trajectory of one sequence for each reward and length."""
     item = RolloutRequest(name, problems(1)[0], role, role, (), len(rewards))
-    members = [
-        Trajectory(
-            f"{name}#{k}",
-            [Sequence(role, [1], list(range(length)), [0.0] * length)],
-            FinishReason.STOP,
-            reward=RewardResult(reward),
-        )
-        for k, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
-    ]
-    return Group(item, members)
+    pairs = enumerate(zip(rewards, lengths, strict=True))
+    return Group(item, [single_call(f"{name}#{k}", range(n), reward, role) for k, (reward, n) in pairs])

@@ -38,20 +38,19 @@ def test_the_rest_is_on_as_few_or_as_many_tokens_as_can_have_it():
     assert entropy_from_top(top_of(log_of(0.5, 0.2), 2), 6) == pytest.approx((low + high) / 2)
 
 
-def test_a_distribution_that_is_known_whole_has_its_entropy():
-    log_probs = log_of(0.7, 0.2, 0.1)
-    for top, size in ((top_of(log_probs, 3), 3), (top_of(log_probs, 3), 1000)):
-        assert entropy_bounds(top, size) == (pytest.approx(entropy(log_probs), abs=1e-5),) * 2
-
-
-def test_tokens_that_top_k_has_cut_off_are_worth_nothing():
-    low, high = entropy_bounds(top_of(log_of(0.75, 0.25, 0.0, 0.0), 3), 500)
-    expected = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
-    assert (low, high) == (pytest.approx([expected], abs=1e-5), pytest.approx([expected], abs=1e-5))
-
-
-def test_a_forced_token_has_no_entropy():
-    assert entropy_from_top(top_of(log_of(1.0, 0.0, 0.0), 2), 3) == pytest.approx([0.0], abs=1e-12)
+@pytest.mark.parametrize(
+    ("probabilities", "m", "size"),
+    [
+        pytest.param((0.7, 0.2, 0.1), 3, 3, id="all tokens"),
+        pytest.param((0.7, 0.2, 0.1), 3, 1000, id="all that are likely"),
+        pytest.param((0.75, 0.25, 0.0, 0.0), 3, 500, id="what top-k has cut off"),
+        pytest.param((1.0, 0.0, 0.0), 2, 3, id="a forced token"),
+    ],
+)
+def test_a_distribution_that_is_known_has_its_entropy(probabilities, m, size):
+    expected = -sum(one * math.log(one) for one in probabilities if one)
+    bounds = entropy_bounds(top_of(log_of(*probabilities), m), size)
+    assert bounds == (pytest.approx([expected], abs=1e-5),) * 2
 
 
 def test_no_position_is_no_entropy():
