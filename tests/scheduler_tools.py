@@ -149,7 +149,7 @@ def restarted(scheduler: Scheduler, **settings: Any) -> Scheduler:
 
 
 def frozen(item: Any) -> Any:
-    """As values that can be compared: arrays become lists with their type, NaN is equal to itself."""
+    """As values that can be compared: arrays become their bytes, NaN is equal to itself."""
     if is_dataclass(item) and not isinstance(item, type):
         return type(item).__name__, {one.name: frozen(getattr(item, one.name)) for one in fields(item)}
     if isinstance(item, dict):
@@ -157,7 +157,7 @@ def frozen(item: Any) -> Any:
     if isinstance(item, list | tuple):
         return [frozen(value) for value in item]
     if isinstance(item, np.ndarray):
-        return str(item.dtype), [repr(value) for value in item.tolist()]
+        return str(item.dtype), item.shape, item.tobytes()
     return repr(item) if isinstance(item, float) else item
 
 

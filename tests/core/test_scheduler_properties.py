@@ -11,7 +11,7 @@ from marsrl_verl.core.credit.advantages import comparable_rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.stage import EndReason
 
-few, fewer = settings(max_examples=25), settings(max_examples=15)
+few, fewer = settings(max_examples=25), settings(max_examples=10)
 
 
 @st.composite
