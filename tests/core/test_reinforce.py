@@ -35,11 +35,10 @@ def rows(
     members = []
     for place, (mask, reward) in enumerate(zip(masks, rewards, strict=True)):
         own = turns and turns[place]
-        sequence = Sequence(
-            "solver", [1], [1] * len(mask), [0.0] * len(mask), mask,
-            policy=policies[place] if policies else "policy",
-            annotations={TURN: np.array(own, np.int16)} if own else {},
-        )  # fmt: skip
+        policy = policies[place] if policies else "policy"
+        ids, log_probs = [1] * len(mask), [0.0] * len(mask)
+        annotations = {TURN: np.array(own, np.int16)} if own else {}
+        sequence = Sequence("solver", [1], ids, log_probs, mask, policy=policy, annotations=annotations)
         name = f"g{place // size * size}#{place % size}"
         members.append(Trajectory(name, [sequence], FinishReason.STOP, reward=RewardResult(reward)))
     groups = []
