@@ -49,7 +49,6 @@ class FakeTools:
     seed: int = 0
     answer: Callable[[ToolCall], ToolResult] | None = None
     called: list[ToolCall] = field(default_factory=list)
-    forked: list[tuple[str, str, int]] = field(default_factory=list)
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
@@ -67,7 +66,7 @@ class FakeTools:
         return ToolResult(str(len(next(iter(call.arguments.values())))))
 
     def fork(self, parent: str, child: str, calls: int) -> None:
-        self.forked.append((parent, child, calls))
+        pass
 
 
 Says = Callable[[int, int], str]

@@ -115,8 +115,48 @@ def step_result(**fields: Any) -> StepResult:
     return StepResult(**{"step": 1, **empty, **none, "request_ages": {}, **fields})
 
 
+def back(*members: Trajectory, state: Any = None, group: str = "p0/a/0") -> RolloutOutput:
+    """What a round brings of a group."""
+    return RolloutOutput(group, list(members), state)
+
+
+def ids(found: Iterable[RolloutRequest | Group]) -> list[str]:
+    return [one.group_id for one in found]
+
+
+def started(
+    method: Method | None = None, mode: str = "pipelined", count: int = 1, **settings: Any
+) -> Scheduler:
+    """A scheduler at step 0, with so many problems."""
+    scheduler = Scheduler(method or TwoStages(), mode, **settings)
+    scheduler.start_step(0, problems(count))
+    return scheduler
+
+
+def absorb_round(scheduler: Scheduler, rewards: Iterable[float] = (1.0, 0.0)) -> list[str]:
+    """Answer a round; who was asked."""
+    requests = scheduler.next_round()
+    for item in requests:
+        scheduler.absorb([answers(item, rewards)])
+    return ids(requests)
+
+
+def next_step(scheduler: Scheduler) -> StepResult:
+    """End a step, and begin the next one without a new problem."""
+    result = scheduler.finish_step()
+    scheduler.start_step(result.step + 1, [])
+    return result
+
+
+def restarted(scheduler: Scheduler, **settings: Any) -> Scheduler:
+    """Its state in a new process."""
+    again = Scheduler(scheduler.method, scheduler.mode, **settings)
+    again.load_state_dict(saved(scheduler.state_dict()))
+    return again
+
+
 def frozen(item: Any) -> Any:
-    """As values that can be compared: arrays become lists with their type, NaN is equal to itself."""
+    """As values that can be compared: arrays become their bytes, NaN is equal to itself."""
     if is_dataclass(item) and not isinstance(item, type):
         return type(item).__name__, {one.name: frozen(getattr(item, one.name)) for one in fields(item)}
     if isinstance(item, dict):
@@ -124,7 +164,7 @@ def frozen(item: Any) -> Any:
     if isinstance(item, list | tuple):
         return [frozen(value) for value in item]
     if isinstance(item, np.ndarray):
-        return str(item.dtype), [repr(value) for value in item.tolist()]
+        return str(item.dtype), item.shape, item.tobytes()
     return repr(item) if isinstance(item, float) else item
 
 
@@ -269,13 +309,5 @@ def marsrl(**settings) -> MarsRL:
 def rewarded_group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:
     """A complete group, a trajectory of one sequence for each reward and length."""
     item = RolloutRequest(name, problems(1)[0], role, role, (), len(rewards))
-    members = [
-        Trajectory(
-            f"{name}#{k}",
-            [Sequence(role, [1], list(range(length)), [0.0] * length)],
-            FinishReason.STOP,
-            reward=RewardResult(reward),
-        )
-        for k, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
-    ]
-    return Group(item, members)
+    pairs = enumerate(zip(rewards, lengths, strict=True))
+    return Group(item, [single_call(f"{name}#{k}", range(n), reward, role) for k, (reward, n) in pairs])

@@ -97,7 +97,8 @@ class ReplyClient:
             ids, stop = _stopped(ids, decoding.stop)
             if len(ids) > decoding.max_tokens:
                 ids, finish, stop = ids[: decoding.max_tokens], FinishReason.LENGTH, None
-            log_probs = np.array([self.log_prob(*one, version) for one in enumerate(ids, done)], np.float32)
+            positions = np.arange(done, done + len(ids))
+            log_probs = self.log_probs(positions, np.array(ids, np.int64), version).astype(np.float32)
             top = self.top(ids, done, decoding.top_log_probs) if decoding.top_log_probs else None
             completions.append(Completion(token_ids(ids), log_probs, finish, stop, version, top))
         return completions
@@ -107,9 +108,9 @@ class ReplyClient:
         begun = 0 if item.prefix is None else len(item.prefix)
         return list(reply.text.encode())[done - begun :], reply.finish_reason
 
-    def log_prob(self, position: int, token: int, version: int) -> float:
-        """Of a sampled token."""
-        return -1.0
+    def log_probs(self, positions: np.ndarray, tokens: np.ndarray, version: int) -> np.ndarray:
+        """Of sampled tokens."""
+        return np.full(len(tokens), -1.0)
 
     def top(self, ids: Sequence[int], done: int, count: int) -> TopLogProbs:
         """The likeliest tokens: the later, the less sure."""

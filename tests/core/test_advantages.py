@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_tools import TwoStages, answers, problems, rewarded_group
+from scheduler_tools import rewarded_group
 
 from marsrl_verl.core.credit.advantages import comparable_rows, group_advantages, group_relative
 from marsrl_verl.core.group import Group
@@ -31,10 +31,8 @@ def test_advantages_by_hand():
 @pytest.mark.parametrize("kind", ["grading", "request", "aborted"])
 def test_a_failure_is_no_wrong_answer(kind):
     """The failed trajectory is not trained, and the others' mean is as if it had not been asked for."""
-    found, without = (
-        rewarded_group("g", "solver", [1, 0, 1, 0], [2, 2, 2, 2]),
-        rewarded_group("g", "solver", [1, 0, 1], [2, 2, 2]),
-    )
+    found = rewarded_group("g", "solver", [1, 0, 1, 0], [2, 2, 2, 2])
+    without = rewarded_group("g", "solver", [1, 0, 1], [2, 2, 2])
     failed = found.trajectories[3]
     if kind == "grading":
         failed.reward = RewardResult(0.0, error="timeout", graded=False)
@@ -50,9 +48,8 @@ def test_a_group_whose_difference_is_a_failure_says_nothing():
 
 
 def test_rewards_of_one_and_minus_one_give_the_advantages_of_one_and_zero():
-    zero_one = group_advantages([1, 0, 1, 1], eps=0.0)
     plus_minus = group_advantages([1, -1, 1, 1], eps=0.0)
-    assert zero_one == pytest.approx(plus_minus)
+    assert group_advantages([1, 0, 1, 1], eps=0.0) == pytest.approx(plus_minus)
 
 
 def test_equal_rewards_have_no_advantage_and_a_single_reward_is_refused():
@@ -81,8 +78,7 @@ def test_a_sequence_with_a_reward_of_its_own_is_compared_by_it():
     """Two agents of one dialogue may be paid differently (ReMA's formats)."""
     one = rewarded_group("g", "solver", [1, 0, 1], [2, 2, 2])
     for member, own in zip(one.trajectories, (0.5, None, -1.0), strict=True):
-        second = Sequence("critic", [1], [7], [0.0], reward=own)
-        member.sequences.append(second)
+        member.sequences.append(Sequence("critic", [1], [7], [0.0], reward=own))
     rows = Rows.of([one], comparable_rows([one]))
     found = group_relative(rows)
     by_role = {role: [] for role in ("solver", "critic")}
@@ -94,14 +90,18 @@ def test_a_sequence_with_a_reward_of_its_own_is_compared_by_it():
         member.sequences[1].reward = 0.25
     assert {ref.sequence for ref in comparable_rows([one])} == {0}, "the critics are all paid alike"
     one.trajectories[1].sequences.pop()
-    assert {ref.sequence for ref in comparable_rows([one])} == {0, 1}, (
-        "who has none counts with its trajectory"
-    )
+    assert {ref.sequence for ref in comparable_rows([one])} == {0, 1}, "who has none has its trajectory's"
 
 
 def test_an_unscored_trajectory_is_refused_by_id():
-    item = TwoStages().first_requests(problems(1)[0], 0)[0]
-    members = answers(item).trajectories
-    members[1].reward = None
-    with pytest.raises(ValueError, match="p0/a/0#1 has not been scored"):
-        row_advantages([Group(item, members)])
+    found = rewarded_group("g", "solver", [1, 0], [1, 1])
+    found.trajectories[1].reward = None
+    with pytest.raises(ValueError, match="g#1 has not been scored"):
+        row_advantages([found])
+
+
+def test_parts_are_compared_with_all_that_has_ended():
+    """Two of the group were trained before; the mean is 3/4."""
+    group = rewarded_group("g", "solver", [1, 0, 1, 1], [1, 1, 1, 1])
+    group = Group(group.request, group.trajectories, trained_before=frozenset({"g#0", "g#1"}))
+    assert row_advantages([group], normalize_std=False) == {"g#2": 0.25, "g#3": 0.25}

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scheduler_tools import TwoStages, answers, frozen, paused, problems, single_call
+from scheduler_tools import TwoStages, answers, back, frozen, next_step, paused, single_call, started
 
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
 FIRST, SECOND = "p0/a/0#0", "p0/a/0#1"
+ENDED = single_call(FIRST)
 
 
 class Continuing(TwoStages):
@@ -33,8 +34,7 @@ class Late(TwoStages):
 
 
 def dispatched(method=None) -> Scheduler:
-    scheduler = Scheduler(method or TwoStages(), "pipelined")
-    scheduler.start_step(0, problems(1))
+    scheduler = started(method)
     scheduler.next_round()
     return scheduler
 
@@ -42,123 +42,97 @@ def dispatched(method=None) -> Scheduler:
 def second_round() -> Scheduler:
     """The first trajectory has ended, the second one is to continue the tokens [7, 8]."""
     scheduler = dispatched()
-    scheduler.absorb([RolloutOutput("p0/a/0", [single_call(FIRST), paused(SECOND, [7, 8])])])
-    scheduler.finish_step()
-    scheduler.start_step(1, [])
+    scheduler.absorb([back(ENDED, paused(SECOND, [7, 8]))])
+    next_step(scheduler)
     scheduler.next_round()
     return scheduler
 
 
-def refused(scheduler: Scheduler, message: str, *members: Trajectory, state=None, group="p0/a/0") -> None:
+def round_over() -> Scheduler:
+    """What came back goes on in a next round, which was not dispatched."""
+    scheduler = dispatched()
+    scheduler.absorb([back(ENDED, paused(SECOND, [7]))])
+    return scheduler
+
+
+def refused(scheduler: Scheduler, message: str, *outputs) -> None:
     before = frozen(scheduler.state_dict())
     with pytest.raises(ValueError, match=message):
-        scheduler.absorb([RolloutOutput(group, list(members), state)])
+        scheduler.absorb(list(outputs))
     assert frozen(scheduler.state_dict()) == before
 
 
+KNOWN = "unknown, group p0/a/0 has trajectories p0/a/0#0 to #1"
+MISSING = "group p0/a/0: 1 trajectories, expected 2; a group that begins more of them later has a state"
+BEGINNING = f"trajectory {SECOND}: does not begin with the 2 tokens"
+
+
+@pytest.mark.parametrize(
+    ("message", "members"),
+    [
+        (f"trajectory p0/a/0#2: {KNOWN}", [ENDED, single_call("p0/a/0#2")]),
+        (f"trajectory p1/a/0#1: {KNOWN}", [ENDED, single_call("p1/a/0#1")]),
+        ("trajectory p0/a/0#x: expected an id like GROUP#0", [single_call("p0/a/0#x")]),
+        (f"trajectory {FIRST} came twice", [ENDED, ENDED]),
+        (MISSING, [ENDED]),
+        (MISSING, [paused(FIRST, [1])]),
+        (f"trajectory {SECOND}: not scored, score it", [ENDED, single_call(SECOND, reward=None)]),
+        (
+            f"trajectory {SECOND}: reward nan is not a finite number",
+            [ENDED, single_call(SECOND, reward=float("nan"))],
+        ),
+    ],
+)
+def test_a_first_round(message, members):
+    refused(dispatched(), message, back(*members))
+
+
+@pytest.mark.parametrize(
+    ("message", "members"),
+    [
+        (f"trajectory {FIRST} had ended, and came again", [ENDED, single_call(SECOND, [7, 8])]),
+        (f"trajectory {SECOND}: it was to be continued and did not come back", []),
+        (f"{BEGINNING} of its earlier rounds", [single_call(SECOND, [7])]),
+        (f"{BEGINNING} of its earlier rounds", [single_call(SECOND, [7, 9, 8])]),
+        (f"{BEGINNING} of its earlier rounds", [single_call(SECOND, [8, 7])]),
+        (
+            f"trajectory {SECOND}: has 0 sequences, and had 1",
+            [Trajectory(SECOND, [], FinishReason.STOP, reward=RewardResult(0.0))],
+        ),
+    ],
+)
+def test_a_later_round(message, members):
+    refused(second_round(), message, back(*members, state=None if members else {"left": 1}))
+
+
 def test_a_group_that_is_not_in_flight():
-    scheduler = dispatched()
+    scheduler, again = dispatched(), back(ENDED, single_call(SECOND))
     message = "group px/a/0 is not in flight: it was never dispatched, or its round is back already"
-    refused(scheduler, message, single_call("px/a/0#0"), group="px/a/0")
-    scheduler.absorb([RolloutOutput("p0/a/0", [single_call(FIRST), single_call(SECOND)])])
-    refused(scheduler, "group p0/a/0 is not in flight", single_call(FIRST), single_call(SECOND))
+    refused(scheduler, message, back(single_call("px/a/0#0"), group="px/a/0"))
+    refused(scheduler, "group p0/a/0 came twice", again, again)
+    scheduler.absorb([again])
+    refused(scheduler, "group p0/a/0 is not in flight", again)
+    refused(round_over(), "group p0/a/0 is not in flight", back(single_call(SECOND, [7, 8])))
 
 
-def test_a_group_whose_next_round_was_not_dispatched():
-    scheduler = dispatched()
-    scheduler.absorb([RolloutOutput("p0/a/0", [single_call(FIRST), paused(SECOND, [7])])])
-    refused(scheduler, "group p0/a/0 is not in flight", single_call(SECOND, [7, 8]))
-
-
-def test_a_group_that_comes_twice_in_one_call():
-    scheduler = dispatched()
-    [item] = scheduler.in_flight()
-    with pytest.raises(ValueError, match="group p0/a/0 came twice"):
-        scheduler.absorb([answers(item), answers(item)])
-    assert scheduler.in_flight() == [item]
-
-
-def test_trajectories_that_were_not_asked_for():
-    scheduler = dispatched()
-    known = "unknown, group p0/a/0 has trajectories p0/a/0#0 to #1"
-    refused(scheduler, f"trajectory p0/a/0#2: {known}", single_call(FIRST), single_call("p0/a/0#2"))
-    refused(scheduler, f"trajectory p1/a/0#1: {known}", single_call(FIRST), single_call("p1/a/0#1"))
-    refused(scheduler, "trajectory p0/a/0#x: expected an id like GROUP#0", single_call("p0/a/0#x"))
-
-
-def test_trajectories_that_come_twice():
-    refused(dispatched(), f"trajectory {FIRST} came twice", single_call(FIRST), single_call(FIRST))
-    refused(
-        second_round(),
-        f"trajectory {FIRST} had ended, and came again",
-        single_call(FIRST),
-        single_call(SECOND, [7, 8]),
-    )
-
-
-def test_a_paused_trajectory_that_is_not_continued():
-    refused(
-        second_round(),
-        f"trajectory {SECOND}: it was to be continued and did not come back",
-        state={"left": 1},
-    )
-
-
-def test_missing_trajectories():
-    message = "group p0/a/0: 1 trajectories, expected 2; a group that begins more of them later has a state"
-    refused(dispatched(), message, single_call(FIRST))
-    refused(dispatched(), message, paused(FIRST, [1]))
-
-
-def test_rewards():
-    refused(
-        dispatched(), f"trajectory {SECOND}: not scored, score it before absorb",
-        single_call(FIRST), single_call(SECOND, reward=None),
-    )  # fmt: skip
-    refused(
-        dispatched(), f"trajectory {SECOND}: reward nan is not a finite number",
-        single_call(FIRST), single_call(SECOND, reward=float("nan")),
-    )  # fmt: skip
-    refused(
-        dispatched(Late()), f"trajectory {FIRST}: reward inf is not", single_call(FIRST, reward=float("inf")),
-        single_call(SECOND),
-    )  # fmt: skip
-
-
-def test_a_stage_with_late_rewards_may_leave_them_open():
+def test_late_rewards_may_be_open_and_are_finite():
     scheduler = dispatched(Late())
-    scheduler.absorb(
-        [RolloutOutput("p0/a/0", [single_call(FIRST, reward=None), single_call(SECOND, reward=None)])]
-    )
+    endless = single_call(FIRST, reward=float("inf"))
+    refused(scheduler, f"trajectory {FIRST}: reward inf is not", back(endless, single_call(SECOND)))
+    scheduler.absorb([back(single_call(FIRST, reward=None), single_call(SECOND, reward=None))])
     [group] = scheduler.finish_step().completed
     assert group.rewards == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("tokens", [[7], [7, 9, 8], [8, 7]])
-def test_a_continuation_must_begin_with_the_tokens_of_earlier_rounds(tokens):
-    message = f"trajectory {SECOND}: does not begin with the 2 tokens of its earlier rounds"
-    refused(second_round(), message, single_call(SECOND, tokens))
-
-
-def test_a_continuation_must_keep_its_sequences():
-    message = f"trajectory {SECOND}: has 0 sequences, and had 1"
-    refused(
-        second_round(), message, Trajectory(SECOND, [], single_call(SECOND).finish, reward=RewardResult(0.0))
-    )
-
-
 def test_a_trajectory_must_begin_with_the_requests_prefix():
-    good, bad = single_call(FIRST, [5, 6, 1]), single_call(SECOND, [5, 1])
-    refused(dispatched(Continuing()), f"trajectory {SECOND}: does not begin with the 2 tokens", good, bad)
-    scheduler = dispatched(Continuing())
-    scheduler.absorb([RolloutOutput("p0/a/0", [good, single_call(SECOND, [5, 6])])])
+    scheduler, good = dispatched(Continuing()), single_call(FIRST, [5, 6, 1])
+    refused(scheduler, BEGINNING, back(good, single_call(SECOND, [5, 1])))
+    scheduler.absorb([back(good, single_call(SECOND, [5, 6]))])
     assert len(scheduler.finish_step().completed) == 1
 
 
 def test_an_error_in_one_output_takes_none_of_the_others():
-    scheduler = Scheduler(TwoStages(), "pipelined")
-    scheduler.start_step(0, problems(2))
+    scheduler = started(count=2)
     first, second = scheduler.next_round()
-    with pytest.raises(ValueError, match="reward nan"):
-        scheduler.absorb([answers(first), answers(second, (1.0, float("nan")))])
+    refused(scheduler, "reward nan", answers(first), answers(second, (1.0, float("nan"))))
     assert scheduler.in_flight() == [first, second]

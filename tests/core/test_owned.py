@@ -99,10 +99,8 @@ def test_what_a_step_leaves_holds_nothing_of_the_store(method, sampling, options
     scheduler = Scheduler(method, "pipelined", **options)
     steps(scheduler, ForeignEngine(seed=None), sampling)
     kept = scheduler._state
-    groups = [
-        *kept.deferred,
-        *(group for one in kept.problems.values() for group in [*one.done.values(), *one.passed]),
-    ]
+    groups = [group for one in kept.problems.values() for group in [*one.done.values(), *one.passed]]
+    groups += kept.deferred
     members = [one for pending in kept.pending.values() for one in pending.members.values()]
     members += [one for group in groups for one in group.trajectories]
     assert members, "something is left"

@@ -23,13 +23,10 @@ def test_one_policy_is_every_roles_and_its_version_is_the_step():
 
 
 def test_frozen_policies_have_no_version_and_are_never_trained():
-    policies = PolicySet(
-        MIXED, {"solver": "judge", "verifier": "adapter", "corrector": "base", "rater": "file"}
-    )
+    roles = {"solver": "judge", "verifier": "adapter", "corrector": "base", "rater": "file"}
+    policies = PolicySet(MIXED, roles)
     assert policies.trained == ("adapter", "base")
-    assert [policies.of(role).trained for role in ("solver", "verifier", "corrector", "rater")] == [
-        False, True, True, False,
-    ]  # fmt: skip
+    assert [policies.of(role).trained for role in roles] == [False, True, True, False]
     assert policies.version("judge") == 0
     with pytest.raises(ValueError, match="policy 'judge' can't be trained, those that can: adapter, base"):
         policies.updated({"judge"}, 1)
@@ -49,10 +46,9 @@ def test_policies_take_turns_and_keep_their_versions():
 def test_a_resumed_run_goes_on_with_its_versions():
     policies = PolicySet(TWO)
     policies.updated({"meta"}, 4)
-    again = PolicySet(reversed_two := TWO[::-1])
-    state = policies.state_dict()
+    again, state = PolicySet(TWO[::-1]), policies.state_dict()
     again.load_state_dict(state)
-    assert (again.version("meta"), again.version("reason")) == (4, 0) and len(reversed_two) == 2
+    assert (again.version("meta"), again.version("reason")) == (4, 0)
     again.updated({"reason"}, 5)
     assert policies.version("reason") == 0 and state == {"versions": {"meta": 4, "reason": 0}}
     with pytest.raises(

@@ -3,67 +3,51 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scheduler_tools import TwoStages, answers, drive, frozen, marsrl, paused, problems, saved, single_call
+from scheduler_tools import (
+    TwoStages,
+    absorb_round,
+    answers,
+    back,
+    frozen,
+    ids,
+    marsrl,
+    next_step,
+    paused,
+    problems,
+    restarted,
+    single_call,
+    started,
+)
 
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.stage import Ended, EndReason
-from marsrl_verl.core.trajectory import RolloutOutput
-
-
-def started(mode: str = "pipelined", count: int = 1, **settings) -> Scheduler:
-    scheduler = Scheduler(TwoStages(), mode, **settings)
-    scheduler.start_step(0, problems(count))
-    return scheduler
-
-
-def ids(requests) -> list[str]:
-    return [item.group_id for item in requests]
-
-
-def absorb_round(scheduler: Scheduler, rewards=(1.0, 0.0)) -> list[str]:
-    requests = scheduler.next_round()
-    for item in requests:
-        scheduler.absorb([answers(item, rewards)])
-    return ids(requests)
 
 
 def test_sequential_takes_a_problem_through_all_stages_in_one_step():
-    scheduler = started("sequential")
+    scheduler = started(mode="sequential")
     assert absorb_round(scheduler) == ["p0/a/0"]
     assert absorb_round(scheduler) == ["p0/b/0", "p0/b/1"]
     assert absorb_round(scheduler) == []
     result = scheduler.finish_step()
-    assert ids(group.request for group in result.trained) == ["p0/a/0", "p0/b/0", "p0/b/1"]
+    assert ids(result.trained) == ["p0/a/0", "p0/b/0", "p0/b/1"]
     assert result.ended == [Ended("p0", "b", EndReason.FINISHED)]
     assert scheduler.idle()
 
 
 def test_pipelined_decodes_every_stage_in_one_round_and_later_stages_first():
-    scheduler = started("pipelined")
+    scheduler = started()
     assert absorb_round(scheduler) == ["p0/a/0"]
     assert scheduler.next_round() == []
     first = scheduler.finish_step()
-    assert ids(group.request for group in first.trained) == ["p0/a/0"]
+    assert ids(first.trained) == ["p0/a/0"]
     assert first.waiting == {"a": 0, "b": 2}
 
     scheduler.start_step(1, problems(1, first=1))
     assert absorb_round(scheduler) == ["p0/b/0", "p0/b/1", "p1/a/0"]
     second = scheduler.finish_step()
-    assert ids(group.request for group in second.trained) == ["p0/b/0", "p0/b/1", "p1/a/0"]
+    assert ids(second.trained) == ["p0/b/0", "p0/b/1", "p1/a/0"]
     assert second.request_ages == {"a": 0.0, "b": 1.0}
     assert second.ended == [Ended("p0", "b", EndReason.FINISHED)]
-
-
-def test_a_pipelined_problem_takes_one_step_per_stage():
-    run = drive(marsrl(), "pipelined", [problems(1)])
-    stages = [[name.split("/")[1] for name in step[0]] for step in run.rounds if step]
-    assert [set(names) for names in stages] == [
-        {"solver"},
-        {"verifier_1"},
-        {"corrector_1"},
-        {"verifier_2"},
-        {"corrector_2"},
-    ]
 
 
 def test_what_becomes_ready_in_a_pipelined_step_waits_for_the_next_one():
@@ -74,9 +58,7 @@ def test_what_becomes_ready_in_a_pipelined_step_waits_for_the_next_one():
     scheduler.start_step(1, [])
     scheduler.absorb([answers(item)])
     assert scheduler.next_round() == []
-    assert scheduler.finish_step().waiting == {"a": 0, "b": 2}
-
-    scheduler.start_step(2, [])
+    assert next_step(scheduler).waiting == {"a": 0, "b": 2}
     assert ids(scheduler.next_round()) == ["p0/b/0", "p0/b/1"]
 
 
@@ -93,20 +75,17 @@ def test_the_budget_goes_to_the_backlog_first_and_the_oldest_problem_first():
 
 
 def test_a_problem_with_several_first_requests_waits_as_one_problem():
-    scheduler = Scheduler(TwoStages(fan=(3, 1)), "pipelined", step_prompt_budget=2)
-    scheduler.start_step(0, problems(2))
+    scheduler = started(TwoStages(fan=(3, 1)), count=2, step_prompt_budget=2)
     assert scheduler.waiting_problems() == 2
     absorb_round(scheduler)
     assert scheduler.waiting_problems() == 2, "one of the first problem's requests still waits"
-    scheduler.finish_step()
-    scheduler.start_step(1, [])
+    next_step(scheduler)
     absorb_round(scheduler)
     assert scheduler.waiting_problems() == 1
 
 
 def test_a_younger_problem_that_waits_longer_overtakes_an_older_one():
-    scheduler = Scheduler(TwoStages(fan=(1, 2)), "pipelined", step_prompt_budget=2)
-    scheduler.start_step(0, problems(2))
+    scheduler = started(TwoStages(fan=(1, 2)), count=2, step_prompt_budget=2)
     slow, fast = scheduler.next_round()
     scheduler.absorb([answers(fast)])
     scheduler.finish_step()
@@ -115,17 +94,14 @@ def test_a_younger_problem_that_waits_longer_overtakes_an_older_one():
     scheduler.start_step(1, [])
     scheduler.absorb([answers(slow)])
     assert ids(scheduler.next_round()) == ["p1/b/0"]
-    scheduler.finish_step()
-    scheduler.start_step(2, [])
+    next_step(scheduler)
     assert ids(scheduler.next_round()) == ["p1/b/1"]
 
 
-def with_limit(max_request_staleness, fan=(1, 2)):
+def with_limit(max_request_staleness):
     """Two problems left four inputs of stage b at step 0; a round decodes one input."""
-    scheduler = Scheduler(
-        TwoStages(fan=fan), "pipelined", step_prompt_budget=2, max_request_staleness=max_request_staleness
-    )
-    scheduler.start_step(0, problems(2))
+    limits = {"step_prompt_budget": 2, "max_request_staleness": max_request_staleness}
+    scheduler = started(TwoStages(), count=2, **limits)
     absorb_round(scheduler)
     scheduler.finish_step()
     scheduler.step_prompt_budget = 1
@@ -142,7 +118,7 @@ def test_requests_of_later_stages_are_dropped_when_they_are_too_old():
     assert one_step(scheduler, 1)[0] == ["p0/b/0"]
     names, result = one_step(scheduler, 2)
     assert names == ["p0/b/1"] and result.stale == 0, "two steps old: just young enough"
-    assert [group.group_id for group in result.completed] == ["p0/b/1"]
+    assert ids(result.completed) == ["p0/b/1"]
     names, result = one_step(scheduler, 3, problems(1, first=2))
     assert names == ["p2/a/0"], "the turn goes on to what is left"
     assert result.stale == 2 and result.ended == [Ended("p1", "b", EndReason.STALE)]
@@ -159,8 +135,7 @@ def test_a_problem_goes_on_with_the_groups_that_were_not_too_old():
 
 
 def test_neither_problems_nor_what_is_begun_grow_too_old():
-    scheduler = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_request_staleness=1)
-    scheduler.start_step(0, problems(2))
+    scheduler = started(TwoStages(), count=2, step_prompt_budget=1, max_request_staleness=1)
     (first,) = scheduler.next_round()
     assert scheduler.finish_step().stale == 0
     scheduler.start_step(5, [])
@@ -173,19 +148,11 @@ def test_dropped_requests_are_counted_over_a_restart():
     scheduler = with_limit(1)
     scheduler.start_step(3, [])
     assert scheduler.next_round() == []
-    again = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_request_staleness=1)
-    again.load_state_dict(saved(scheduler.state_dict()))
-    assert again.finish_step().stale == 4
-
-
-@pytest.mark.parametrize("value", [0, -1])
-def test_a_limit_below_the_first_turn_is_refused(value):
-    with pytest.raises(ValueError, match="max_request_staleness"):
-        Scheduler(TwoStages(), "pipelined", max_request_staleness=value)
+    assert restarted(scheduler, step_prompt_budget=1, max_request_staleness=1).finish_step().stale == 4
 
 
 def test_the_budget_holds_for_every_sequential_round():
-    scheduler = started("sequential", count=3, step_prompt_budget=2)
+    scheduler = started(mode="sequential", count=3, step_prompt_budget=2)
     rounds = []
     while names := absorb_round(scheduler):
         rounds.append(names)
@@ -194,31 +161,22 @@ def test_the_budget_holds_for_every_sequential_round():
 
 
 def test_groups_with_equal_rewards_complete_but_do_not_train_and_still_feed_the_next_stage():
-    scheduler = started("sequential")
+    scheduler = started(mode="sequential")
     absorb_round(scheduler, rewards=(1.0, 1.0))
     assert absorb_round(scheduler) == ["p0/b/0", "p0/b/1"]
     result = scheduler.finish_step()
-    assert "p0/a/0" in ids(group.request for group in result.completed)
-    assert "p0/a/0" not in ids(group.request for group in result.trained)
-
-
-def test_a_problem_without_eligible_outputs_ends_early():
-    scheduler = started()
-    absorb_round(scheduler, rewards=(0.0, 0.0))
-    assert scheduler.finish_step().ended == [Ended("p0", "a", EndReason.NO_REQUESTS)]
-    assert scheduler.idle()
+    assert "p0/a/0" in ids(result.completed)
+    assert "p0/a/0" not in ids(result.trained)
 
 
 def test_a_problem_without_first_requests_ends_at_once():
-    scheduler = Scheduler(TwoStages(fan=(0, 1)), "pipelined")
-    scheduler.start_step(0, problems(1))
+    scheduler = started(TwoStages(fan=(0, 1)))
     assert scheduler.next_round() == []
     assert scheduler.finish_step().ended == [Ended("p0", "a", EndReason.SKIPPED)]
 
 
 def test_a_stage_is_complete_only_with_all_its_groups():
-    scheduler = Scheduler(TwoStages(fan=(2, 1)), "sequential")
-    scheduler.start_step(0, problems(1))
+    scheduler = started(TwoStages(fan=(2, 1)), mode="sequential")
     first, second = scheduler.next_round()
     scheduler.absorb([answers(second)])
     assert scheduler.next_round() == []
@@ -228,27 +186,37 @@ def test_a_stage_is_complete_only_with_all_its_groups():
 
 def test_a_group_is_trained_in_the_step_in_which_it_completes():
     scheduler = started()
-    [item] = scheduler.next_round()
-    late, ended = answers(item).trajectories
-    scheduler.absorb([RolloutOutput(item.group_id, [ended, paused("p0/a/0#0", [])])])
-    first = scheduler.finish_step()
-    assert first.completed == [] and (first.in_flight, first.paused) == (1, 1)
-    scheduler.start_step(1, [])
     scheduler.next_round()
-    scheduler.absorb([RolloutOutput(item.group_id, [late])])
+    scheduler.absorb([back(single_call("p0/a/0#1", [1], 0.0), paused("p0/a/0#0", [7]))])
+    first = next_step(scheduler)
+    assert first.completed == [] and (first.in_flight, first.paused) == (1, 1)
+    scheduler.next_round()
+    scheduler.absorb([back(single_call("p0/a/0#0", [7, 8]))])
     [group] = scheduler.finish_step().trained
     assert [one.trajectory_id for one in group.trajectories] == ["p0/a/0#0", "p0/a/0#1"]
+    assert [one.sequence.response_ids.tolist() for one in group.trajectories] == [[7, 8], [1]]
 
 
 def test_many_trajectories_are_ordered_by_number():
-    scheduler = Scheduler(TwoStages(n=12), "sequential")
-    scheduler.start_step(0, problems(1))
+    scheduler = started(TwoStages(n=12), mode="sequential")
     [item] = scheduler.next_round()
     output = answers(item, [0.0] * 12)
     output.trajectories.reverse()
     scheduler.absorb([output])
     [group] = scheduler.finish_step().completed
     assert [one.trajectory_id for one in group.trajectories] == [f"p0/a/0#{k}" for k in range(12)]
+
+
+def test_unfinished_groups_go_before_new_ones():
+    scheduler = started(count=2, step_prompt_budget=1)
+    scheduler.next_round()
+    scheduler.absorb([back(paused("p0/a/0#0", [7]), paused("p0/a/0#1", [7]))])
+    first = scheduler.finish_step()
+    assert (first.paused, first.waiting["a"]) == (2, 2)
+    assert scheduler.waiting_problems() == 1
+    scheduler.start_step(1, [])
+    (again,) = scheduler.next_round()
+    assert again.group_id == "p0/a/0" and all(one.paused for one in again.resume.trajectories)
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -280,29 +248,48 @@ def test_a_problem_id_that_is_still_on_its_way_is_refused():
         scheduler.start_step(1, problems(1))
 
 
-def test_requests_that_a_method_gives_twice_or_for_a_wrong_stage_are_refused():
-    class Twice(TwoStages):
-        def first_requests(self, problem, step):
-            return super().first_requests(problem, step) * 2
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("a", lambda asked: asked * 2, "p0/a/0: the method gave this group id twice"),
+        (
+            "a",
+            lambda asked: [replace(one, rollout="other") for one in asked],
+            "p0/a/0: .*'other', expected that of its stage: single_call",
+        ),
+        ("b", lambda asked: [replace(one, stage="a") for one in asked], "found stage a, expected one of: b"),
+    ],
+    ids=["twice", "another program", "a wrong stage"],
+)
+def test_requests_that_do_not_fit_are_refused(name, change, message):
+    class Changing(TwoStages):
+        def requests(self, problem, stage, *rest):
+            asked = super().requests(problem, stage, *rest)
+            return change(asked) if stage == name else asked
 
-    class Astray(TwoStages):
-        def next_requests(self, problem, stage, groups, step):
-            return self.requests(problem, "a", 1, step)
-
-    with pytest.raises(ValueError, match="p0/a/0: the method gave this group id twice"):
-        Scheduler(Twice(), "pipelined").start_step(0, problems(1))
-    scheduler = Scheduler(Astray(), "sequential")
-    scheduler.start_step(0, problems(1))
-    absorb_round(scheduler)
-    with pytest.raises(ValueError, match="p0/a/0: found stage a, expected one of: b"):
+    scheduler = Scheduler(Changing(), "sequential")
+    with pytest.raises(ValueError, match=message):
+        scheduler.start_step(0, problems(1))
+        absorb_round(scheduler)
         scheduler.next_round()
 
 
-def test_a_budget_of_nothing_and_an_unknown_mode_are_refused():
-    with pytest.raises(ValueError, match="step_prompt_budget is 0"):
-        Scheduler(TwoStages(), "pipelined", step_prompt_budget=0)
-    with pytest.raises(ValueError, match="parallel"):
-        Scheduler(TwoStages(), "parallel")
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"step_prompt_budget": 0},
+        {"max_request_staleness": 0},
+        {"max_request_staleness": -1},
+        {"min_group": 1},
+        {"min_groups": 0},
+        {"mode": "parallel"},
+    ],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused(setting):
+    ((name, value),) = setting.items()
+    with pytest.raises(ValueError, match=value if name == "mode" else f"{name} is {value}"):
+        started(**setting)
 
 
 # --- end of the data -----------------------------------------------------------------------------
@@ -322,19 +309,32 @@ def test_dropping_returns_what_waits_and_ends_its_problems():
 
 
 def test_groups_in_flight_survive_a_drop_but_lead_nowhere():
-    scheduler = Scheduler(TwoStages(fan=(2, 1)), "pipelined", step_prompt_budget=1)
-    scheduler.start_step(0, problems(1))
+    scheduler = started(TwoStages(fan=(2, 1)), step_prompt_budget=1)
     [item] = scheduler.next_round()
     assert ids(scheduler.drop_waiting()) == ["p0/a/1"]
     assert not scheduler.idle()
-    resumed = Scheduler(TwoStages(fan=(2, 1)), "pipelined")
-    resumed.load_state_dict(scheduler.state_dict())
-    scheduler = resumed
+    scheduler = restarted(scheduler)
     scheduler.absorb([answers(item)])
     result = scheduler.finish_step()
-    assert ids(group.request for group in result.trained) == ["p0/a/0"]
+    assert ids(result.trained) == ["p0/a/0"]
     assert result.ended == [Ended("p0", "a", EndReason.DROPPED)]
     assert scheduler.idle()
+
+
+def test_what_waits_for_a_segment_is_dropped_with_the_rest():
+    scheduler = half_answered()
+    assert ids(scheduler.drop_waiting()) == ["p0/a/0"]
+    assert scheduler.idle()
+
+
+def test_what_comes_back_paused_after_a_drop_is_dropped_too():
+    scheduler = started(TwoStages(fan=(2, 1)), step_prompt_budget=1)
+    scheduler.next_round()
+    assert ids(scheduler.drop_waiting()) == ["p0/a/1"]
+    scheduler.absorb([back(single_call("p0/a/0#0"), paused("p0/a/0#1", [7, 8]))])
+    result = scheduler.finish_step()
+    assert result.ended == [Ended("p0", "a", EndReason.DROPPED)] and scheduler.idle()
+    assert (result.in_flight, result.paused, result.completed) == (0, 0, [])
 
 
 # --- checkpoint ----------------------------------------------------------------------------------
@@ -353,26 +353,10 @@ def test_a_state_of_another_mode_or_method_is_refused():
 def half_answered() -> Scheduler:
     """One of two trajectories has ended, the other has a token and is to go on."""
     scheduler = started()
-    [item] = scheduler.next_round()
-    scheduler.absorb([RolloutOutput(item.group_id, [paused("p0/a/0#0", [7]), single_call("p0/a/0#1")])])
-    scheduler.finish_step()
-    scheduler.start_step(1, [])
+    scheduler.next_round()
+    scheduler.absorb([back(paused("p0/a/0#0", [7]), single_call("p0/a/0#1"))])
+    next_step(scheduler)
     return scheduler
-
-
-def test_a_half_answered_group_is_saved():
-    results = []
-    for restarted in (False, True):
-        scheduler = half_answered()
-        if restarted:
-            state = saved(scheduler.state_dict())
-            scheduler = Scheduler(TwoStages(), "pipelined")
-            scheduler.load_state_dict(state)
-        [item] = scheduler.next_round()
-        assert [one.trajectory_id for one in item.resume.trajectories] == ["p0/a/0#0", "p0/a/0#1"]
-        scheduler.absorb([RolloutOutput(item.group_id, [single_call("p0/a/0#0", [7, 8], 0.0)])])
-        results.append(frozen(scheduler.finish_step()))
-    assert results[0] == results[1]
 
 
 def test_what_was_in_flight_is_asked_for_again_after_a_restart():
@@ -380,15 +364,10 @@ def test_what_was_in_flight_is_asked_for_again_after_a_restart():
     for scheduler in (started(), half_answered()):
         lost = scheduler.next_round()
         assert frozen(scheduler.in_flight()) == frozen(lost)
-        again = Scheduler(TwoStages(), "pipelined")
-        again.load_state_dict(saved(scheduler.state_dict()))
+        again = restarted(scheduler)
         assert frozen(again.in_flight()) == frozen(lost)
         assert again.next_round() == [], "the step's round was dispatched"
-        again.absorb(
-            [RolloutOutput("p0/a/0", [single_call("p0/a/0#0", [7, 8])])]
-            if lost[0].resume
-            else [answers(lost[0])]
-        )
+        again.absorb([back(single_call("p0/a/0#0", [7, 8])) if lost[0].resume else answers(lost[0])])
         assert again.in_flight() == [] and len(again.finish_step().completed) == 1
 
 
@@ -399,13 +378,3 @@ def test_a_state_is_a_copy():
     absorb_round(scheduler)
     scheduler.finish_step()
     assert frozen(state) == before
-
-
-def test_a_request_names_the_program_of_its_stage():
-    class Undeclared(TwoStages):
-        def first_requests(self, problem, step):
-            return [replace(one, rollout="other") for one in super().first_requests(problem, step)]
-
-    scheduler = Scheduler(Undeclared(), "pipelined")
-    with pytest.raises(ValueError, match=r"p0/a/0: .*'other', expected that of its stage: single_call"):
-        scheduler.start_step(0, problems(1))

@@ -1,4 +1,4 @@
-"""What holds for every method setting, skill of the model, budget and order of completion."""
+"""What holds for every method setting, skill of the model, budget, order of completion and cut of answers."""
 
 from itertools import pairwise
 
@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from marsrl_script import SkillModel
 from scheduler_tools import Run, drive, frozen, marsrl, problems
 
+from marsrl_verl.core.credit.advantages import comparable_rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.stage import EndReason
 
-few = settings(max_examples=40, deadline=None)
+few, fewer = settings(max_examples=25), settings(max_examples=10)
 
 
 @st.composite
@@ -39,7 +40,11 @@ def worlds(draw) -> dict:
 
 
 budgets = st.none() | st.integers(1, 6)
+segments = st.integers(10, 60)
 modes = st.sampled_from(["sequential", "pipelined"])
+ways = st.fixed_dictionaries({"budget": budgets}) | st.fixed_dictionaries(
+    {"segment": segments, "min_group": st.just(2), "min_groups": st.integers(2, 3)}
+)
 
 
 def run(world: dict, mode: str, **options) -> Run:
@@ -59,14 +64,23 @@ def shuffled_portions(seed: int, hold_back: float = 0.0):
     return deliver
 
 
-@given(worlds(), budgets, budgets)
+def trained_ids(result: Run) -> list[str]:
+    """Ids of the trajectories that enter a loss, over all steps, in their order by name."""
+    return sorted(
+        step.trained[ref.group].trajectories[ref.trajectory].trajectory_id
+        for step in result.results
+        for ref in comparable_rows(step.trained)
+    )
+
+
+@given(worlds(), modes, budgets, budgets, st.none() | segments)
 @few
-def test_sequential_and_pipelined_train_the_same_groups(world, budget, other_budget):
+def test_neither_mode_nor_budget_nor_segments_change_a_group(world, mode, budget, other_budget, segment):
     sequential = run(world, "sequential", budget=budget)
-    pipelined = run(world, "pipelined", budget=other_budget)
-    assert sequential.trained == pipelined.trained
-    assert sequential.completed == pipelined.completed
-    assert sequential.ended == pipelined.ended
+    other = run(world, mode, budget=other_budget, segment=segment)
+    assert sequential.trained == other.trained
+    assert sequential.completed == other.completed
+    assert sequential.ended == other.ended
 
 
 @given(worlds(), modes, budgets)
@@ -77,18 +91,17 @@ def test_no_group_is_trained_twice_or_lost_and_every_problem_ends_once(world, mo
     assert set(result.completed) == set(result.decoded)
     mixed = {name for name, members in result.completed.items() if len({row[2] for row in members}) > 1}
     assert set(result.trained) == mixed
-    ids = {problem.problem_id for batch in world["batches"] for problem in batch}
-    assert set(result.ended) == ids
+    assert set(result.ended) == {problem.problem_id for batch in world["batches"] for problem in batch}
     last = f"corrector_{world['method']['correction_rounds']}"
     for stage, reason in result.ended.values():
         assert reason is (EndReason.FINISHED if stage == last else EndReason.NO_REQUESTS)
 
 
-@given(worlds(), modes, budgets, st.integers(0, 1000))
+@given(worlds(), modes, ways, st.integers(0, 1000))
 @few
-def test_the_order_of_completion_changes_no_step(world, mode, budget, seed):
-    plain = run(world, mode, budget=budget, engine_seed=None)
-    shuffled = run(world, mode, budget=budget, engine_seed=seed, deliver=shuffled_portions(seed))
+def test_the_order_of_completion_changes_no_step(world, mode, way, seed):
+    plain = run(world, mode, engine_seed=None, **way)
+    shuffled = run(world, mode, engine_seed=seed, deliver=shuffled_portions(seed), **way)
     assert frozen(plain.results) == frozen(shuffled.results)
     assert plain.rounds == shuffled.rounds
 
@@ -115,32 +128,68 @@ def test_the_budget_is_respected_and_used(world, mode, budget):
                 assert len(step[0]) == budget
 
 
-@given(worlds(), modes, budgets)
-@settings(max_examples=15, deadline=None)
-def test_a_restart_after_every_call_changes_no_step(world, mode, budget):
-    plain = run(world, mode, budget=budget)
-    restarted = run(world, mode, budget=budget, checkpoint=True, deliver=shuffled_portions(7))
-    assert frozen(plain.results) == frozen(restarted.results)
-    assert plain.rounds == restarted.rounds
+@given(worlds(), modes, ways)
+@fewer
+def test_a_restart_after_every_call_changes_no_step(world, mode, way):
+    plain = run(world, mode, **way)
+    again = run(world, mode, checkpoint=True, deliver=shuffled_portions(7), **way)
+    assert frozen(plain.results) == frozen(again.results)
+    assert plain.rounds == again.rounds
 
 
 @given(worlds())
-@settings(max_examples=15, deadline=None)
+@fewer
 def test_a_restart_keeps_outputs_that_come_back_later(world):
     plain = run(world, "pipelined", deliver=shuffled_portions(3, hold_back=0.3))
-    restarted = run(world, "pipelined", checkpoint=True, deliver=shuffled_portions(3, hold_back=0.3))
-    assert frozen(plain.results) == frozen(restarted.results)
+    again = run(world, "pipelined", checkpoint=True, deliver=shuffled_portions(3, hold_back=0.3))
+    assert frozen(plain.results) == frozen(again.results)
 
 
 @given(worlds(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 100))
-@few
+@fewer
 def test_what_is_too_old_is_dropped_whatever_the_order_and_the_restarts(world, budget, staleness, seed):
     limits = {"budget": budget, "staleness": staleness}
     expected = run(world, "pipelined", **limits)
-    deliver = shuffled_portions(seed)
-    found = run(world, "pipelined", deliver=deliver, checkpoint=True, **limits)
+    found = run(world, "pipelined", deliver=shuffled_portions(seed), checkpoint=True, **limits)
     assert found.trained == expected.trained and found.ended == expected.ended
     never = run(world, "pipelined", budget=budget, staleness=10_000)
     assert frozen(never.results) == frozen(run(world, "pipelined", budget=budget).results)
     ids = {problem.problem_id for batch in world["batches"] for problem in batch}
     assert sorted(expected.ended) == sorted(ids), "every problem ends once"
+
+
+@given(worlds(), segments)
+@few
+def test_every_segment_has_its_length_and_version(world, segment):
+    result = run(world, "pipelined", segment=segment)
+    members = [one for step in result.results for group in step.completed for one in group.trajectories]
+    for sequence in (one.sequence for one in members):
+        ends = [end for end, _ in sequence.versions]
+        versions = [version for _, version in sequence.versions]
+        sizes = [end - start for start, end in pairwise([0, *ends])]
+        assert all(size == segment for size in sizes[:-1])
+        assert 0 <= sizes[-1] <= segment
+        sampled = [version for version, size in zip(versions, sizes, strict=True) if size]
+        assert sampled == sorted(set(sampled)) and versions == sorted(versions)
+        assert len(sequence.token_versions()) == len(sequence)
+
+
+@given(worlds(), segments, st.integers(2, 3), st.integers(1, 4))
+@few
+def test_with_parts_every_trajectory_of_a_mixed_group_is_trained_once(world, segment, min_group, min_groups):
+    whole = run(world, "pipelined", segment=segment)
+    parts = run(world, "pipelined", segment=segment, min_group=min_group, min_groups=min_groups)
+    found = trained_ids(parts)
+    assert len(found) == len(set(found))
+    assert found == trained_ids(whole)
+    assert parts.ended == whole.ended
+
+
+@given(worlds(), modes, st.integers(2, 5))
+@few
+def test_small_updates_wait_for_the_next_step_and_nothing_is_lost(world, mode, least):
+    plain, deferred = run(world, mode), run(world, mode, min_groups=least)
+    assert trained_ids(deferred) == trained_ids(plain)
+    for step in deferred.results[:-1]:
+        assert not step.trained or len(step.trained) >= least
+        assert step.deferred < least

@@ -56,23 +56,13 @@ def test_what_is_left_out():
     assert one.response_mask.tolist() == [1, 1] and one.versions == ((2, 0),)
     assert (one.policy, one.annotations, one.reward) == ("shared", {}, None)
     empty = Sequence("solver", [1], [], [])
-    assert (len(empty), empty.versions, empty.new_tokens, empty.token_versions().tolist()) == (
-        0,
-        ((0, 0),),
-        0,
-        [],
-    )
+    assert (len(empty), empty.new_tokens, empty.token_versions().tolist()) == (0, 0, [])
+    assert empty.versions == ((0, 0),)
 
 
 @pytest.mark.parametrize(
     ("tokens", "versions"),
-    [
-        (0, ((0, 3),)),
-        (1, ((1, 3),)),
-        (2, ((2, 3),)),
-        (3, ((2, 3), (2, 4), (3, 7))),
-        (5, ((2, 3), (2, 4), (5, 7))),
-    ],
+    [(0, ((0, 3),)), (2, ((2, 3),)), (3, ((2, 3), (2, 4), (3, 7))), (5, ((2, 3), (2, 4), (5, 7)))],
 )
 def test_truncated_by_hand(tokens, versions):
     one = three_parts().truncate(tokens)
@@ -146,29 +136,9 @@ def test_only_the_wanted_annotations_are_kept():
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"role": "verifier"}, False),
-        ({"reward": 1.0}, False),
-        ({"rollout_log_probs": [-0.1, -0.2, 0, -0.4, -0.6]}, False),
-        ({"versions": [(5, 7)]}, False),
-        ({"annotations": {}}, False),
-        ({"annotations": {"turn": np.array([0, 0, 0, 1, 2], dtype=np.int16)}}, False),
-        ({}, True),
-    ],
-)
-def test_equality_looks_at_everything(change, expected):
-    one = three_parts()
-    assert equal_sequences(one, Sequence.from_plain({**one.to_plain(), **change})) is expected
-
-
-@pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"rollout_log_probs": [0.0]},
-            r"2 response tokens has columns of other lengths: \{'rollout_log_probs': 1\}",
-        ),
+        ({"rollout_log_probs": [0.0]}, r"2 response tokens has .* other lengths: \{'rollout_log_probs': 1\}"),
         ({"response_mask": [1, 1, 1]}, r"\{'response_mask': 3\}"),
         ({"annotations": {"turn": np.zeros(1)}}, r"\{'turn': 1\}"),
         ({"versions": [(1, 0)]}, r"version parts end at \[1\], expected rising ends up to 2 tokens"),

@@ -46,28 +46,28 @@ def test_a_number_that_is_no_token_id_is_refused(token):
         distinct_tokens([[token]])
 
 
-def sequence(response, versions) -> Sequence:
-    return Sequence("solver", [1, 2], response, [0.0] * len(response), versions=versions)
+def trajectory(*parts, finish=FinishReason.STOP) -> Trajectory:
+    """Sequences of a response and its versions each."""
+    sequences = [
+        Sequence("solver", [1, 2], ids, [0.0] * len(ids), versions=versions) for ids, versions in parts
+    ]
+    return Trajectory("g#0", sequences, finish)
 
 
-def trajectory(*sequences, finish=FinishReason.STOP) -> Trajectory:
-    return Trajectory("g#0", list(sequences), finish)
+NOT_ASKED = (FinishReason.PROMPT_TOO_LONG, FinishReason.ERROR, FinishReason.REFUSED)
 
 
-def test_a_sequence_was_asked_with_its_prompt_and_what_earlier_rounds_had_added():
-    fresh = trajectory(sequence([3, 4], [(2, 0)]))
-    continued = trajectory(sequence([3, 4, 5], [(2, 0), (3, 1)]))
-    aborted = trajectory(sequence([3, 4], [(2, 0), (2, 2)]), finish=FinishReason.ABORTED)
-    sent = engine_prompts([fresh, continued, aborted])
-    assert [one.tolist() for one in sent] == [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4]]
-
-
-def test_every_sequence_of_a_dialogue_was_asked():
-    sent = engine_prompts([trajectory(sequence([3], [(1, 0)]), sequence([4, 5], [(1, 0), (2, 1)]))])
-    assert [one.tolist() for one in sent] == [[1, 2], [1, 2, 4]]
-
-
-def test_what_reached_no_engine_is_left_out():
-    reasons = (FinishReason.PROMPT_TOO_LONG, FinishReason.ERROR, FinishReason.REFUSED)
-    found = [trajectory(sequence([], [(0, 0)]), finish=reason) for reason in reasons]
-    assert engine_prompts([*found, trajectory()]) == []
+@pytest.mark.parametrize(
+    ("one", "sent"),
+    [
+        (trajectory(([3, 4], [(2, 0)])), [[1, 2]]),
+        (trajectory(([3, 4, 5], [(2, 0), (3, 1)])), [[1, 2, 3, 4]]),
+        (trajectory(([3, 4], [(2, 0), (2, 2)]), finish=FinishReason.ABORTED), [[1, 2, 3, 4]]),
+        (trajectory(([3], [(1, 0)]), ([4, 5], [(1, 0), (2, 1)])), [[1, 2], [1, 2, 4]]),
+        *[(trajectory(([], [(0, 0)]), finish=reason), []) for reason in NOT_ASKED],
+        (trajectory(), []),
+    ],
+    ids=["fresh", "continued", "aborted", "dialogue", *NOT_ASKED, "frozen"],
+)
+def test_a_sequence_was_asked_with_its_prompt_and_what_earlier_rounds_had_added(one, sent):
+    assert [prompt.tolist() for prompt in engine_prompts([one])] == sent

@@ -1,11 +1,11 @@
-"""Steps of responses, with characters or longer pieces as tokens."""
+"""Steps and the thinking part of responses, with characters or longer pieces as tokens."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
-from marsrl_verl.core.thinking import closing_token
+from marsrl_verl.core.thinking import closing_token, final_text
 
 CLOSE = 7
 
@@ -85,10 +85,6 @@ def test_a_closing_tag_that_begins_in_the_token_of_a_line_break():
     assert steps.ends == (2, 4, 7) and steps.thinking == 2
 
 
-def test_the_last_closing_tag_counts():
-    assert split("a", "\n\n", "</think>", "\n\n", "b", "\n\n", "</think>").thinking == 3
-
-
 def test_starts_and_ids():
     steps = Steps((2, 3), 2)
     assert [steps.start(0), steps.start(1)] == [0, 2]
@@ -101,12 +97,16 @@ def test_impossible_steps_are_refused(ends, thinking):
         Steps(ends, thinking)
 
 
-@given(st.lists(st.sampled_from(["a", "\n", "\n\n", " ", "b\n", "</think>", ".\n\n", "c\n\nd"]), max_size=30))
-def test_every_token_is_in_one_step(texts):
+TEXTS = ("a", "\n", "\n\n", " ", "b\n", "</think>", ".\n\n", "c\n\nd", "think>", "<")
+
+
+@given(st.lists(st.sampled_from(TEXTS), max_size=30))
+def test_every_token_is_in_one_step_and_a_tag_of_one_token_closes_its_step(texts):
     steps = split(*texts)
-    assert len(steps.step_ids()) == len(texts)
-    assert (steps.ends[-1] if texts else 0) == len(texts)
-    assert steps.thinking <= len(steps)
+    ids = steps.step_ids()
+    assert len(ids) == len(texts) and (steps.ends[-1] if texts else 0) == len(texts)
+    closing = [at for at, text in enumerate(texts) if text == "</think>"]
+    assert steps.thinking == (ids[closing[-1]] if closing else len(steps))
 
 
 @given(st.text("ab\n ", max_size=40), st.integers(1, 5))
@@ -116,14 +116,6 @@ def test_the_tokenizer_hardly_matters(text, size):
     options = {"separators": ("\n",)}
     parts = [text[at : at + size] for at in range(0, len(text), size)]
     assert len(split(*parts, **options)) <= max(len(split(*text, **options)), 1)
-
-
-@given(st.lists(st.sampled_from(["a", "\n", "\n\n", " ", "b\n", "</think>", "think>", "<"]), max_size=30))
-def test_a_tag_of_one_token_closes_as_its_id_does(texts):
-    steps = split(*texts)
-    closing = [at for at, text in enumerate(texts) if text == "</think>"]
-    ids = steps.step_ids()
-    assert steps.thinking == (ids[closing[-1]] if closing else len(steps))
 
 
 @given(
@@ -146,3 +138,22 @@ def test_a_long_response_of_single_characters():
     text = "<" * 9_000 + "\n\n" + "</think" * 3_000 + "\n\nb</think>\n\nc"
     steps = split(*text)
     assert len(steps) == 4 and steps.thinking == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "expected"),
+    [
+        ("<think>a</think>\nb\n", False, "b"),
+        ("a</think>b", False, "b"),
+        ("<think>a</think>b<think>c</think>d", False, "d"),
+        ("no thinking at all ", False, "no thinking at all"),
+        ("<think>never closed, \\boxed{3}", False, ""),
+        ("<think>a</think>b<think>again", False, ""),
+        ("<think>a</think>", False, ""),
+        ("", False, ""),
+        ("opened by the prompt </think> answer", True, "answer"),
+        ("opened, without end, \\boxed{3}", True, ""),
+    ],
+)
+def test_only_what_follows_the_last_thinking_part_is_final(text, opened, expected):
+    assert final_text(text, thinking_opened=opened) == expected

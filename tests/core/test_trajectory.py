@@ -18,7 +18,7 @@ from marsrl_verl.core.request import (
     problem_from_plain,
     problem_to_plain,
     segment_length,
-)
+)  # fmt: skip
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Fork, RewardResult, RolloutOutput, Trajectory
 
@@ -48,15 +48,8 @@ def dialogue() -> Trajectory:
 
 
 def request(**fields) -> RolloutRequest:
-    defaults = {
-        "group_id": "g",
-        "problem": PROBLEM,
-        "stage": "a",
-        "role": "solver",
-        "messages": PROBLEM.messages,
-        "n": 4,
-    }
-    return RolloutRequest(**{**defaults, **fields})
+    n = fields.pop("n", 4)
+    return RolloutRequest("g", PROBLEM, "a", "solver", PROBLEM.messages, n, **fields)
 
 
 def through_checkpoint(plain):

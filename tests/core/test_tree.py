@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.tree import (
-    ROOT,
-    Path,
-    build_tree,
-    leaf_counts,
-    tree_advantages,
-    values,
-)
+from marsrl_verl.core.tree import ROOT, Path, build_tree, leaf_counts, tree_advantages, values
 
 
 def two_responses() -> list[Path]:
@@ -43,23 +36,16 @@ def test_the_golden_example():
     found = by_segment(two_responses(), tree_advantages)
     third = 1 / 3
     shared = 2 * third / 3**0.5
-    assert shared == pytest.approx(0.3849, abs=1e-4)
-    assert found == pytest.approx(
-        {
-            ("r0", 4): shared,
-            ("r0", 10): 1.0,
-            ("r0a", 4): shared,
-            ("r0a", 9): 1.0,
-            ("r0b", 4): shared,
-            ("r0b", 15): -1.0,
-            ("r1", 5): -shared,
-            ("r1", 12): -third,
-            ("r1a", 5): -shared,
-            ("r1a", 7): -third,
-            ("r1b", 5): -shared,
-            ("r1b", 8): -third,
-        }
-    )
+    expected = {
+        "r0": {4: shared, 10: 1.0},
+        "r0a": {4: shared, 9: 1.0},
+        "r0b": {4: shared, 15: -1.0},
+        "r1": {5: -shared, 12: -third},
+        "r1a": {5: -shared, 7: -third},
+        "r1b": {5: -shared, 8: -third},
+    }
+    flat = {(name, end): value for name, ends in expected.items() for end, value in ends.items()}
+    assert shared == pytest.approx(0.3849, abs=1e-4) and found == pytest.approx(flat)
 
 
 def test_two_branch_points_in_one_response():

@@ -8,13 +8,19 @@ import numpy as np
 import pytest
 from scheduler_tools import (
     TwoStages,
+    absorb_round,
     answers,
+    back,
     drive,
     frozen,
+    ids,
+    next_step,
     paused,
     problems,
+    restarted,
     saved,
     single_call,
+    started,
 )
 
 from marsrl_verl.core.schedule import Schedule, Unit
@@ -31,10 +37,8 @@ def unscored(item) -> RolloutOutput:
     return output
 
 
-def reload(scheduler: Scheduler, method) -> Scheduler:
-    again = Scheduler(method, scheduler.mode)
-    again.load_state_dict(saved(scheduler.state_dict()))
-    return again
+def absorb_unscored(scheduler: Scheduler) -> None:
+    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
 
 
 # --- late rewards --------------------------------------------------------------------------------
@@ -74,24 +78,23 @@ class PlanAndSolve(TwoStages):
         return {one.trajectory_id: RewardResult(float(np.mean(solved)) + k) for k, one in enumerate(plans)}
 
     def observe_problem(self, groups):
-        self.observed.append([group.group_id for group in groups])
+        self.observed.append(ids(groups))
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_problem_is_rewarded_when_it_ends_and_then_trained_whole(restarted):
+@pytest.mark.parametrize("new_process", [False, True])
+def test_a_problem_is_rewarded_when_it_ends_and_then_trained_whole(new_process):
     method = PlanAndSolve()
-    scheduler = Scheduler(method, "pipelined")
-    scheduler.start_step(1, problems(1))
-    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
+    scheduler = started(method)
+    absorb_unscored(scheduler)
     first = scheduler.finish_step()
     assert first.trained == first.completed == [], "a plan is reported with its reward"
-    if restarted:
-        scheduler = reload(scheduler, method)
-    scheduler.start_step(2, [])
-    scheduler.absorb([answers(item) for item in scheduler.next_round()])
+    if new_process:
+        scheduler = restarted(scheduler)
+    scheduler.start_step(1, [])
+    absorb_round(scheduler)
     second = scheduler.finish_step()
-    assert [group.group_id for group in second.trained] == ["p0/a/0", "p0/b/0", "p0/b/1"]
-    assert [group.group_id for group in second.completed] == ["p0/a/0", "p0/b/0", "p0/b/1"]
+    assert ids(second.trained) == ["p0/a/0", "p0/b/0", "p0/b/1"]
+    assert ids(second.completed) == ["p0/a/0", "p0/b/0", "p0/b/1"]
     assert second.completed[0].rewards == second.trained[0].rewards == [0.5, 1.5]
     assert second.request_ages == {"b": 1.0}
     assert method.observed == [["p0/a/0", "p0/b/0", "p0/b/1"]]
@@ -108,9 +111,8 @@ def test_a_unit_that_is_a_group_is_rewarded_when_it_completes():
             members = group.trajectories if group.request.stage == "a" else []
             return {one.trajectory_id: RewardResult(float(k)) for k, one in enumerate(members)}
 
-    scheduler = Scheduler(Ranked(), "pipelined")
-    scheduler.start_step(1, problems(1))
-    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
+    scheduler = started(Ranked())
+    absorb_unscored(scheduler)
     result = scheduler.finish_step()
     assert [group.rewards for group in result.trained] == [[0.0, 1.0]]
     assert result.waiting["b"] == 2, "the next stage is chosen by the late rewards"
@@ -119,24 +121,18 @@ def test_a_unit_that_is_a_group_is_rewarded_when_it_completes():
 def test_a_late_reward_replaces_the_first_one():
     class Halved(TwoStages):
         def late_rewards(self, groups):
-            return {
-                one.trajectory_id: RewardResult(one.value / 2)
-                for group in groups
-                for one in group.trajectories
-            }
+            members = [one for group in groups for one in group.trajectories]
+            return {one.trajectory_id: RewardResult(one.value / 2) for one in members}
 
     run = drive(Halved(), "sequential", [problems(1)])
     assert {row[2] for row in run.completed["p0/a/0"]} <= {0.0, 0.5}
 
 
 def test_a_missing_late_reward_is_an_error_that_names_trajectory_and_method():
-    scheduler = Scheduler(PlanAndSolve(pays=False), "sequential")
-    scheduler.start_step(1, problems(1))
-    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
-    scheduler.absorb([answers(item) for item in scheduler.next_round()])
-    with pytest.raises(
-        ValueError, match=r"p0/a/0#0 has no reward.*PlanAndSolve.late_rewards must give it one"
-    ):
+    scheduler = started(PlanAndSolve(pays=False), mode="sequential")
+    absorb_unscored(scheduler)
+    absorb_round(scheduler)
+    with pytest.raises(ValueError, match=r"p0/a/0#0 has no reward.*PlanAndSolve.late_rewards must give"):
         scheduler.finish_step()
 
 
@@ -145,43 +141,27 @@ def test_a_late_reward_of_a_stranger_is_refused():
         def late_rewards(self, groups):
             return {"p9/a/0#0": RewardResult(1.0)}
 
-    scheduler = Scheduler(Astray(), "sequential")
-    scheduler.start_step(1, problems(1))
+    scheduler = started(Astray(), mode="sequential")
     with pytest.raises(ValueError, match="Astray rewards p9/a/0#0, which is not of its unit"):
-        scheduler.absorb([answers(item) for item in scheduler.next_round()])
+        absorb_round(scheduler)
 
 
 @pytest.mark.parametrize("solved", [0, 1])
 def test_a_dropped_problem_is_trained_where_its_rewards_are_known(solved):
     """Of two solutions the second one waits when the data end."""
     method = PlanAndSolve()
-    scheduler = Scheduler(method, "pipelined", step_prompt_budget=1)
-    scheduler.start_step(1, problems(1))
-    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
-    scheduler.finish_step()
-    scheduler.start_step(2, [])
+    scheduler = started(method, step_prompt_budget=1)
+    absorb_unscored(scheduler)
+    next_step(scheduler)
     if solved:
-        scheduler.absorb([answers(item) for item in scheduler.next_round()])
-        scheduler.finish_step()
-        scheduler.start_step(3, [])
-    dropped = [item.group_id for item in scheduler.drop_waiting()]
+        absorb_round(scheduler)
+        next_step(scheduler)
+    dropped = ids(scheduler.drop_waiting())
     assert dropped == ["p0/b/0", "p0/b/1"][solved:]
     result = scheduler.finish_step(last=True)
     assert result.ended == [Ended("p0", "b", EndReason.DROPPED)]
-    assert [group.group_id for group in result.trained] == (["p0/a/0", "p0/b/0"] if solved else [])
+    assert ids(result.trained) == (["p0/a/0", "p0/b/0"] if solved else [])
     assert len(method.observed) == solved, "a plan without a reward says nothing"
-
-
-def test_partial_groups_of_late_rewards_are_refused():
-    class Late(TwoStages):
-        @classmethod
-        def stages(cls, config):
-            return rewarded_later("b")
-
-    with pytest.raises(
-        ValueError, match="min_group is 2, but Late rewards complete groups only, at the stages b"
-    ):
-        Scheduler(Late(), "pipelined", min_group=2)
 
 
 @pytest.mark.parametrize("reason", [EndReason.REJECTED, EndReason.DROPPED])
@@ -195,30 +175,39 @@ def test_what_ended_early_without_a_reward_is_logged_without_the_methods_part(re
             return {"answer": trajectory.scored.info.get("answer")}
 
     method = Records()
-    scheduler = Scheduler(method, "pipelined")
-    scheduler.start_step(1, problems(1))
-    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
+    scheduler = started(method)
+    absorb_unscored(scheduler)
     result = scheduler.finish_step()
     if reason is EndReason.DROPPED:
         scheduler.drop_waiting()
-        scheduler.start_step(2, [])
+        scheduler.start_step(1, [])
         result = scheduler.finish_step()
     assert [end.reason for end in result.ended] == [reason]
     lines = step_lines(1, result.completed, method.record)
     assert [(line["trajectory"], line["reward"]) for line in lines] == [
-        ("p0/a/0#0", None),
-        ("p0/a/0#1", None),
+        (f"p0/a/0#{k}", None) for k in range(2)
     ]
     assert not any("answer" in line for line in lines)
 
 
-@pytest.mark.parametrize("setting", [{"min_group": 2}, {"max_request_staleness": 1}])
-def test_settings_of_groups_are_refused_where_problems_are_trained(setting):
+class Late(TwoStages):
+    @classmethod
+    def stages(cls, config):
+        return rewarded_later("b")
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "message"),
+    [
+        (Late, {"min_group": 2}, "is 2, but Late rewards complete groups only, at the stages b"),
+        (PlanAndSolve, {"min_group": 2}, "is 2, but PlanAndSolve trains whole problems: set it to null"),
+        (PlanAndSolve, {"max_request_staleness": 1}, "is 1, but PlanAndSolve trains whole problems"),
+    ],
+)
+def test_settings_of_groups_are_refused_where_units_are_trained_whole(method, setting, message):
     (name,) = setting
-    with pytest.raises(
-        ValueError, match=f"{name} is .*, but PlanAndSolve trains whole problems: set it to null"
-    ):
-        Scheduler(PlanAndSolve(), "pipelined", **setting)
+    with pytest.raises(ValueError, match=f"{name} {message}"):
+        Scheduler(method(), "pipelined", **setting)
 
 
 # --- stages that branch --------------------------------------------------------------------------
@@ -255,39 +244,39 @@ def test_a_stage_leads_to_one_of_several(mode, checkpoint):
 
 def test_a_problem_may_begin_at_another_stage_and_counts_as_new_there():
     method = Branching(begins="c")
-    scheduler = Scheduler(method, "pipelined", max_request_staleness=1, step_prompt_budget=1)
-    scheduler.start_step(1, problems(2))
+    scheduler = started(method, count=2, max_request_staleness=1, step_prompt_budget=1)
     assert scheduler.waiting_problems() == 2
-    scheduler.absorb([answers(item) for item in scheduler.next_round()])
+    absorb_round(scheduler)
     assert scheduler.finish_step().waiting == {"a": 0, "b": 1, "c": 1}
-    scheduler = Scheduler(method, "pipelined", max_request_staleness=1, step_prompt_budget=1)
-    scheduler.start_step(1, problems(2))
+    scheduler = started(method, count=2, max_request_staleness=1, step_prompt_budget=1)
     scheduler.finish_step()
     state = saved(scheduler.state_dict())
     scheduler.load_state_dict(state)
     scheduler.start_step(9, [])
-    assert [item.group_id for item in scheduler.next_round()] == ["p0/c/0"], "a problem does not age"
+    assert ids(scheduler.next_round()) == ["p0/c/0"], "a problem does not age"
     assert scheduler.waiting_problems() == 1 and scheduler.finish_step().stale == 0
 
 
-def test_requests_of_two_stages_at_once_or_of_one_that_does_not_follow_are_refused():
-    class Both(Branching):
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ("bc", "request p0/c/0: found stage c and n=2, expected stage b"),
+        ("a", "request p0/a/0: found stage a, expected one of: b, c"),
+    ],
+)
+def test_requests_of_two_stages_at_once_or_of_one_that_does_not_follow_are_refused(stages, message):
+    class Asks(Branching):
         def next_requests(self, problem, stage, groups, step):
-            return [*self.requests(problem, "b", 1, step), *self.requests(problem, "c", 1, step)]
+            return [one for name in stages for one in self.requests(problem, name, 1, step)]
 
-    class Back(Branching):
-        def next_requests(self, problem, stage, groups, step):
-            return self.requests(problem, "a", 1, step)
+    scheduler = started(Asks(), mode="sequential")
+    absorb_round(scheduler)
+    with pytest.raises(ValueError, match=message):
+        scheduler.next_round()
 
-    for method, message in (
-        (Both(), "request p0/c/0: found stage c and n=2, expected stage b"),
-        (Back(), "request p0/a/0: found stage a, expected one of: b, c"),
-    ):
-        scheduler = Scheduler(method, "sequential")
-        scheduler.start_step(0, problems(1))
-        scheduler.absorb([answers(item) for item in scheduler.next_round()])
-        with pytest.raises(ValueError, match=message):
-            scheduler.next_round()
+
+def both_paused(name: str) -> RolloutOutput:
+    return back(*[paused(f"{name}#{k}", [1]) for k in range(2)], group=name)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -300,16 +289,14 @@ def test_dropped_problems_are_observed_in_the_order_of_their_arrival(first):
             self.observed += (groups[0].request.problem.problem_id,)
 
     method = Observing(fan=(3, 0))
-    scheduler = Scheduler(method, "pipelined")
-    scheduler.start_step(1, problems(2))
+    scheduler = started(method, count=2)
     asked = {item.group_id: item for item in scheduler.next_round()}
     for name in ("p0", "p1"):
         scheduler.absorb([answers(asked[f"{name}/a/0"])])
-        scheduler.absorb([RolloutOutput(f"{name}/a/1", [paused(f"{name}/a/1#{k}", [1]) for k in range(2)])])
+        scheduler.absorb([both_paused(f"{name}/a/1")])
     assert len(scheduler.drop_waiting()) == 2
     for number in (first, 1 - first):
-        one = f"p{number}/a/2"
-        scheduler.absorb([RolloutOutput(one, [paused(f"{one}#{k}", [1]) for k in range(2)])])
+        scheduler.absorb([both_paused(f"p{number}/a/2")])
     assert len(scheduler.finish_step(last=True).ended) == 2 and scheduler.idle()
     assert method.observed == ("p0", "p1")
 
@@ -347,14 +334,11 @@ class TreeEngine:
 
 
 @pytest.mark.parametrize("mode", ["sequential", "pipelined"])
-@pytest.mark.parametrize("checkpoint", [False, True])
-def test_a_group_is_complete_when_its_program_says_so(mode, checkpoint):
+def test_a_group_is_complete_when_its_program_says_so(mode):
     engine = TreeEngine()
-    run = drive(TwoStages(fan=(1, 1), n=4), mode, [problems(1)], engine=engine, checkpoint=checkpoint)
+    run = drive(TwoStages(fan=(1, 1), n=4), mode, [problems(1)], engine=engine)
     assert [name for name, _ in engine.seen] == ["p0/a/0"] * 3 + ["p0/b/0"] * 3
-    steps = {
-        name: at for at, result in enumerate(run.results) for name in (g.group_id for g in result.completed)
-    }
+    steps = {name: at for at, result in enumerate(run.results) for name in ids(result.completed)}
     assert steps == ({"p0/a/0": 0, "p0/b/0": 0} if mode == "sequential" else {"p0/a/0": 2, "p0/b/0": 5})
     group = next(group for result in run.results for group in result.completed)
     assert [one.trajectory_id for one in group.trajectories] == [f"p0/a/0#{k}" for k in range(4)]
@@ -374,27 +358,22 @@ def test_a_program_sees_the_same_with_and_without_restarts():
 
 
 def test_a_group_with_a_state_goes_on_though_nobody_is_paused():
-    scheduler = Scheduler(TwoStages(n=3), "pipelined")
-    scheduler.start_step(1, problems(1))
+    scheduler = started(TwoStages(n=3))
     scheduler.next_round()
-    scheduler.absorb(
-        [RolloutOutput("p0/a/0", [single_call("p0/a/0#0"), single_call("p0/a/0#1", [1])], {"left": 1})]
-    )
-    first = scheduler.finish_step()
+    scheduler.absorb([back(single_call("p0/a/0#0"), single_call("p0/a/0#1", [1]), state={"left": 1})])
+    first = next_step(scheduler)
     assert (first.in_flight, first.paused, first.completed) == (1, 0, [])
-    scheduler.start_step(2, [])
     (item,) = scheduler.next_round()
     assert item.resume.state == {"left": 1} and [one.number for one in item.resume.trajectories] == [0, 1]
-    scheduler.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#2", [2], 0.0)])])
+    scheduler.absorb([back(single_call("p0/a/0#2", [2], 0.0))])
     (group,) = scheduler.finish_step().trained
     assert group.rewards == [1.0, 1.0, 0.0]
 
 
 def test_no_part_of_a_group_that_grows_is_trained():
-    scheduler = Scheduler(TwoStages(n=4), "pipelined", min_group=2)
-    scheduler.start_step(1, problems(1))
+    scheduler = started(TwoStages(n=4), min_group=2)
     scheduler.next_round()
-    grows = RolloutOutput("p0/a/0", [single_call("p0/a/0#0"), single_call("p0/a/0#1", [1], 0.0)], {"left": 2})
+    grows = back(single_call("p0/a/0#0"), single_call("p0/a/0#1", [1], 0.0), state={"left": 2})
     with pytest.raises(ValueError, match=r"p0/a/0 grows from round to round, and min_group is 2"):
         scheduler.absorb([grows])
 
@@ -405,27 +384,26 @@ def test_of_what_has_ended_a_program_is_given_no_tokens():
     scheduler.next_round()
     ended = single_call("p0/a/0#0", [1, 2], text="long", events=[{"tool": "python"}])
     going = paused("p0/a/0#1", [7])
-    scheduler.absorb([RolloutOutput("p0/a/0", [ended, going])])
+    scheduler.absorb([back(ended, going)])
     (item,) = scheduler.next_round()
     light, whole = item.resume.trajectories
     assert (light.trajectory_id, light.finish, light.value, light.events) == (
         "p0/a/0#0", ended.finish, 1.0, ended.events,
     )  # fmt: skip
     assert (light.sequences, light.text) == ([], "") and whole is going
-    scheduler.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#1", [7, 8], 0.0)])])
+    scheduler.absorb([back(single_call("p0/a/0#1", [7, 8], 0.0))])
     (group,) = scheduler.finish_step().completed
     assert group.trajectories[0].sequence.response_ids.tolist() == [1, 2], "the scheduler keeps them"
 
 
 def test_a_fork_begins_as_the_trajectory_that_it_left():
-    scheduler = Scheduler(TwoStages(n=3), "sequential")
-    scheduler.start_step(1, problems(1))
+    scheduler = started(TwoStages(n=3), mode="sequential")
     scheduler.next_round()
     root = single_call("p0/a/0#0", [1, 2, 3])
 
     def absorb(fork: Fork, tokens) -> None:
         members = [root, single_call("p0/a/0#1", tokens, fork=fork), single_call("p0/a/0#2", [5])]
-        scheduler.absorb([RolloutOutput("p0/a/0", members)])
+        scheduler.absorb([back(*members)])
 
     for fork, tokens, message in (
         (Fork("p0/a/0#0", 2), [1, 9], "after 2 tokens of sequence 0, and does not begin with them"),
@@ -439,10 +417,9 @@ def test_a_fork_begins_as_the_trajectory_that_it_left():
 
 
 def test_a_round_may_begin_nobody_and_leave_a_state_alone():
-    scheduler = Scheduler(TwoStages(), "sequential")
-    scheduler.start_step(1, problems(1))
+    scheduler = started(TwoStages(), mode="sequential")
     scheduler.next_round()
-    scheduler.absorb([RolloutOutput("p0/a/0", [], {"searching": True})])
+    scheduler.absorb([back(state={"searching": True})])
     (item,) = scheduler.next_round()
     assert item.resume is not None and item.resume.trajectories == []
     scheduler.absorb([answers(item, (0.0, 0.0))])

@@ -23,15 +23,13 @@ def test_it_stands_behind_the_data_s_own_system_message():
     chat = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
     asked = ProblemPrompts(examples={"problem": [ADDITION]}).problem(Problem("p", "q", "1", messages=chat))
     assert texts(asked) == [("system", "s"), ("user", "1 + 1?"), ("assistant", "2"), ("user", "u")]
-    asked[1]["content"] = "changed"
-    again = ProblemPrompts(examples={"problem": [ADDITION]}).problem(PROBLEM)
-    assert texts(again)[0] == ("user", "1 + 1?")
 
 
 def test_a_call_changes_no_later_one():
     prompts = ProblemPrompts(examples={"problem": [ADDITION]})
     prompts.problem(PROBLEM)[0]["content"] = "changed"
-    assert texts(prompts.problem(PROBLEM))[0] == ("user", "1 + 1?")
+    for later in (prompts, ProblemPrompts(examples={"problem": [ADDITION]})):
+        assert texts(later.problem(PROBLEM))[0] == ("user", "1 + 1?")
 
 
 def test_an_example_of_no_prompt_is_refused():

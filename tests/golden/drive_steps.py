@@ -21,9 +21,9 @@ import scripted_answers as scripted
 from omegaconf import OmegaConf
 from read_steps import ENDED, read_batch, read_completed, read_loss, read_pools, read_trained
 from scenarios import RANKS, SEED, STEPS, Scenario
+from scheduler_tools import ShortPrompts
 from scripted_workers import GoldenEngine, GoldenWorkers
 
-from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.node import read_settings
 from marsrl_verl.config.schema import MarsRLConfig
@@ -71,19 +71,6 @@ def _preset_parts(name: str) -> Iterable[Any]:
         if other != "_self_":
             yield from _preset_parts(other)
     yield loaded.marsrl
-
-
-class ShortPrompts(RolePrompts):
-    """A line for each role."""
-
-    def solver(self, problem):
-        return ({"role": "user", "content": problem.question},)
-
-    def verifier(self, problem, solution):
-        return ({"role": "user", "content": f"{problem.question} Check: {solution}"},)
-
-    def corrector(self, problem, solution, report):
-        return ({"role": "user", "content": f"{problem.question} Repair: {solution} Report: {report}"},)
 
 
 # --- the trainer ------------------------------------------------------------------------------

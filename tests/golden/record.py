@@ -38,7 +38,7 @@ def trace(
 
 def check(expected: Trace, found: Trace) -> None:
     """Raise AssertionError with the first differences."""
-    lines = [str(one) for one in islice(differences(expected, found), DIFFERENCES_SHOWN)]
+    lines = list(islice(differences(expected, found), DIFFERENCES_SHOWN))
     assert not lines, "\n".join(lines)
 
 

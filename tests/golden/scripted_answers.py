@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 DELTA = 4
 """Steps that are followed by fewer than so many others have no influence."""
@@ -68,6 +70,7 @@ def problem_truth(number: int) -> str:
     return str(number + number % 7)
 
 
+@cache
 def answer(world: World, question: Question) -> tuple[str, str]:
     """(text, ending) of an answer, or of what follows its beginning."""
     faults, name = world.faults, f"{question.group}#{question.number}"
@@ -122,18 +125,21 @@ def _verdict(question: Question, name: str) -> str:
     )
 
 
-def log_prob(token: int, position: int, version: int) -> float:
-    """What the engine says of a sampled token. Exact in float32."""
+# Of a token and its position, or of arrays of them; exact in float32.
+
+
+def log_prob(token: Any, position: Any, version: int) -> Any:
+    """What the engine says of a sampled token."""
     return -((token * 31 + position * 7 + version * 13) % 97) / 64
 
 
-def trainer_log_prob(token: int, position: int, version: int) -> float:
-    """What the trainer's forward pass says of it. Exact in float32."""
+def trainer_log_prob(token: Any, position: Any, version: int) -> Any:
+    """What the trainer's forward pass says of it."""
     return -((token * 17 + position * 5 + version * 11) % 89) / 64
 
 
-def entropy(token: int, position: int) -> float:
-    """Of the distribution that the token was drawn from. Exact in float32."""
+def entropy(token: Any, position: Any) -> Any:
+    """Of the distribution that the token was drawn from."""
     return ((token * 13 + position * 29) % 83) / 32
 
 

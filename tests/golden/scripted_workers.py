@@ -33,8 +33,8 @@ from marsrl_verl.verl_adapter.rollout_server.worker import describe
 class GoldenClient(ReplyClient):
     """A client whose log-probabilities are functions of token, position and version."""
 
-    def log_prob(self, position: int, token: int, version: int) -> float:
-        return scripted.log_prob(token, position, version)
+    def log_probs(self, positions: np.ndarray, tokens: np.ndarray, version: int) -> np.ndarray:
+        return scripted.log_prob(tokens, positions, version)
 
 
 @dataclass(frozen=True)
@@ -131,18 +131,16 @@ class GoldenWorkers:
         whole = "input_ids" in data
         responses = _responses(data) if whole else [self._held[slot] for slot in data["row_id"].tolist()]
         version = self._version_of(data["policy"])
+        columns = [(np.array(ids, np.int64), np.arange(len(ids))) for ids in responses]
         found = {
-            "log_probs": [
-                [scripted.trainer_log_prob(token, at, version) for at, token in enumerate(ids)]
-                for ids in responses
-            ],
-            "entropy": [[scripted.entropy(token, at) for at, token in enumerate(ids)] for ids in responses],
+            "log_probs": [scripted.trainer_log_prob(*one, version) for one in columns],
+            "entropy": [scripted.entropy(*one) for one in columns],
         }
         if tu.get_non_tensor_data(data=data, key=MEASURE_KEY, default=None):
             delta = tu.get_non_tensor_data(data=data, key=SETTINGS_KEY, default={})["delta"]
             assert delta == scripted.DELTA
-            columns = zip(responses, data[STEP_IDS].unbind(), data[STEP_MEASURED].unbind(), strict=True)
-            found["influence"] = [_influence(*one) for one in columns]
+            steps = zip(responses, data[STEP_IDS].unbind(), data[STEP_MEASURED].unbind(), strict=True)
+            found["influence"] = [_influence(*one) for one in steps]
         lengths = np.array([len(ids) for ids in responses])
         nested = {
             name: jagged(np.concatenate(values, dtype=np.float32), lengths) for name, values in found.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attnrl_scenarios import SCENARIOS
-from trace_files import cells, read
+from trace_files import asked, cells, read
 
 
 @pytest.fixture(scope="module")
@@ -13,9 +13,7 @@ def traces() -> dict[str, dict]:
 
 
 def test_problems_end_for_every_reason(traces):
-    ended = {
-        name: {row[2] for step in found["steps"] for row in step["ended"]} for name, found in traces.items()
-    }
+    ended = {name: set(cells(found, "ended", "reason")) for name, found in traces.items()}
     assert {"rejected", "finished"} <= ended["attnrl_paper"] & ended["attnrl_released"]
     assert "no_inputs" in ended["attnrl_sequential"]
     assert "not_asked" in set().union(*ended.values())
@@ -24,8 +22,7 @@ def test_problems_end_for_every_reason(traces):
 def test_responses_have_tokens_of_several_versions(traces):
     runs = [versions.count(":") for versions in cells(traces["attnrl_faults"], "rows", "versions")]
     assert runs.count(3) > 5 and runs.count(2) > 5
-    rounds = [row for step in traces["attnrl_faults"]["steps"] for row in step["rounds"]]
-    assert any(" continues " in one for row in rounds for one in row)
+    assert any(" continues " in one for one in asked(traces["attnrl_faults"]))
 
 
 def test_batches_are_cut_and_groups_held(traces):
@@ -35,28 +32,21 @@ def test_batches_are_cut_and_groups_held(traces):
     assert "1/1" in set(cells(traces["attnrl_mini_batches"], "rows", "part"))
 
 
-def test_continuations_have_many_parents(traces):
-    rounds = [row for step in traces["attnrl_paper"]["steps"] for row in step["rounds"]]
-    assert len({one for row in rounds for one in row if " from " in one}) > 100
+@pytest.mark.parametrize(
+    "name", ["attnrl_paper", "attnrl_released", "attnrl_sequential", "treerl", "treerl_baseline"]
+)
+def test_trees_have_advantages_by_segment_and_recorded_values(traces, name):
+    assert max(one.count(":") for one in cells(traces[name], "rows", "advantages")) >= 3
+    assert any(cells(traces[name], "rows", "recorded entropies"))
+    if name in ("attnrl_paper", "treerl_baseline"):
+        recorded = {text.split()[0] for text in cells(traces[name], "rows", "recorded log-probs") if text}
+        assert len(recorded) > 50
 
 
-def test_trees_have_advantages_by_segment_and_recorded_values(traces):
-    for name in ("attnrl_paper", "attnrl_released", "attnrl_sequential", "treerl", "treerl_baseline"):
-        assert max(one.count(":") for one in cells(traces[name], "rows", "advantages")) >= 3, name
-        assert any(cells(traces[name], "rows", "recorded entropies")), name
-    for one in ("attnrl_paper", "treerl_baseline"):
-        recorded = [str(text).split()[0] for text in cells(traces[one], "rows", "recorded log-probs") if text]
-        assert len(set(recorded)) > 50, one
-    numbers = [step["metrics"]["attnrl/next_problems"] for step in traces["attnrl_paper"]["steps"]]
-    assert len(set(numbers)) > 1
-    points = [
-        {
-            one
-            for step in traces[name]["steps"]
-            for row in step["rounds"]
-            for one in row
-            if "continuation" in one
-        }
-        for name in ("treerl", "treerl_baseline")
-    ]
-    assert points[0] != points[1]
+def test_continuations_have_many_parents_and_points(traces):
+    assert len({one for one in asked(traces["attnrl_paper"]) if " from " in one}) > 100
+    numbers = {step["metrics"]["attnrl/next_problems"] for step in traces["attnrl_paper"]["steps"]}
+    assert len(numbers) > 1
+    trees = ("treerl", "treerl_baseline")
+    points = {frozenset(one for one in asked(traces[name]) if "continuation" in one) for name in trees}
+    assert len(points) == 2

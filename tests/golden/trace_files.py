@@ -10,8 +10,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,65 +18,21 @@ COLUMNS = {
     "completed": ("request", "endings", "rewards", "tokens", "texts"),
     "trained": ("request", "samples", "trained before"),
     "rows": (
-        "sample",
-        "part",
-        "tokens",
-        "prompt",
-        "response",
-        "mask",
-        "rollout log-probs",
-        "recorded log-probs",
-        "recorded entropies",
-        "versions",
-        "reward",
-        "advantages",
+        *("sample", "part", "tokens", "prompt", "response", "mask", "rollout log-probs"),
+        *("recorded log-probs", "recorded entropies", "versions", "reward", "advantages"),
     ),
     "loss": ("sample", "old log-probs", "mean weight"),
     "ended": ("problem", "stage", "reason"),
-    # Of real runs:
-    "sampled": (
-        "sample",
-        "parent",
-        "ending",
-        "reward",
-        "prompt",
-        "tokens",
-        "response",
-        "versions",
-        "influence",
-    ),
-    "advantages": ("sample", "advantages"),
 }
 """`part` is rank/mini-batch; `endings` are letters of `ENDINGS`, one per sample; a reward is ? where the
 grading failed; mask, versions and advantages are `spans`; recorded values are how many, and their digest."""
-ENDINGS = {
-    "S": "stop",
-    "L": "length",
-    "P": "prompt_too_long",
-    "A": "aborted",
-    "R": "refused",
-    "E": "error",
-}
+ENDINGS = dict(
+    zip("SLPARE", ("stop", "length", "prompt_too_long", "aborted", "refused", "error"), strict=True)
+)
 DIGITS = 6
 """Significant digits of numbers."""
 TOLERANCE = 1e-5
 """Relative difference from which numbers differ: one in the last digit is rounding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One place where a trace is not as expected."""
-
-    scenario: str
-    step: int | str
-    row: str
-    field: str
-    expected: Any
-    found: Any
-
-    def __str__(self) -> str:
-        place = f"{self.scenario}, step {self.step}, {self.row}, {self.field}"
-        return f"{place}: expected {self.expected!r}, found {self.found!r}"
 
 
 # --- values -----------------------------------------------------------------------------------
@@ -107,10 +61,10 @@ def rounded(value: Any) -> Any:
     return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def same(expected: Any, found: Any, tolerance: float = TOLERANCE) -> bool:
+def same(expected: Any, found: Any) -> bool:
     """Whether two values are the same, numbers up to a relative difference."""
     if isinstance(expected, int | float) and isinstance(found, int | float):
-        return math.isclose(expected, found, rel_tol=tolerance, abs_tol=1e-9)
+        return math.isclose(expected, found, rel_tol=TOLERANCE, abs_tol=1e-9)
     return bool(expected == found)
 
 
@@ -163,53 +117,37 @@ def _holds_parts(value: Any, depth: int) -> bool:
 # --- comparison -------------------------------------------------------------------------------
 
 
-def differences(expected: dict[str, Any], found: dict[str, Any]) -> Iterator[Difference]:
+def leaves(trace: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every value with its place; rows are named by their first cell."""
+    for step in [*trace["steps"], {"step": "end", **trace["end"]}]:
+        for part, value in step.items():
+            place = f"{trace['scenario']}, step {step['step']}, {part}"
+            if part in COLUMNS:
+                for at, row in enumerate(value):
+                    for column, cell in zip(COLUMNS[part], row, strict=True):
+                        yield f"{place} row {at} ({row[0]}), {column}", cell
+            elif isinstance(value, dict | list):
+                items = value.items() if isinstance(value, dict) else enumerate(value)
+                yield from ((f"{place}, {name}", one) for name, one in items)
+            else:
+                yield place, value
+
+
+def differences(expected: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
     """Where two traces differ, in their order."""
-    scenario = expected["scenario"]
-    for at, (one, other) in enumerate(zip_longest(expected["steps"], found["steps"]), 1):
-        if one is None or other is None:
-            yield Difference(scenario, at, "the step", "present", one is not None, other is not None)
-            return
-        yield from _parts(scenario, at, one, other)
-    yield from _parts(scenario, "end", expected["end"], found["end"])
-
-
-def _parts(scenario: str, step: int | str, expected: Any, found: Any) -> Iterator[Difference]:
-    for part in [*expected, *(name for name in found if name not in expected)]:
-        one, other = expected.get(part), found.get(part)
-        if part in COLUMNS and one is not None and other is not None:
-            yield from _tables(scenario, step, part, one, other)
-        elif isinstance(one, dict) and isinstance(other, dict):
-            for key in [*one, *(name for name in other if name not in one)]:
-                if not same(one.get(key), other.get(key)):
-                    yield Difference(scenario, step, part, key, one.get(key), other.get(key))
-        elif isinstance(one, list) and isinstance(other, list):
-            for at, (left, right) in enumerate(zip_longest(one, other)):
-                if left != right:
-                    yield Difference(scenario, step, part, f"number {at}", left, right)
-        elif not same(one, other):
-            yield Difference(scenario, step, part, "value", one, other)
-
-
-def _tables(
-    scenario: str, step: int | str, part: str, expected: list[Any], found: list[Any]
-) -> Iterator[Difference]:
-    """Rows by their place. Where other ones are there, or in another order, no further field is compared."""
-    names, found_names = [row[0] for row in expected], [row[0] for row in found]
-    if names != found_names:
-        at = next(at for at, (one, other) in enumerate(zip_longest(names, found_names)) if one != other)
-        kind = "the order" if sorted(names) == sorted(found_names) else "which there are"
-        wanted, there = names[at : at + 3], found_names[at : at + 3]
-        yield Difference(scenario, step, f"{part} from row {at} on", kind, wanted, there)
-        return
-    for at, (one, other) in enumerate(zip(expected, found, strict=True)):
-        for column, left, right in zip_longest(COLUMNS[part], one, other):
-            equal = same_spans if column in ("advantages", "influence") else same
-            if not equal(left, right):
-                yield Difference(scenario, step, f"{part} row {at} ({names[at]})", column, left, right)
+    one, other = dict(leaves(expected)), dict(leaves(found))
+    for place in one | other:
+        equal = same_spans if place.endswith(", advantages") and place in one and place in other else same
+        if not equal(one.get(place), other.get(place)):
+            yield f"{place}: expected {one.get(place)!r}, found {other.get(place)!r}"
 
 
 def cells(trace: dict, part: str, column: str) -> Iterator:
     """A column of a table in all steps."""
     at = COLUMNS[part].index(column)
     return (row[at] for step in trace["steps"] for row in step[part])
+
+
+def asked(trace: dict) -> list[str]:
+    """What was decoded, in all rounds."""
+    return [one for step in trace["steps"] for row in step["rounds"] for one in row]

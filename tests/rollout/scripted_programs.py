@@ -23,11 +23,8 @@ class ToolLoop:
     """Calls end with `</call>`; results are written into the turn."""
 
     async def run(self, request, context):
-        numbers = [k for k in range(request.n) if (one := earlier(request, k)) is None or one.paused]
-        return RolloutOutput(
-            request.group_id,
-            list(await asyncio.gather(*[self.episode(k, request, context) for k in numbers])),
-        )
+        episodes = [self.episode(k, request, context) for k in to_do(request)]
+        return RolloutOutput(request.group_id, list(await asyncio.gather(*episodes)))
 
     async def episode(self, k: int, request, context) -> Trajectory:
         before = earlier(request, k)

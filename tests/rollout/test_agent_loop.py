@@ -49,15 +49,18 @@ def calls_then_answers(count: int):
     return lambda turn: call("python", "x" * (turn + 1)) if turn < count else "So.</s>"
 
 
+def chats(*turns: int):
+    """So many calls in each turn of a chat, and then an answer."""
+    return lambda turn: '{python: {"code": "ab"}}' * turns[turn] + "</s>" if turn < len(turns) else "So.</s>"
+
+
 def test_it_writes_calls_reads_and_ends():
     one = followed(calls_then_answers(2))
     expected = "<python>x</python> <result>\n1\n</result><python>xx</python> <result>\n2\n</result>So."
     assert one.chat.trajectory().text == expected
     assert (one.finish, one.turn, one.calls) == (FinishReason.STOP, 2, 2)
-    assert [(event["tool"], event["tokens"], event["cut"], event["turn"]) for event in one.events] == [
-        ("python", 1, False, 0),
-        ("python", 1, False, 1),
-    ]
+    shown = [tuple(event[name] for name in ("tool", "tokens", "cut", "turn")) for event in one.events]
+    assert shown == [("python", 1, False, 0), ("python", 1, False, 1)]
     turns = one.chat.sequence().annotations[TURN]
     assert sorted(set(turns.tolist())) == [-1, 0, 1, 2]
 
@@ -98,17 +101,12 @@ def test_a_long_result_is_cut_to_what_fits():
     assert one.events[0]["tokens"] <= 75 and one.finish is FinishReason.STOP
 
 
-def test_a_call_in_the_last_token_is_not_made():
-    tools = FakeTools()
-    length = len(call("python", "x"))
+@pytest.mark.parametrize(("room", "calls"), [(0, 0), (4, 1)], ids=["after the call", "after the result"])
+def test_a_response_that_is_full(room, calls):
+    tools, length = FakeTools(), len(call("python", "x")) + room
     one = followed(calls_then_answers(1), tools, sampling=replace(LIMITS, max_new_tokens=length))
-    assert one.finish is FinishReason.LENGTH and not tools.called and not one.events
-
-
-def test_a_response_that_is_full_after_a_result():
-    length = len(call("python", "x")) + 4
-    one = followed(calls_then_answers(1), sampling=replace(LIMITS, max_new_tokens=length))
-    assert one.finish is FinishReason.LENGTH and len(one.chat) == length
+    assert (one.finish, len(one.chat)) == (FinishReason.LENGTH, length)
+    assert len(tools.called) == len(one.events) == calls
 
 
 def test_hostile_results_are_text():
@@ -142,30 +140,24 @@ def test_several_calls_of_a_chats_turn():
 
 def test_a_turn_with_a_call_too_many_ends_it():
     tools = FakeTools()
-    one = followed(lambda turn: '{python: {"code": "ab"}}' * 3 + "</s>", tools, chat=True, calls=2)
+    one = followed(chats(3), tools, chat=True, calls=2)
     assert (one.finish, one.detail, one.calls) == (FinishReason.LIMIT, "call_limit", 0)
     assert not one.events and not tools.called
 
 
 def test_or_one_of_those_over_the_limit_is_told():
-    def says(turn: int) -> str:
-        return '{python: {"code": "ab"}}' * (1, 500)[turn] + "</s>" if turn < 2 else "So.</s>"
-
-    tools, many = FakeTools(), replace(LIMITS, max_new_tokens=20_000)
-    one = followed(says, tools, chat=True, calls=3, at_limit=AtLimit.TELL, sampling=many)
+    tools, many = FakeTools(), replace(LIMITS, max_new_tokens=1_600)
+    one = followed(chats(1, 60), tools, chat=True, calls=3, at_limit=AtLimit.TELL, sampling=many)
     assert one.finish is FinishReason.STOP and (one.calls, one.told, len(tools.called)) == (3, True, 3)
     assert [event["over_limit"] for event in one.events] == [False, False, False, True]
     assert [event["tokens"] for event in one.events[1:3]] == [1, 1], "room that dropped calls do not take"
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20)
 def test_no_two_calls_have_one_id(turns, calls):
-    def says(turn: int) -> str:
-        return '{python: {"code": "ab"}}' * turns[turn] + "</s>" if turn < len(turns) else "So.</s>"
-
     many = replace(LIMITS, max_new_tokens=5_000)
-    one = followed(says, chat=True, calls=calls, at_limit=AtLimit.TELL, sampling=many)
+    one = followed(chats(*turns), chat=True, calls=calls, at_limit=AtLimit.TELL, sampling=many)
     ids = [event["call_id"] for event in one.events]
     assert len(set(ids)) == len(ids)
     assert sum(not event["over_limit"] for event in one.events) <= calls
@@ -182,11 +174,7 @@ def test_calls_of_a_turn_run_together():
             await asyncio.wait_for(reached.wait(), 5)
             return ToolResult("met")
 
-    one = followed(
-        lambda turn: '{python: {"code": "1"}}{python: {"code": "2"}}</s>' if not turn else "So.</s>",
-        Meets(),
-        chat=True,
-    )
+    one = followed(chats(2), Meets(), chat=True)
     assert [event["outcome"] for event in one.events] == ["ok", "ok"]
 
 

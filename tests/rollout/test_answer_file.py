@@ -20,24 +20,15 @@ from marsrl_verl.demo.assets import model_path
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.context import answered
-from marsrl_verl.rollout.frozen.answer_file import (
-    AnswerFile,
-    AnswerFileError,
-    FileSource,
-    LineKey,
-    draw,
-)
+from marsrl_verl.rollout.frozen.answer_file import AnswerFile, AnswerFileError, FileSource, LineKey, draw
 from marsrl_verl.testing.client import AddedTokens
 
 
 def write(folder: Path, *lines: object) -> Path:
     """A file with these lines; texts are written as they are, everything else as JSON."""
     path = folder / "solutions.jsonl"
-    path.write_text(
-        "".join(
-            f"{line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)}\n" for line in lines
-        )
-    )
+    texts = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in lines]
+    path.write_text("".join(f"{text}\n" for text in texts))
     return path
 
 
@@ -70,9 +61,8 @@ def test_a_file_is_read_by_question(tmp_path):
 
 
 def test_lines_about_one_problem_are_joined_in_their_order(tmp_path):
-    file = AnswerFile.scan(
-        write(tmp_path, row("q", "a"), row("p", "x"), row("q", "b", "a")), LineKey.QUESTION
-    )
+    path = write(tmp_path, row("q", "a"), row("p", "x"), row("q", "b", "a"))
+    file = AnswerFile.scan(path, LineKey.QUESTION)
     assert file.answers("q") == ["a", "b", "a"]
     assert file.counts["q"] == 3
 
@@ -105,23 +95,21 @@ def test_a_bad_line_is_named(tmp_path, line, hint):
     assert hint in str(refused.value)
 
 
-def test_a_bad_id_is_named(tmp_path):
-    with pytest.raises(AnswerFileError, match="line 1: 'id' is True, expected a text or a whole number"):
-        AnswerFile.scan(write(tmp_path, {"id": True, "answers": ["a"]}), LineKey.ID)
-
-
-def test_bytes_that_are_no_text_are_named(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "key", "hint"),
+    [
+        (b'{"id": true, "answers": ["a"]}', LineKey.ID, "line 1: 'id' is True, expected a text or a whole"),
+        (b'{"question": "q", "answers": ["\xff"]}\n', LineKey.QUESTION, "line 1 is not JSON"),
+        (b"\n \n", LineKey.QUESTION, "no line with answers"),
+        (None, LineKey.QUESTION, "No such file"),
+    ],
+)
+def test_a_file_that_can_not_be_read_is_refused(tmp_path, content, key, hint):
     path = tmp_path / "solutions.jsonl"
-    path.write_bytes(b'{"question": "q", "answers": ["\xff"]}\n')
-    with pytest.raises(AnswerFileError, match="line 1 is not JSON"):
-        AnswerFile.scan(path, LineKey.QUESTION)
-
-
-def test_files_that_can_not_be_read(tmp_path):
-    with pytest.raises(AnswerFileError, match="No such file"):
-        AnswerFile.scan(tmp_path / "none.jsonl", LineKey.QUESTION)
-    with pytest.raises(AnswerFileError, match="no line with answers"):
-        AnswerFile.scan(write(tmp_path, "", " "), LineKey.QUESTION)
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(AnswerFileError, match=hint):
+        AnswerFile.scan(path, key)
 
 
 @given(st.integers(1, 12), st.integers(1, 30), st.integers(0, 2**32))

@@ -1,4 +1,4 @@
-"""Entropies of which a part is known: golden values by hand, and distributions of a model."""
+"""Entropies of which a part is known: golden values by hand, and what holds for any distribution."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marsrl_verl.rollout.entropy import entropy_bounds, entropy_from_top
@@ -38,20 +38,19 @@ def test_the_rest_is_on_as_few_or_as_many_tokens_as_can_have_it():
     assert entropy_from_top(top_of(log_of(0.5, 0.2), 2), 6) == pytest.approx((low + high) / 2)
 
 
-def test_a_distribution_that_is_known_whole_has_its_entropy():
-    log_probs = log_of(0.7, 0.2, 0.1)
-    for top, size in ((top_of(log_probs, 3), 3), (top_of(log_probs, 3), 1000)):
-        assert entropy_bounds(top, size) == (pytest.approx(entropy(log_probs), abs=1e-5),) * 2
-
-
-def test_tokens_that_top_k_has_cut_off_are_worth_nothing():
-    low, high = entropy_bounds(top_of(log_of(0.75, 0.25, 0.0, 0.0), 3), 500)
-    expected = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
-    assert (low, high) == (pytest.approx([expected], abs=1e-5), pytest.approx([expected], abs=1e-5))
-
-
-def test_a_forced_token_has_no_entropy():
-    assert entropy_from_top(top_of(log_of(1.0, 0.0, 0.0), 2), 3) == pytest.approx([0.0], abs=1e-12)
+@pytest.mark.parametrize(
+    ("probabilities", "m", "size"),
+    [
+        pytest.param((0.7, 0.2, 0.1), 3, 3, id="all tokens"),
+        pytest.param((0.7, 0.2, 0.1), 3, 1000, id="all that are likely"),
+        pytest.param((0.75, 0.25, 0.0, 0.0), 3, 500, id="what top-k has cut off"),
+        pytest.param((1.0, 0.0, 0.0), 2, 3, id="a forced token"),
+    ],
+)
+def test_a_distribution_that_is_known_has_its_entropy(probabilities, m, size):
+    expected = -sum(one * math.log(one) for one in probabilities if one)
+    bounds = entropy_bounds(top_of(log_of(*probabilities), m), size)
+    assert bounds == (pytest.approx([expected], abs=1e-5),) * 2
 
 
 def test_no_position_is_no_entropy():
@@ -67,37 +66,18 @@ def test_more_tokens_than_there_are_or_none_are_refused(m):
         entropy_bounds(top, 3)
 
 
-@given(
-    logits=st.lists(st.floats(-20, 20), min_size=2, max_size=40),
-    m=st.integers(1, 40),
-)
-def test_the_entropy_lies_between_the_bounds(logits, m):
-    values = np.array([logits])
-    log_probs = values - np.log(np.exp(values - values.max()).sum()) - values.max()
-    low, high = entropy_bounds(top_of(log_probs, min(m, len(logits))), len(logits))
-    exact = entropy(log_probs)
-    assert low - 1e-5 <= exact <= high + 1e-5
-    assert (low >= -1e-9).all()
-
-
-def test_the_tiny_models_entropy():
-    """Of every position of a text, over the whole vocabulary."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    from marsrl_verl.demo.files import tiny_model
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model())
-    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
-    ids = tokenizer("12 + 7 - 3 = 16, so the answer is 16.", return_tensors="pt").input_ids
-    with torch.no_grad():
-        log_probs = model(ids).logits[0].double().log_softmax(dim=-1).numpy()
-    exact, vocabulary = entropy(log_probs), log_probs.shape[1]
-    width = []
-    for m in (1, 5, 20, vocabulary):
+@given(st.integers(2, 3000), st.floats(0.1, 20), st.integers(0, 100))
+@settings(max_examples=40)
+def test_the_entropy_lies_between_bounds_that_narrow(size, spread, seed):
+    logits = np.random.default_rng(seed).normal(scale=spread, size=(3, size))
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_probs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    exact, width = entropy(log_probs), []
+    for m in sorted({1, min(5, size), min(20, size), size}):
         top = top_of(log_probs, m)
-        low, high = entropy_bounds(top, vocabulary)
-        assert (low <= exact + 1e-5).all() and (exact <= high + 1e-5).all()
-        assert np.abs(entropy_from_top(top, vocabulary) - exact).max() <= (high - low).max() / 2 + 1e-5
+        low, high = entropy_bounds(top, size)
+        assert (low <= exact + 1e-4).all() and (exact <= high + 1e-4).all() and (low >= -1e-9).all()
+        assert np.abs(entropy_from_top(top, size) - exact).max() <= (high - low).max() / 2 + 1e-4
         width.append(float((high - low).mean()))
-    assert width == sorted(width, reverse=True) and width[-1] == pytest.approx(0.0, abs=1e-6)
-    assert width[2] < 0.5 * width[0], "more tokens tell more"
+    assert width == pytest.approx(sorted(width, reverse=True), abs=1e-5), "more tokens tell more"
+    assert width[-1] == pytest.approx(0.0, abs=1e-4)

@@ -17,26 +17,19 @@ from fake_services import FakeService
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
-from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
-from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import step_lines, write_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, RequestWatch
 from marsrl_verl.rollout.frozen.config import PolicyEndpoint
 from marsrl_verl.rollout.frozen.endpoint import EndpointSource
-from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.testing.client import AddedTokens
 
 KEY = "sk-secret"
-
-
 CONTROL_TOKENS = AddedTokens(("<|im_end|>", "<think>", "</think>"))
-
-
 EXTERNAL = PolicySet((Policy(), Policy("big", PolicyKind.ENDPOINT)), {"solver": "big"})
 
 
@@ -108,24 +101,19 @@ def solve(
     return asyncio.run(run())
 
 
+def solve_one(answer: Callable[[int, dict[str, Any]], Any], **settings: Any) -> tuple[Trajectory, int]:
+    """What becomes of a request for one answer, and how often the server was asked."""
+    server = Server(answer)
+    (one,) = solve(server, requests=[make_request(n=1)], **settings)
+    return one, len(server.bodies)
+
+
 def test_every_answer_is_a_request_with_the_problems_chat():
     server = Server()
     trajectories = solve(server, temperature=0.6, top_p=0.95, max_tokens=99, extra_body={"top_k": 20})
     assert [one.trajectory_id for one in trajectories] == ["p1/solver/0#0", "p1/solver/0#1"]
-    assert (
-        server.bodies
-        == [
-            {
-                "model": "big",
-                "messages": list(make_request().messages),
-                "temperature": 0.6,
-                "top_p": 0.95,
-                "max_tokens": 99,
-                "top_k": 20,
-            }
-        ]
-        * 2
-    )
+    sampling = {"temperature": 0.6, "top_p": 0.95, "max_tokens": 99, "top_k": 20}
+    assert server.bodies == [{"model": "big", "messages": list(make_request().messages), **sampling}] * 2
     assert {one.request.path for one in server.requests} == {"/v1/chat/completions"}
     assert [headers["Authorization"] for headers in server.headers] == [f"Bearer {KEY}"] * 2
 
@@ -139,44 +127,35 @@ def test_what_has_no_value_is_not_sent():
 
 def test_an_answer_is_text_without_tokens():
     (one, _) = solve(Server())
-    assert (one.text, one.final_text, one.finish) == (
-        "It is 2.",
-        "It is 2.",
-        FinishReason.STOP,
-    )
-    assert one.external
-    assert (one.sequences, one.new_tokens) == ([], 0)
+    assert (one.text, one.final_text, one.finish) == ("It is 2.", "It is 2.", FinishReason.STOP)
+    assert one.external and (one.sequences, one.new_tokens) == ([], 0)
 
 
-@pytest.mark.parametrize(
-    ("message", "text", "final"),
-    [
-        (
-            {"content": "It is 2.", "reasoning_content": "1 and 1\n"},
-            "<think>\n1 and 1\n</think>\n\nIt is 2.",
-            "It is 2.",
-        ),
-        ({"content": "2", "reasoning": "hm"}, "<think>\nhm\n</think>\n\n2", "2"),
-        ({"content": "<think>hm</think>\n2"}, "<think>hm</think>\n2", "2"),
-        ({"content": "hm</think>2"}, "hm</think>2", "2"),
-        ({"content": "<think>and on"}, "<think>and on", ""),
-        ({"content": None, "reasoning_content": "and on"}, "<think>\nand on\n</think>\n\n", ""),
-        ({"content": "2", "reasoning_content": None}, "2", "2"),
-        ({"content": "2<|im_end|>", "reasoning_content": "a<|im_<|im_end|>end|>b"}, None, "2"),
-    ],
-)
-def test_only_the_text_after_the_thinking_part_is_final(message, text, final):
-    (one,) = solve(Server(lambda number, body: completion(**message)), requests=[make_request(n=1)])
-    assert one.final_text == final
-    assert one.text == (text if text is not None else "<think>\na<|im_ end|>b\n</think>\n\n2 ")
+THINKING = {
+    "a field": ("It is 2.", {"reasoning_content": "hm\n"}, "<think>\nhm\n</think>\n\nIt is 2.", "It is 2."),
+    "its other name": ("2", {"reasoning": "hm"}, "<think>\nhm\n</think>\n\n2", "2"),
+    "in the text": ("<think>hm</think>\n2", {}, "<think>hm</think>\n2", "2"),
+    "opened by the template": ("hm</think>2", {}, "hm</think>2", "2"),
+    "without an end": ("<think>and on", {}, "<think>and on", ""),
+    "alone": (None, {"reasoning_content": "and on"}, "<think>\nand on\n</think>\n\n", ""),
+    "none": ("2", {"reasoning_content": None}, "2", "2"),
+    "with control tokens": (
+        "2<|im_end|>", {"reasoning": "a<|im_<|im_end|>end|>b"}, "<think>\na<|im_ end|>b\n</think>\n\n2 ", "2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "more", "text", "final"), THINKING.values(), ids=THINKING)
+def test_only_the_text_after_the_thinking_part_is_final(content, more, text, final):
+    one, _ = solve_one(lambda number, body: completion(content, **more))
+    assert (one.text, one.final_text) == (text, final)
 
 
 def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
     # JSON may hold one, and no tokenizer and no file takes it.
     message = b'{"content": "2\\ud800", "reasoning": "\\udc00"}'
     body = b'{"choices": [{"message": ' + message + b', "finish_reason": "stop"}]}'
-    server = Server(lambda number, _: web.Response(body=body, content_type="application/json"))
-    (one,) = solve(server, requests=[make_request(n=1)])
+    one, _ = solve_one(lambda number, _: web.Response(body=body, content_type="application/json"))
     assert (one.text, one.final_text) == ("<think>\n\ufffd\n</think>\n\n2\ufffd", "2\ufffd")
     group = Group(make_request(n=1), [replace(one, reward=RewardResult(1.0))])
     write_lines(tmp_path / "step_1.jsonl", step_lines(1, [group], lambda request, one: {}))
@@ -184,8 +163,7 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
 
 
 def test_the_note_of_a_failed_request_can_not_write_to_a_terminal():
-    server = Server(lambda number, body: web.Response(status=400, text=f"\x1b]0;own\x07\x9b31m {KEY}"))
-    (one,) = solve(server, requests=[make_request(n=1)])
+    one, _ = solve_one(lambda number, body: web.Response(status=400, text=f"\x1b]0;own\x07\x9b31m {KEY}"))
     assert one.detail.endswith("\\x1b]0;own\\x07\\x9b31m [api key]")
 
 
@@ -199,7 +177,7 @@ def test_the_note_of_a_failed_request_can_not_write_to_a_terminal():
     ],
 )
 def test_finish_reasons(ending, reason):
-    (one,) = solve(Server(lambda number, body: completion("2", ending)), requests=[make_request(n=1)])
+    one, _ = solve_one(lambda number, body: completion("2", ending))
     assert one.finish is reason
     assert (one.detail is None) == (reason in (FinishReason.STOP, FinishReason.LENGTH))
     assert one.detail is None or repr(ending) in one.detail
@@ -268,28 +246,24 @@ def test_a_request_that_may_succeed_later_is_repeated(status):
     def busy_once(number: int, body: dict) -> web.Response:
         return web.Response(status=status, text="busy") if number == 0 else completion()
 
-    server = Server(busy_once)
-    (one,) = solve(server, requests=[make_request(n=1)])
-    assert (one.text, one.detail, len(server.bodies)) == ("It is 2.", None, 2)
+    one, asked = solve_one(busy_once)
+    assert (one.text, one.detail, asked) == ("It is 2.", None, 2)
 
 
 def test_a_server_that_asks_for_patience_gets_it():
     def busy_once(number: int, body: dict) -> web.Response:
-        return web.Response(status=429, headers={"Retry-After": "0.4"}) if number == 0 else completion()
+        return web.Response(status=429, headers={"Retry-After": "0.2"}) if number == 0 else completion()
 
     started = time.monotonic()
-    (one,) = solve(Server(busy_once), requests=[make_request(n=1)])
+    one, _ = solve_one(busy_once)
     assert one.finished
-    assert time.monotonic() - started >= 0.4
+    assert time.monotonic() - started >= 0.2
 
 
 def test_a_request_that_never_succeeds_is_a_trajectory_with_a_note():
-    server = Server(lambda number, body: web.Response(status=500, text="out of memory"))
-    (one,) = solve(server, requests=[make_request(n=1)])
-    assert len(server.bodies) == 3
-    assert (one.finish, one.text, one.final_text) == (FinishReason.ERROR, "", "")
-    assert "HTTP 500: out of memory" in one.detail
-    assert "attempt 3" in one.detail
+    one, asked = solve_one(lambda number, body: web.Response(status=500, text="out of memory"))
+    assert (one.finish, one.text, one.final_text, asked) == (FinishReason.ERROR, "", "", 3)
+    assert "HTTP 500: out of memory" in one.detail and "attempt 3" in one.detail
 
 
 @pytest.mark.parametrize(
@@ -297,12 +271,9 @@ def test_a_request_that_never_succeeds_is_a_trajectory_with_a_note():
     [(302, "error"), (401, "error"), (404, "error"), (400, "refused"), (413, "refused"), (422, "refused")],
 )
 def test_a_refused_request_is_not_repeated(status, reason):
-    server = Server(
-        lambda number, body: web.Response(status=status, text=f"no {KEY}", headers={"Location": "/v1"})
-    )
-    (one,) = solve(server, requests=[make_request(n=1)])
-    assert len(server.bodies) == 1
-    assert one.finish.value == reason
+    said = {"status": status, "text": f"no {KEY}", "headers": {"Location": "/v1"}}
+    one, asked = solve_one(lambda number, body: web.Response(**said))
+    assert (one.finish.value, asked) == (reason, 1)
     assert f"HTTP {status}: no [api key]" in one.detail, "the key stays out of logs"
 
 
@@ -320,12 +291,10 @@ def test_a_refused_request_is_not_repeated(status, reason):
     ],
 )
 def test_something_else_than_a_completion_is_an_error(response):
-    server = Server(lambda number, body: web.Response(**response))
-    (one,) = solve(server, requests=[make_request(n=1)])
-    assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
+    one, asked = solve_one(lambda number, body: web.Response(**response))
+    assert (one.finish, asked) == (FinishReason.ERROR, 1)
     assert "/v1/chat/completions" in one.detail
-    assert KEY not in one.detail
-    assert "sk-" not in one.detail, "not a part of it either"
+    assert "sk-" not in one.detail, "the key, or a part of it"
 
 
 def test_one_failure_leaves_the_others_of_the_group():
@@ -339,17 +308,15 @@ def test_an_answer_that_takes_too_long_is_given_up():
         await asyncio.sleep(5)
         return completion()
 
-    server = Server(slow)
-    (one,) = solve(server, requests=[make_request(n=1)], timeout_s=0.2)
-    assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
+    one, asked = solve_one(slow, timeout_s=0.2)
+    assert (one.finish, asked) == (FinishReason.ERROR, 1)
     assert "marsrl.policies.big.endpoint.timeout_s = 0.2" in one.detail
 
 
 def test_an_answer_without_an_end_is_not_read(monkeypatch):
     monkeypatch.setattr("marsrl_verl.endpoints.chat.MOST_BYTES", 1 << 20)
-    server = Server(lambda number, body: web.Response(text="x" * (1 << 21)))
-    (one,) = solve(server, requests=[make_request(n=1)])
-    assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
+    one, asked = solve_one(lambda number, body: web.Response(text="x" * (1 << 21)))
+    assert (one.finish, asked) == (FinishReason.ERROR, 1)
     assert "answered more than 1 MiB" in one.detail
 
 
@@ -362,15 +329,12 @@ def test_servers_take_turns():
 def test_another_server_answers_for_one_that_is_down():
     server = Server()
     trajectories = solve(server, requests=[make_request(n=4)], more_urls=(closed_url(),))
-    assert all(one.finished for one in trajectories)
-    assert len(server.bodies) == 4
+    assert all(one.finished for one in trajectories) and len(server.bodies) == 4
 
 
 def test_a_connection_that_breaks_off_is_made_again():
-    server = Server(lambda number, body: completion() if number else None)
-    (one,) = solve(server, requests=[make_request(n=1)])
-    assert one.finished
-    assert len(server.bodies) == 2
+    one, asked = solve_one(lambda number, body: completion() if number else None)
+    assert one.finished and asked == 2
 
 
 def test_no_more_requests_at_a_time_than_allowed():
@@ -381,8 +345,7 @@ def test_no_more_requests_at_a_time_than_allowed():
     server = Server(takes_a_moment)
     trajectories = solve(server, requests=[make_request(f"p{i}", n=4) for i in range(4)], concurrency=3)
     assert all(one.finished for one in trajectories)
-    assert len(server.bodies) == 16
-    assert server.most_at_once == 3
+    assert (len(server.bodies), server.most_at_once) == (16, 3)
 
 
 def test_a_proxy_of_the_environment_is_used(monkeypatch):
@@ -410,96 +373,3 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
     (one,) = asyncio.run(run())
     assert (one.text, one.detail) == ("It is 2.", None)
     assert seen == ["http://solver.invalid/v1/chat/completions"]
-
-
-# --- a whole round --------------------------------------------------------------------------------
-
-
-def engine_answer(reason: FinishReason, group: int = 0) -> Trajectory:
-    return Trajectory(f"v{group}#0", [Sequence("verifier", [1], [], [])], reason, detail="gone")
-
-
-def test_a_frozen_policy_that_never_answers_stops_the_run():
-    trajectories = solve(more_urls=(closed_url(),), requests=[replace(make_request(), n=LEAST_REQUESTS)])
-    policies = {one.group_id: "big" for one in trajectories}
-    with pytest.raises(
-        EngineUnavailableError,
-        match=r"last 8 requests of the frozen policy big \(marsrl\.policies\.big\) failed",
-    ):
-        RequestWatch().look([*trajectories, engine_answer(FinishReason.STOP)], policies=policies)
-
-
-def test_the_engine_is_judged_by_its_own_requests():
-    trajectories = solve(Server())
-    failed = [engine_answer(FinishReason.ERROR, group) for group in range(LEAST_REQUESTS)]
-    with pytest.raises(
-        EngineUnavailableError, match=r"last 8 requests of the engine failed, the first of.*: gone"
-    ):
-        RequestWatch().look([*trajectories, *failed])
-
-
-def test_failed_requests_add_up_over_small_rounds_until_one_is_answered():
-    watch = RequestWatch()
-    for group in range(LEAST_REQUESTS - 1):
-        watch.look([engine_answer(FinishReason.ERROR, group)] * 8)
-    watch.look([engine_answer(FinishReason.STOP), engine_answer(FinishReason.ERROR, 1)])
-    for group in range(LEAST_REQUESTS - 1):
-        watch.look([engine_answer(FinishReason.ERROR, group)])
-    with pytest.raises(EngineUnavailableError):
-        watch.look([engine_answer(FinishReason.ABORTED)])
-
-
-def test_prompts_that_the_chat_template_refuses_say_nothing_about_the_engine():
-    class Refuses:
-        def apply_chat_template(self, messages, **kwargs):
-            raise ValueError("roles must alternate")
-
-    async def score(request, trajectories):
-        return [RewardResult(0.0) for _ in trajectories]
-
-    runner = RolloutRunner(None, ChatTokenizer(Refuses()), score)
-    refused = asyncio.run(runner.run(make_request(), {"solver": Sampling(99, 99)})).trajectories
-    assert [one.finish for one in refused] == [FinishReason.ERROR] * 2
-    watch = RequestWatch()
-    for _ in range(2 * LEAST_REQUESTS):
-        watch.look([replace(one, trajectory_id=f"g{k}#0") for one in refused for k in range(LEAST_REQUESTS)])
-    for group in range(LEAST_REQUESTS - 1):
-        watch.look([engine_answer(FinishReason.ERROR, group), *refused])
-    with pytest.raises(EngineUnavailableError):
-        watch.look([engine_answer(FinishReason.ERROR)])
-
-
-def test_a_single_answer_keeps_the_run_going():
-    server = Server(lambda number, body: completion() if number else web.Response(status=404))
-    watch = RequestWatch()
-    watch.look(solve(server, concurrency=1, requests=[replace(make_request(), n=LEAST_REQUESTS + 1)]))
-    watch.look([])
-
-
-def test_an_endpoint_that_fails_often_in_round_after_round_ends_the_run_with_the_first_error():
-    def round_(failing: int) -> list[Trajectory]:
-        """Of 8 groups, those that fail."""
-        kinds = [FinishReason.ERROR] * failing + [FinishReason.STOP] * (8 - failing)
-        return [
-            Trajectory(f"g{k}#{n}", [], kind, detail=f"HTTP 503 {k}")
-            for k, kind in enumerate(kinds)
-            for n in range(2)
-        ]
-
-    policies = {f"g{k}": "big" for k in range(8)}
-    watch = RequestWatch({"big": 0.5}.__getitem__)
-    for failing in (5, 4, 5, 3, 5):  # never in two rounds running
-        watch.look(round_(failing), policies=policies)
-    parts = round_(5)[::-1]
-    watch.look(parts[:9], policies=policies, round_ended=False)  # a part is no round
-    message = (
-        r"20 of 32 requests of the frozen policy big .*2 rounds.*marsrl\.policies\.big\.endpoint\."
-        r"max_failed_frac = 0\.5.*first error: HTTP 503 0"
-    )
-    with pytest.raises(EngineUnavailableError, match=message):
-        watch.look(parts[9:], policies=policies)
-
-
-def test_what_is_refused_for_its_content_says_nothing_about_the_endpoint():
-    server = Server(lambda number, body: web.Response(status=400, text="longer than the context"))
-    RequestWatch().look(solve(server, requests=[replace(make_request(), n=LEAST_REQUESTS)]))

@@ -37,9 +37,9 @@ def branches(prompt: str) -> str:
         return _rest("Once upon a time there was", turn)
     number, _, run = turn.rpartition("[")[2].partition("]")
     head, _, after = run.rpartition("</result>")
-    return _rest(
-        f"branch {number} <call>x</call> on" if not head else f"ends {number}</s>", after if head else run
-    )
+    if head:
+        return _rest(f"ends {number}</s>", after)
+    return _rest(f"branch {number} <call>x</call> on", run)
 
 
 def speakers(prompt: str) -> str:
@@ -73,18 +73,14 @@ def _plain(one: Sequence) -> Sequence:
 
 @pytest.mark.parametrize("kind", PROGRAMS)
 @given(st.integers(1, 70), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 def test_pauses_at_any_token_change_no_trajectory(kind, segment, size):
     whole, _ = ran(kind, None, size)
     paused, _ = ran(kind, segment, size)
     assert [one.trajectory_id for one in paused] == [one.trajectory_id for one in whole]
     for one, other in zip(paused, whole, strict=True):
-        assert (one.text, one.finish, one.detail, one.fork) == (
-            other.text,
-            other.finish,
-            other.detail,
-            other.fork,
-        )
+        for name in ("text", "finish", "detail", "fork"):
+            assert getattr(one, name) == getattr(other, name)
         assert len(one.sequences) == len(other.sequences)
         for found, expected in zip(one.sequences, other.sequences, strict=True):
             assert equal_sequences(_plain(found), _plain(expected))

@@ -40,24 +40,20 @@ def test_every_closing_tag_ends_a_turn():
     assert TAGS.stop == ("</python>", "</search>", "</book>")
 
 
-def test_a_call_is_what_its_tag_encloses():
-    (one,) = calls("<think>a</think> <python>\nprint(1 < 2)\n</python>", "</python>")
-    assert (one.name, one.arguments, one.problem) == ("python", {"code": "print(1 < 2)"}, None)
-
-
-def test_the_last_opening_tag_counts():
-    (one,) = calls("<search>x <search>who?</search>", "</search>")
-    assert one.arguments == {"query": "who?"}, "the one required argument of several"
-
-
-def test_what_the_last_token_has_beyond_the_tag_is_no_part_of_it():
-    (one,) = calls("<python>1</python>\n\n", "</python>")
-    assert one.arguments == {"code": "1"}
-
-
-def test_several_arguments_are_an_object():
-    (one,) = calls('<book>{"city": "Bonn", "nights": 2}</book>', "</book>")
-    assert one.arguments == {"city": "Bonn", "nights": 2}
+@pytest.mark.parametrize(
+    ("text", "name", "arguments"),
+    [
+        ("<think>a</think> <python>\nprint(1 < 2)\n</python>", "python", {"code": "print(1 < 2)"}),
+        # The last opening tag, and the one required argument of several.
+        ("<search>x <search>who?</search>", "search", {"query": "who?"}),
+        # What the last token has beyond the tag is no part of it.
+        ("<python>1</python>\n\n", "python", {"code": "1"}),
+        ('<book>{"city": "Bonn", "nights": 2}</book>', "book", {"city": "Bonn", "nights": 2}),
+    ],
+)
+def test_a_call_is_what_its_tag_encloses(text, name, arguments):
+    (one,) = calls(text, f"</{name}>")
+    assert (one.name, one.arguments, one.problem) == (name, arguments, None)
 
 
 @pytest.mark.parametrize(
@@ -167,23 +163,11 @@ class Qwen(AddedTokens):
 
 
 QWEN = ChatTokenizer(Qwen())
-MARKS = [
-    "<|im_end|>",
-    "<think>",
-    "</think>",
-    "</result>",
-    "<answer>",
-    "<python>",
-    "</tool_response>",
-    "<",
-    ">",
-    "/",
-]
-HOSTILE = st.lists(
-    st.one_of(
-        st.sampled_from(MARKS), st.sampled_from([" ", "think", "result", "RESULT", "\n"]), st.text(max_size=4)
-    )
-).map("".join)
+MARKS = (
+    *("<|im_end|>", "<think>", "</think>", "</result>", "<answer>", "<python>", "</tool_response>"),
+    *("<", ">", "/", " ", "think", "result", "RESULT", "\n"),
+)
+HOSTILE = st.lists(st.sampled_from(MARKS) | st.text(max_size=4)).map("".join)
 
 
 @given(HOSTILE)

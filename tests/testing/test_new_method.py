@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from marsrl_verl.testing.new_method import main
@@ -13,9 +10,8 @@ from marsrl_verl.testing.new_method import main
 def test_it_runs_at_once(tmp_path, capsys):
     assert main(["my_method", "--folder", str(tmp_path)]) == 0
     assert "algo=my_method" in capsys.readouterr().out
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "my_method")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
+    assert pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path)]) == 0
+    assert "2 passed" in capsys.readouterr().out
     assert main(["my_method", "--folder", str(tmp_path)]) == 2, "nothing is overwritten"
     assert "is there already" in capsys.readouterr().err
 
