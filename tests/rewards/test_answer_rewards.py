@@ -66,43 +66,19 @@ def test_an_empty_ground_truth_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("text", "references"),
+    ("text", "references", "correct"),
     [
-        (r"so the angle is $\boxed{336^\circ}$.", ["336"]),
-        (r"so the angle is $\boxed{336}$.", [r"336^\circ"]),
-        (r"\boxed{142}", ["142.0"]),
-        (r"\boxed{10{,}000}", ["10000"]),
-        (r"\boxed{10000}", ["10{,}000"]),
-        (r"\boxed{\dfrac{3}{6}}", ["7", r"\frac{1}{2}"]),
-        (r"\boxed{2^{10}}", ["1024"]),
-        (r"\boxed{\sqrt{8}}", [r"2\sqrt{2}"]),
-        (r"\boxed{x^2+2x+1}", ["(x+1)^2"]),
-        (r"\boxed{\{2, 1\}}", [r"\{1,2\}"]),
-        (r"\boxed{(1, 2)}", ["(1,2)"]),
-        (r"\boxed{\text{Monday}}", ["Monday"]),
-        (r"We get \boxed{3}, but \boxed{5} is right.", ["5"]),
-        ("The final answer is 12.", ["12"]),
+        (r"so the angle is $\boxed{336^\circ}$.", ["336"], True),
+        (r"\boxed{\dfrac{3}{6}}", ["7", r"\frac{1}{2}"], True),
+        ("The final answer is 12.", ["12"], True),
+        (r"We get \boxed{5}, but \boxed{3} is right.", ["5"], False),
+        ("I do not know.", ["5"], False),
+        (r"\boxed{5}", [r"\frac{"], False),
     ],
 )
-def test_answers_that_math_verify_accepts(text, references):
-    assert grade(text, references)["correct"] is True
-
-
-@pytest.mark.parametrize(
-    ("text", "references"),
-    [
-        (r"\boxed{5}", ["6"]),
-        (r"We get \boxed{5}, but \boxed{3} is right.", ["5"]),
-        (r"\boxed{}", ["5"]),
-        (r"\boxed{(}", ["5"]),
-        (r"\boxed{\frac{1}{0}}", ["5"]),
-        ("I do not know.", ["5"]),
-        (r"\boxed{0.33}", [r"\frac{1}{3}"]),
-        (r"\boxed{5}", [r"\frac{"]),
-    ],
-)
-def test_answers_that_math_verify_refuses(text, references):
-    assert grade(text, references)["correct"] is False
+def test_verdicts(text, references, correct):
+    """More of them in test_answer_cases.py."""
+    assert grade(text, references)["correct"] is correct
 
 
 def test_the_extracted_answer_is_reported():

@@ -1,3 +1,5 @@
+"""Answers but for their units, percent signs and bases; more of them in test_answer_cases.py."""
+
 import time
 
 import pytest
@@ -11,53 +13,31 @@ from marsrl_verl.rewards.normal_form import same_answer
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (r"5\text{ cm}", "5"),
         (r"5 \, \mathrm{cm}^2", "5"),
-        (r"5\text{ cm}^{2}", "5 square centimeters"),
-        (r"24\text{ square units}", "24"),
         ("30 minutes", "30"),
         ("3 square feet", "3"),
         (r"\frac{1}{2}\text{ inch}", "0.5"),
         ("5 cm", "5 centimetres"),
-        ("3:30 p.m.", r"3:30\text{ pm}"),
-        (r"60^\circ", "60 degrees"),
         (r"(1.0\text{ m}, \frac{1}{2})", "(1, 0.5)"),
-        ("10_2", "2"),
-        ("1011_2", "1011_{2}"),
         (r"((1,2),3\text{ m})", "((1,2),3)"),
     ],
 )
 def test_answers_that_differ_in_dress_only(first, second):
     assert same_bare_answer(first, second)
-    assert "_" in first or same_bare_answer(second, first)
-    assert not same_answer(first, second) or first == second
+    assert same_bare_answer(second, first)
+    assert not same_answer(first, second)
 
 
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (r"10\%", "0.1"),
-        ("5 cm", r"5\text{ apples}"),
-        (r"5\text{ men}", r"5\text{ women}"),
-        (r"5\mathrm{i}", "5"),
         (r"5\text{ squared}^2", "5"),
         (r"5\text{ or }7", "5"),
-        ("5 x", "5"),
         ("5m", "5"),
-        ("2t", "2"),
-        ("5 cm", "5 m"),
-        (r"5\text{ cm}", r"5\text{ cm}^2"),
-        ("30 minutes", r"30\text{ hours}"),
-        ("5 a.m.", "5 p.m."),
         ("10_2", "11"),
-        ("1011_2", "1011_3"),
         ("12_2", "4"),
         ("12m", "12n"),
-        (r"3\frac{1}{2}", r"\frac{3}{2}"),
         (r"3\frac{1}{0}", "3"),
-        ("(1,2)", "[1,2]"),
-        ("(1,2)", "(2,1)"),
-        ("(1,2)", "(1,2,3)"),
         ("(1,2),(3,4)", "(1,3)"),
         ("\\text{cm}", ""),
         ("", ""),
@@ -83,13 +63,7 @@ def test_a_numbers_unit_does_not_matter(number, unit):
 
 @pytest.mark.parametrize(
     ("answer", "reference"),
-    [
-        ("10", r"10\%"),
-        ("10", "10 %"),
-        ("12.5", "12.5 percent"),
-        ("20, 10", r"10\%, 20\%"),
-        ("[0,10)", r"\left[0, 10\%\right)"),
-    ],
+    [("10", "10 %"), ("12.5", "12.5 percent"), ("[0,10)", r"\left[0, 10\%\right)")],
 )
 def test_a_percent_sign_may_be_left_out_where_the_reference_has_it(answer, reference):
     assert same_bare_answer(answer, reference) and same_bare_answer(reference, reference)

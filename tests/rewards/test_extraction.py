@@ -56,11 +56,8 @@ def test_a_percent_sign_behind_the_box_may_count():
 
 
 def test_the_last_number():
-    assert last_number("3 apples and 1,234.5 pears.") == "1,234.5"
-    assert last_number("it is -3.") == "-3"
-    assert last_number("5-3") == "3"
-    assert last_number("x = 3/4,") == "3/4"
-    assert last_number("none") is None
+    texts = ("3 apples and 1,234.5 pears.", "it is -3.", "5-3", "x = 3/4,", "none")
+    assert [last_number(one) for one in texts] == ["1,234.5", "-3", "3", "3/4", None]
 
 
 @pytest.mark.parametrize(
@@ -85,24 +82,24 @@ def test_references(truth, expected):
     assert references(truth) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        r"\boxed{",
-        r"\boxed{1}",
-        r"\boxed{1}, ",
-        "\\",
-        "{",
-        "}",
-        r"\text{",
-        "1,",
-        "1/",
-        " ",
-        "-",
-        r"\fbox",
-        "[",
-    ],
-)
+HOSTILE = [
+    r"\boxed{",
+    r"\boxed{1}",
+    r"\boxed{1}, ",
+    "\\",
+    "{",
+    "}",
+    r"\text{",
+    "1,",
+    "1/",
+    " ",
+    "-",
+    r"\fbox",
+    "[",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
 def test_repetitive_text_is_searched_in_linear_time(text):
     start = time.perf_counter()
     hostile = text * (1_000_000 // len(text))
@@ -118,5 +115,4 @@ def test_a_box_is_found_only_where_one_is(text):
 
 @pytest.mark.parametrize("before", ["x > 3 >\n", "k12X<\n", "-\n", "It is not\n", "2 +\n\n", "x =\n"])
 def test_what_ends_the_line_before_does_not_touch_a_box(before):
-    found = boxed_answer(before + r"\boxed{5}")
-    assert found is not None and found.text == "5"
+    assert boxed_answer(before + r"\boxed{5}").text == "5"

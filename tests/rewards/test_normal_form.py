@@ -1,3 +1,5 @@
+"""Answers in a normal form; more that differ in test_answer_cases.py."""
+
 import time
 from fractions import Fraction
 
@@ -43,8 +45,7 @@ from marsrl_verl.rewards.normal_form import elements, normal_form, same_answer
     ],
 )
 def test_answers_that_look_different_and_are_the_same(first, second):
-    assert same_answer(first, second)
-    assert same_answer(second, first)
+    assert same_answer(first, second) and same_answer(second, first)
 
 
 @pytest.mark.parametrize(
@@ -52,24 +53,11 @@ def test_answers_that_look_different_and_are_the_same(first, second):
     [
         ("12", "21"),
         ("1/2", "2"),
-        ("(1,2)", "(2,1)"),
         ("50%", "50"),
         ("-1", "1"),
         ("1/0", "0"),
-        ("1, 234", "1234"),
-        ("1100", "1, 100"),
-        ("1 2 3", "123"),
-        (r"1 \quad 2", "12"),
-        ("2 3", "23"),
         ("1 1/2", "11/2"),
-        (r"3\frac{1}{2}", r"\frac{3}{2}"),
-        ("x = 5", "y = 5"),
-        (r"\not= 5", "5"),
-        ("3=5", "5"),
-        ("(1,234)", "1234"),
-        ("(1,2)", r"\{1,2\}"),
         ("x=1, y=2", "2, 1"),
-        ("3, 5", "3"),
         ("3, 3", "3, 5"),
         (",", ",,"),
     ],
@@ -92,28 +80,10 @@ def test_elements_of_lists():
     assert [elements(text) for text in ("1,234", "5", "(5)", "1,,2", "")] == [None] * 5
 
 
-HOSTILE = (
-    *(
-        r"\text{",
-        r"\boxed{",
-        "{",
-        "}",
-        "(",
-        "[",
-        ",",
-        "1,",
-        "1/",
-        "^ ",
-        "-",
-        " ",
-        "1 ",
-        "=",
-        "x=",
-        r"\frac{1}",
-        "and ",
-    ),
-    *(r"\,", "\\", "9", r"\{", "$", "a_{", "x(", "'", "(1,", r"\not", "٣"),
-)
+HOSTILE = [
+    *("{", "}", "(", "[", ",", "1,", "1/", "^ ", "-", " ", "1 ", "=", "x=", "and ", "9", "$", "a_{", "x("),
+    *(r"\text{", r"\boxed{", r"\frac{1}", r"\,", "\\", r"\{", "'", "(1,", r"\not", "٣"),
+]
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
@@ -122,12 +92,8 @@ def test_hostile_answers_take_little_time(unit, characters):
     text = unit * (characters // len(unit))
     for hostile in ("1" + text, r"x=\text{" + text, "(" + text + "}"):
         start = time.perf_counter()
-        (
-            normal_form(hostile),
-            elements(hostile),
-            same_answer(hostile, hostile + "2"),
-            same_answer(hostile, "7"),
-        )
+        normal_form(hostile), elements(hostile)
+        same_answer(hostile, hostile + "2"), same_answer(hostile, "7")
         assert time.perf_counter() - start < 3
 
 
