@@ -69,9 +69,9 @@ def run_pass(model, layout, ids, **inputs) -> torch.Tensor:
     return collector.by_step()
 
 
-def padded_rows() -> tuple[torch.Tensor, torch.Tensor, StepLayout]:
-    """Tokens of two sequences, padded on the right, their mask and layout."""
-    layout = padded_layout([FIRST, SECOND], width=sum(SECOND) + 2, delta=2)
+def padded_rows(left: bool = False) -> tuple[torch.Tensor, torch.Tensor, StepLayout]:
+    """Tokens of two sequences, padded on the right or on the left, their mask and layout."""
+    layout = padded_layout([FIRST, SECOND], width=sum(SECOND) + 2, delta=2, left=left)
     mask = (layout.query_steps != OUTSIDE).view(2, -1).long()
     ids = torch.zeros_like(mask)
     ids[mask.bool()] = torch.cat([IDS, tokens(sum(SECOND), 2)])
@@ -99,18 +99,18 @@ def test_one_sequence_agrees_with_eager_attention(architecture):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "kind"), [("llama", "padded"), ("qwen2", "padded"), ("qwen3", "packed")]
+    ("architecture", "kind"), [("llama", "left"), ("qwen2", "right"), ("qwen3", "packed")]
 )
 def test_two_sequences_agree_with_each_alone(architecture, kind):
     model, alone = model_of(architecture), (IDS, tokens(sum(SECOND), 2))
     single = [packed_layout([lengths], delta=2) for lengths in (FIRST, SECOND)]
     wanted = torch.cat([expected(model, ids, one) for ids, one in zip(alone, single, strict=True)])
-    if kind == "padded":
-        ids, mask, layout = padded_rows()
-        found = run_pass(model, layout, ids, attention_mask=mask)
-    else:
+    if kind == "packed":
         ids, positions, layout = packed_row()
         found = run_pass(model, layout, ids, position_ids=positions, use_cache=False)
+    else:
+        ids, mask, layout = padded_rows(left=kind == "left")
+        found = run_pass(model, layout, ids, attention_mask=mask)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
 
 

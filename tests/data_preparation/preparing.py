@@ -117,7 +117,13 @@ def prepare(source: Path, output: Path, client: ScriptedClient, *more: str) -> i
 
 
 def questions(path: Path) -> list[str]:
-    return [row["prompt"][-1]["content"] for row in read_parquet(path)]
+    return list(pass_rates(path))
+
+
+def pass_rates(path: Path) -> dict[str, float]:
+    """By question, in the file's order."""
+    rows = read_parquet(path)
+    return {row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"] for row in rows}
 
 
 def report_of(output: Path) -> dict[str, Any]:

@@ -18,13 +18,8 @@ def grades(key: str, *rewards: float) -> ProblemGrades:
 
 def test_what_was_appended_is_there_again(tmp_path):
     path = tmp_path / "folder" / "grades.jsonl"
-    rich = ProblemGrades(
-        "b",
-        (Grade(0.0, "3", "length", 99, "cut \ud800", False), Grade(1.0, "2", tokens=5)),
-        "q",
-        "2",
-        ("a text", "another"),
-    )
+    cut = Grade(0.0, "3", "length", 99, "cut \ud800", False)
+    rich = ProblemGrades("b", (cut, Grade(1.0, "2", tokens=5)), "q", "2", ("a text", "another"))
     with GradeLog(path, SETTINGS) as log:
         assert log.grades == {}
         log.append(grades("a", 1, 0))
@@ -34,8 +29,12 @@ def test_what_was_appended_is_there_again(tmp_path):
         assert not log.dropped_tail
 
 
-def test_an_unfinished_last_line_is_taken_off_and_written_anew(tmp_path):
-    path = tmp_path / "grades.jsonl"
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "grades.jsonl"
+
+
+def test_an_unfinished_last_line_is_taken_off_and_written_anew(path):
     with GradeLog(path, SETTINGS) as log:
         log.append(grades("a", 1))
         log.append(grades("b", 1))
@@ -48,8 +47,7 @@ def test_an_unfinished_last_line_is_taken_off_and_written_anew(tmp_path):
     assert path.read_bytes() == whole
 
 
-def test_a_log_that_was_killed_while_it_began_begins_again(tmp_path):
-    path = tmp_path / "grades.jsonl"
+def test_a_log_that_was_killed_while_it_began_begins_again(path):
     path.write_text('{"format": 1, "sett')
     with GradeLog(path, SETTINGS) as log:
         log.append(grades("a", 1))
@@ -66,8 +64,7 @@ def test_a_log_that_was_killed_while_it_began_begins_again(tmp_path):
         ({"seed": 1}, "seed was None and is 1"),
     ],
 )
-def test_other_settings_are_refused_by_name(tmp_path, changes, named):
-    path = tmp_path / "grades.jsonl"
+def test_other_settings_are_refused_by_name(path, changes, named):
     with GradeLog(path, SETTINGS) as log:
         log.append(grades("a", 1))
     before = path.read_bytes()
@@ -75,6 +72,8 @@ def test_other_settings_are_refused_by_name(tmp_path, changes, named):
         GradeLog(path, {**SETTINGS, **changes})
     assert named in caught.value.what
     assert path.read_bytes() == before
+    with GradeLog(path, SETTINGS) as log:
+        assert list(log.grades) == ["a"], "it is free again"
 
 
 @pytest.mark.parametrize(
@@ -87,8 +86,7 @@ def test_other_settings_are_refused_by_name(tmp_path, changes, named):
         ('{"problem": "x", "grades": [{"unknown": 1}]}', "line 3: it holds no grades"),
     ],
 )
-def test_a_damaged_line_is_named(tmp_path, line, hint):
-    path = tmp_path / "grades.jsonl"
+def test_a_damaged_line_is_named(path, line, hint):
     with GradeLog(path, SETTINGS) as log:
         log.append(grades("a", 1))
     with path.open("a") as file:
@@ -97,26 +95,14 @@ def test_a_damaged_line_is_named(tmp_path, line, hint):
         GradeLog(path, SETTINGS)
 
 
-def test_another_file_is_no_log(tmp_path):
-    path = tmp_path / "grades.jsonl"
+def test_another_file_is_no_log(path):
     path.write_text(json.dumps({"question": "1+1"}) + "\n")
     with pytest.raises(DataError, match="no settings of format"):
         GradeLog(path, SETTINGS)
 
 
-def test_two_processes_do_not_write_one_log(tmp_path):
-    path = tmp_path / "grades.jsonl"
+def test_two_processes_do_not_write_one_log(path):
     with GradeLog(path, SETTINGS), pytest.raises(DataError, match="another process"):
         GradeLog(path, SETTINGS)
-    with GradeLog(path, SETTINGS) as log:
-        assert log.grades == {}
-
-
-def test_a_refused_log_is_free_again(tmp_path):
-    path = tmp_path / "grades.jsonl"
-    with GradeLog(path, SETTINGS) as log:
-        assert log.grades == {}
-    with pytest.raises(DataError, match="other settings"):
-        GradeLog(path, {})
     with GradeLog(path, SETTINGS) as log:
         assert log.grades == {}
