@@ -117,7 +117,7 @@ def prepare(source: Path, output: Path, client: ScriptedClient, *more: str) -> i
 
 
 def questions(path: Path) -> list[str]:
-    return list(pass_rates(path))
+    return [row["prompt"][-1]["content"] for row in read_parquet(path)]
 
 
 def pass_rates(path: Path) -> dict[str, float]:

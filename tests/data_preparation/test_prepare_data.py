@@ -11,10 +11,10 @@ import pytest
 from preparing import (
     NEVER,
     ScriptedClient,
+    pass_rates,
     prepare,
     questions,
     read_lines,
-    read_parquet,
     report_of,
     right_times,
     sums,
@@ -81,7 +81,8 @@ def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, ca
     output = tmp_path / "out"
     client = ScriptedClient(right_times(lambda i: i - 1))
     assert prepare(source, output, client) == 0
-    assert questions(output / "train.parquet") == [f"Compute 1+{i}" for i in range(1, 9)]
+    rates = {f"Compute 1+{right + 1}": right / 8 for right in range(8)}
+    assert list(pass_rates(output / "train.parquet").items()) == list(rates.items())
     report = report_of(output)
     assert (report["selection"]["kept"], report["selection"]["too_easy"]) == (8, 1)
     bars = report["answers"]["histogram"]
@@ -92,24 +93,12 @@ def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, ca
     assert report["written"] == {"train": 8, "val": 0}
     assert {"torch", "transformers"} <= set(report["versions"])
     assert "8 kept, 1 too easy" in capsys.readouterr().out
-    rates = [row["extra_info"]["pass_rate"] for row in read_parquet(output / "train.parquet")]
-    assert rates == [right / 8 for right in range(8)]
 
 
 def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
     client = ScriptedClient(right_times(lambda i: 1))
-    options = (
-        "--temperature",
-        "0.5",
-        "--max-tokens",
-        "40",
-        "--seed",
-        "7",
-        "-k",
-        "2",
-        "marsrl.roles.solver.top_k=9",
-    )
-    assert prepare(source, tmp_path / "out", client, *options) == 0
+    options = "--temperature 0.5 --max-tokens 40 --seed 7 -k 2 marsrl.roles.solver.top_k=9"
+    assert prepare(source, tmp_path / "out", client, *options.split()) == 0
     config, settings = client.arguments
     assert (settings.temperature, settings.max_new_tokens, settings.top_k) == (0.5, 40, 9)
     assert settings.seed == 7
@@ -133,8 +122,7 @@ def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
     second = [question for question in client.requests if again in question]
     assert sorted(first) == sorted(2 * [f"Compute 1+{i}" for i in range(1, 10)]) and len(second) == 18
     assert all(question.startswith("Compute 1+") and "boxed{99}" in question for question in second)
-    rows = read_parquet(output / "train.parquet")
-    rates = {row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"] for row in rows}
+    rates = pass_rates(output / "train.parquet")
     assert rates == {f"Compute 1+{i}": float(i != 4) for i in range(1, 10)}
     config, settings = client.arguments
     roles = config.marsrl.roles.values()
@@ -154,11 +142,9 @@ def test_answers_of_a_program_depend_on_the_methods_settings(tmp_path, source, c
 def test_a_program_that_fails_says_nothing_about_a_problem(tmp_path, source, capsys, monkeypatch, broken):
     """One that fails on eight in a row ends the command, and nothing is recorded of them."""
     monkeypatch.setattr(f"{__name__}.BROKEN", {f"Compute 1+{i}" for i in range(1, 1 + broken)})
-    output, words = (
-        tmp_path / "out",
-        (f"marsrl.algo.name={__name__}:Breaking", "-k", "2", "--max-pass-rate", "1"),
-    )
-    status = prepare(source, output, ScriptedClient(right_times(lambda i: 1)), *words)
+    output, words = tmp_path / "out", ("-k", "2", "--max-pass-rate", "1")
+    method = f"marsrl.algo.name={__name__}:Breaking"
+    status = prepare(source, output, ScriptedClient(right_times(lambda i: 1)), method, *words)
     shown = capsys.readouterr()
     if broken == 9:
         assert status == 1 and len(read_lines(output / "grades.jsonl")) == 1
@@ -184,6 +170,8 @@ def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys
     assert prepare(source, output, client, "-k", "3", "--held-out", "4") == 0
     for split in ("train", "val"):
         assert read_report(output / f"{split}.parquet", split).faults == {}
+    train, val = questions(output / "train.parquet"), questions(output / "val.parquet")
+    assert len(val) == 4 and not set(train) & set(val)
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     files = [f"data.{split}_files={output / split}.parquet" for split in ("train", "val")]
@@ -206,23 +194,12 @@ def test_verls_own_dataset_reads_the_files(tmp_path, source):
     assert row["extra_info"]["problem"] == problem_key("Compute 1+1")
 
 
-def test_the_held_out_part_shares_no_problem(tmp_path, source):
-    output = tmp_path / "out"
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "--held-out", "3") == 0
-    train, val = questions(output / "train.parquet"), questions(output / "val.parquet")
-    assert (len(train), len(val)) == (6, 3)
-    assert not set(train) & set(val)
-
-
 # --- answers that are no answers ------------------------------------------------------------------------
 
 
 def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
-    rows = [
-        verl_row("Compute 1+1", "2"),
-        verl_row("Compute " + "1+" * 40 + "1", "41"),
-        verl_row("Compute 1+3", "4"),
-    ]
+    long = verl_row("Compute " + "1+" * 40 + "1", "41")
+    rows = [verl_row("Compute 1+1", "2"), long, verl_row("Compute 1+3", "4")]
     source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
 
     def script(question: str, k: int) -> str | FinishReason:
@@ -233,11 +210,7 @@ def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
     assert len(client.requests) == 2, "a prompt over the Solver's limit is never asked in training"
     report = report_of(output)
     assert report["answers"]["by_finish_reason"] == {"length": 8, "stop": 8}
-    assert {name: report["selection"][name] for name in ("kept", "too_hard", "prompt_too_long")} == {
-        "kept": 1,
-        "too_hard": 1,
-        "prompt_too_long": 1,
-    }
+    assert [report["selection"][one] for one in ("kept", "too_hard", "prompt_too_long")] == [1, 1, 1]
 
 
 def test_responses_are_kept_on_request(tmp_path, source):
@@ -250,10 +223,8 @@ def test_responses_are_kept_on_request(tmp_path, source):
 
 
 def test_trainings_math_grader_judges_in_its_own_process(tmp_path):
-    source = write_lines(
-        tmp_path / "a.jsonl", [verl_row("Compute 1+1", "1/2"), verl_row("Compute 1+2", "1/3")]
-    )
-    output = tmp_path / "out"
+    rows = [verl_row("Compute 1+1", "1/2"), verl_row("Compute 1+2", "1/3")]
+    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
     client = ScriptedClient(lambda question, k: "\\boxed{2/4}")
     words = ["--input", str(source), "--output", str(output), "-k", "2", "model=tiny", "cluster=cpu"]
     assert main(words, client) == 0

@@ -130,9 +130,8 @@ def test_more_problems_may_be_added_to_a_finished_preparation(tmp_path, source):
 )
 def test_a_changed_setting_is_refused_by_name(tmp_path, source, capsys, option, named):
     output = tmp_path / "out"
-    assert (
-        prepare(source, output, ScriptedClient(right_times(lambda i: 1), 3, output / "grades.jsonl")) == 130
-    )
+    interrupted = ScriptedClient(right_times(lambda i: 1), 3, output / "grades.jsonl")
+    assert prepare(source, output, interrupted) == 130
     assert prepare(source, output, NEVER, *option) == 2
     assert named in capsys.readouterr().err
 

@@ -67,12 +67,8 @@ def test_words_are_their_own_words(text):
 
 
 def test_an_index_is_asked_for_each_word_once_and_no_stop_words():
-    assert search_words("Who directed the film that the director of Jaws directed?", 9) == [
-        "directed",
-        "film",
-        "director",
-        "jaws",
-    ]
+    question = "Who directed the film that the director of Jaws directed?"
+    assert search_words(question, 9) == ["directed", "film", "director", "jaws"]
     assert search_words("Who are you?", 9) == ["who", "are", "you"]
     assert search_words("one two three", 2) == ["one", "two"]
     assert search_words("?!", 9) == []

@@ -43,10 +43,8 @@ def search(config, *queries, secrets=None):
 @pytest.fixture
 def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
-    rows = [
-        {"id": f"p{n}", "title": f"Town {n}", "text": f"Town {n} has {n} bridges and a mill."}
-        for n in range(9)
-    ]
+    towns = {f"Town {n}": f"Town {n} has {n} bridges and a mill." for n in range(9)}
+    rows = [{"id": f"p{n}", "title": name, "text": text} for n, (name, text) in enumerate(towns.items())]
     path.write_text("\n".join(json.dumps(one) for one in rows))
     return path
 
@@ -98,13 +96,14 @@ def test_hostile_queries_are_answered(tmp_path, corpus):
     assert results[1].outcome is results[2].outcome is ToolOutcome.OK
 
 
-def retriever(tmp_path, answer, *queries, **more):
+def retriever(tmp_path, answer, *queries, runs=1, **more):
     service = FakeService(answer)
 
     async def run():
         async with service.running() as url:
             config = settings(tmp_path, backend="http", http={"urls": [url], "check": False}, **more)
-            return await asyncio.to_thread(search, config, *queries)
+            found = [await asyncio.to_thread(search, config, *queries) for _ in range(runs)]
+            return [one for results in found for one in results]
 
     return service, asyncio.run(run())
 
@@ -114,16 +113,9 @@ def answer_about(received):
 
 
 def test_a_remote_back_end_is_asked_once_for_a_query_by_all_runs(tmp_path):
-    service = FakeService(answer_about)
-
-    async def run():
-        async with service.running() as url:
-            config = settings(tmp_path, backend="http", http={"urls": [url], "check": False})
-            return [await asyncio.to_thread(search, config, "Bach", " bach") for _ in range(2)]
-
-    first, second = asyncio.run(run())
-    assert [[one.cached for one in results] for results in (first, second)] == [[False, True], [True, True]]
-    assert {one.text for one in (*first, *second)} == {"Page 1: about Bach"}
+    service, results = retriever(tmp_path, answer_about, "Bach", " bach", runs=2)
+    assert [one.cached for one in results] == [False, True, True, True]
+    assert {one.text for one in results} == {"Page 1: about Bach"}
     assert len(service.requests) == 1
 
 
@@ -151,11 +143,8 @@ def test_a_back_end_that_fails_is_asked_again_and_failures_are_not_kept(tmp_path
 
 def test_a_busy_back_end_is_not_asked_before_it_says(tmp_path):
     def answer(received):
-        return (
-            answer_about(received)
-            if received.number
-            else web.Response(status=429, headers={"Retry-After": "0.3"})
-        )
+        busy = web.Response(status=429, headers={"Retry-After": "0.3"})
+        return answer_about(received) if received.number else busy
 
     _, (result,) = retriever(tmp_path, answer, "a", retries=1)
     assert result.outcome is ToolOutcome.OK
@@ -177,10 +166,9 @@ class Own(Backend):
 
 
 def test_a_back_end_of_ones_own(tmp_path):
-    def config(**own):
-        return settings(
-            tmp_path, backend="own", results=1, retries=0, own={"target": f"{__name__}:Own", **own}
-        )
+    def config(name="Own", **own):
+        own["target"] = f"{__name__}:{name}"
+        return settings(tmp_path, backend="own", results=1, retries=0, own=own)
 
     ok, failed, raised = search(config(), "q", "fail", "raise")
     assert ok.text == "Page 1: yes q"
@@ -188,7 +176,7 @@ def test_a_back_end_of_ones_own(tmp_path):
     (other,) = search(config(kwargs={"answer": "no"}), "q")
     assert other.text == "Page 1: no q"  # nothing that another one of its settings has found
     with pytest.raises(ToolUnavailableError, match=r"own: .* has no 'Owl'"):
-        search(settings(tmp_path, backend="own", own={"target": f"{__name__}:Owl"}))
+        search(config("Owl"))
 
 
 def test_keys_are_read_in_the_driver_and_reach_the_back_end(tmp_path, monkeypatch):
@@ -207,7 +195,6 @@ def test_keys_are_read_in_the_driver_and_reach_the_back_end(tmp_path, monkeypatc
 
     asyncio.run(run())
     assert service.requests[0].request.headers["Authorization"] == "Bearer key-secret"
-    assert read_all_secrets({"search": settings(tmp_path)}) == {}
 
 
 def test_a_folder_that_can_not_be_written_ends_the_run_at_its_beginning(tmp_path):
@@ -217,9 +204,8 @@ def test_a_folder_that_can_not_be_written_ends_the_run_at_its_beginning(tmp_path
 
 
 def test_the_schema_and_what_is_said_of_the_tool(tmp_path, corpus):
-    tool = SearchTool.from_settings(
-        "wiki", with_corpus(tmp_path, corpus, description="Look it up."), seed=1, secrets={}
-    )
+    config = with_corpus(tmp_path, corpus, description="Look it up.")
+    tool = SearchTool.from_settings("wiki", config, seed=1, secrets={})
     function = tool.schema()["function"]
     assert (function["name"], function["description"]) == ("wiki", "Look it up.")
     assert function["parameters"]["required"] == ["query"]
