@@ -21,8 +21,7 @@ LONG = [[40, 5, 30, 60, 2, 50, 33, 1, 21]]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"),
-    [(torch.bfloat16, 128), (torch.float16, 64), (torch.float32, 64), (torch.float32, 128)],
+    ("dtype", "size"), [(torch.bfloat16, 128), (torch.float16, 64), (torch.float32, 64), (torch.float32, 128)]
 )
 def test_a_sequence_of_several_blocks(dtype, size):
     agrees(random_case(LONG, heads=2, kv_heads=1, size=size, dtype=dtype))

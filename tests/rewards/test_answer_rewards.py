@@ -28,13 +28,11 @@ def test_exact_answers(text, truth, reward):
 
 
 def test_the_last_number_counts_only_when_it_is_allowed():
-    text = "Adding, we get 1 + 1 = 2."
+    text, lenient = "Adding, we get 1 + 1 = 2.", ExactAnswerReward(allow_last_number=True)
     assert ExactAnswerReward().score(request(text)) == RewardResult(0.0)
-    assert ExactAnswerReward(allow_last_number=True).score(request(text)) == RewardResult(
-        1.0, {"answer": "2"}
-    )
+    assert lenient.score(request(text)) == RewardResult(1.0, {"answer": "2"})
     # A box goes before any number.
-    assert ExactAnswerReward(allow_last_number=True).score(request(r"\boxed{3}, not 2")).value == 0.0
+    assert lenient.score(request(r"\boxed{3}, not 2")).value == 0.0
 
 
 @pytest.mark.parametrize("reward", [ExactAnswerReward(), MathVerifyReward(grader="builtins:undefined")])

@@ -62,8 +62,7 @@ def test_a_numbers_unit_does_not_matter(number, unit):
 
 
 @pytest.mark.parametrize(
-    ("answer", "reference"),
-    [("10", "10 %"), ("12.5", "12.5 percent"), ("[0,10)", r"\left[0, 10\%\right)")],
+    ("answer", "reference"), [("10", "10 %"), ("12.5", "12.5 percent"), ("[0,10)", r"\left[0, 10\%\right)")]
 )
 def test_a_percent_sign_may_be_left_out_where_the_reference_has_it(answer, reference):
     assert same_bare_answer(answer, reference) and same_bare_answer(reference, reference)
@@ -88,17 +87,14 @@ def test_a_missing_unit_differs_from_none_and_an_unknown_one_from_others():
         "(" * 20_000 + ",",
         "1 " * 20_000 + "cm",
         "{" * 9_999 + "%" * 9_999,
-        r"5\text{" + " " * 100_000,
         r"5\text{" + " " * 1_900,
-        r"5\text{" + " " * 100_000 + "}",
         "5" + " " * 1_900 + "^",
-        "9" * 5_000 + " 1/2",
-        "9" * 5_000 + r"\frac{1}{2}",
         "9" * 1_900 + "_2",
         "5" + "^2" * 900,
     ],
 )
 def test_long_answers_take_no_time(text):
+    """More of them in test_grade_pool.py."""
     start = time.monotonic()
     assert not same_bare_answer(text, "7")
     assert time.monotonic() - start < 2.0

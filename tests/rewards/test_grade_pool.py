@@ -35,6 +35,14 @@ def open_pool():
         pool.close()
 
 
+@pytest.fixture(scope="module")
+def reward():
+    """What bombs and hostile answers meet, one after the other. It does all that MathVerifyReward does."""
+    made = HybridReward(timeout_s=0.3)
+    yield made
+    made.close()
+
+
 def test_processes_are_reused(open_pool):
     pool = open_pool("operator:add")
     assert (pool.starts, pool.forks) == (0, 0)
@@ -215,43 +223,33 @@ def test_settings_out_of_range_are_refused():
             HybridReward(**{name: value})
 
 
-def test_a_bomb_is_a_wrong_answer():
-    reward = MathVerifyReward(timeout_s=0.3)
-    try:
-        for bomb in BOMBS:
-            result = reward.score(request(bomb, "5"))
-            assert (result.value, result.graded) == (0.0, True)
-            assert result.error.startswith("timeout: ")
-            assert bomb == rf"\boxed{{{result.info['answer']}}}"
-        assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).value == 1.0
-    finally:
-        reward.close()
+def test_a_bomb_is_a_wrong_answer(reward):
+    for bomb in BOMBS:
+        result = reward.score(request(bomb, "5"))
+        assert (result.value, result.graded) == (0.0, True)
+        assert result.error.startswith("timeout: ")
+        assert bomb == rf"\boxed{{{result.info['answer']}}}"
+    assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).value == 1.0
 
 
-def test_bombs_cost_no_more_than_their_own_processor_time():
+def test_bombs_cost_no_more_than_their_own_processor_time(reward):
     # Not seconds: processor time is the same on a busy machine.
-    limit_s = 0.5
-    reward = MathVerifyReward(timeout_s=limit_s)
     ordinary = [(rf"\boxed{{\sqrt{{{k * k}}}}}", str(k)) for k in range(1000, 1040)]
     hard = [(bomb, str(k)) for k in (5, 6) for bomb in BOMBS]
 
-    def graded(answers):
-        def one(answer):
-            result = reward.score(request(*answer))
-            assert (result.value, result.graded) == (float(answer not in hard), True)
+    def one(answer):
+        result = reward.score(request(*answer))
+        assert (result.value, result.graded) == (float(answer not in hard), True)
 
+    def graded(answers):
         used = _processor_seconds_of(reward.pool._server)
         with ThreadPoolExecutor(16) as threads:
             list(threads.map(one, answers))
         return _processor_seconds_of(reward.pool._server) - used
 
-    try:
-        assert reward.score(request(*ordinary[0])).value == 1.0  # starts the processes
-        without = graded(ordinary)
-        with_bombs = graded([*hard, *ordinary])
-        assert with_bombs - without <= len(hard) * limit_s + 1
-    finally:
-        reward.close()
+    one(ordinary[0])  # starts the processes
+    without, with_bombs = graded(ordinary), graded([*hard, *ordinary])
+    assert with_bombs - without <= len(hard) * reward.pool.timeout_s + 1
 
 
 def _processor_seconds_of(server) -> float:
@@ -277,23 +275,12 @@ def test_the_clock_leaves_time_within_the_limit_of_a_call():
 
 
 def test_text_that_tells_is_not_sent_to_a_process():
-    reward = MathVerifyReward()
-    try:
+    with contextlib.closing(MathVerifyReward()) as reward:
         for text, truth, expected in [("2", "2", 1), ("3", "2", 0), ("0.5", r"\frac12", 1), ("x=2", "2", 1)]:
             assert reward.score(request(rf"\boxed{{{text}}}", truth)).value == expected
         assert reward.pool.starts == 0
         assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).value == 1.0
         assert reward.pool.starts == 1
-    finally:
-        reward.close()
-
-
-@pytest.fixture(scope="module")
-def reward():
-    """What all hostile answers meet, one after the other: what MathVerifyReward does comes last in it."""
-    made = HybridReward(timeout_s=0.3)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,7 @@ from yarl import URL
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.settings.reading import read
 from marsrl_verl.tools.browser import addresses as addresses_module
-from marsrl_verl.tools.browser.addresses import (
-    AddressRules,
-    CheckedResolver,
-    RefusedAddressError,
-    is_public,
-)
+from marsrl_verl.tools.browser.addresses import AddressRules, CheckedResolver, RefusedAddressError, is_public
 from marsrl_verl.tools.browser.config import BrowserConfig
 
 PUBLIC = """

@@ -188,15 +188,3 @@ def test_a_small_answer_that_unpacks_to_a_large_one_is_unpacked_as_far_as_the_li
     packed = b"".join(packer.compress(zeros) for _ in range(64)) + packer.flush()
     fetched, _, _ = fetch(lambda received: packed_as("gzip", packed), page_kib=1024)
     assert (len(fetched.content), fetched.truncated) == (1 << 20, True)
-
-
-def test_a_page_that_never_ends_takes_its_time_limit():
-    async def drip(received):
-        response = web.StreamResponse(headers={"Content-Type": "text/html"})
-        await response.prepare(received.request)
-        while True:
-            await response.write(b"x")
-            await asyncio.sleep(0.02)
-
-    with pytest.raises(asyncio.TimeoutError):
-        fetch(drip, timeout_s=0.3)
