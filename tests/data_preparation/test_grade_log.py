@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from marsrl_verl.data.rows import DataError
@@ -55,22 +53,14 @@ def test_a_log_that_was_killed_while_it_began_begins_again(path):
         assert list(log.grades) == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"temperature": 1.0}, "temperature was 0.85 and is 1.0"),
-        ({"answers": 3, "temperature": 0.5}, "answers was 2 and is 3; temperature was 0.85 and is 0.5"),
-        ({"prompts": {}}, "prompts was {'instruction': 'é'} and is {}"),
-        ({"seed": 1}, "seed was None and is 1"),
-    ],
-)
-def test_other_settings_are_refused_by_name(path, changes, named):
+def test_other_settings_are_refused_by_name(path):
     with GradeLog(path, SETTINGS) as log:
         log.append(grades("a", 1))
     before = path.read_bytes()
     with pytest.raises(DataError) as caught:
-        GradeLog(path, {**SETTINGS, **changes})
-    assert named in caught.value.what
+        GradeLog(path, {"answers": 3, "temperature": 0.5, "prompts": {}, "seed": 1})
+    assert "answers was 2 and is 3; prompts was {'instruction': 'é'} and is {}" in caught.value.what
+    assert "seed was None and is 1; temperature was 0.85 and is 0.5" in caught.value.what
     assert path.read_bytes() == before
     with GradeLog(path, SETTINGS) as log:
         assert list(log.grades) == ["a"], "it is free again"
@@ -96,7 +86,7 @@ def test_a_damaged_line_is_named(path, line, hint):
 
 
 def test_another_file_is_no_log(path):
-    path.write_text(json.dumps({"question": "1+1"}) + "\n")
+    path.write_text('{"question": "1+1"}\n')
     with pytest.raises(DataError, match="no settings of format"):
         GradeLog(path, SETTINGS)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from preparing import (
@@ -32,11 +33,11 @@ from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rollout.single_call import SingleCall
 
 
+@dataclass
 class Twice:
     """A rollout program: the first answer is asked to be said again, in the same chat."""
 
-    def __init__(self, settings):
-        self.settings = settings
+    settings: Any
 
     @classmethod
     def from_settings(cls, settings):
@@ -66,15 +67,15 @@ BROKEN: set[str] = set()
 
 
 class Breaking(MarsRL):
+    program = Broken
+
     @classmethod
     def stages(cls, config):
-        return tuple(replace(one, rollout=Broken) for one in super().stages(config))
+        return tuple(replace(one, rollout=cls.program) for one in super().stages(config))
 
 
-class Tooled(MarsRL):
-    @classmethod
-    def stages(cls, config):
-        return tuple(replace(one, rollout=Twice) for one in super().stages(config))
+class Tooled(Breaking):
+    program = Twice
 
 
 def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, capsys):

@@ -11,6 +11,8 @@ from marsrl_verl.rewards.exact import ExactAnswerReward
 from marsrl_verl.rewards.hybrid import HybridReward
 from marsrl_verl.rewards.math_verify import MathVerifyReward
 
+pytestmark = pytest.mark.slow
+
 Cases = list[tuple[bool, str, str]]
 
 

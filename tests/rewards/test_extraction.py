@@ -18,7 +18,6 @@ from marsrl_verl.rewards.extraction import boxed_answer, last_number, references
         (r"\fbox{3}", "3"),
         (r"\boxed{4} and \boxed{5", "4"),
         (r"} \boxed{6}", "6"),
-        (r"\boxed{\text{if } \boxed{8}}", "8"),
         (r"\boxed{}", ""),
         ("no box", None),
         (r"\boxed 5", None),
@@ -32,26 +31,22 @@ def test_the_last_complete_box(text, expected):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (r"\boxed{3} and \boxed{5}", "3, 5"),
-        (r"\boxed{3}, \boxed{5} or \boxed{7}", "3, 5, 7"),
-        (r"$\boxed{3}$ and $\boxed{5}$", "3, 5"),
         (r"\boxed{3} (if we count twice, as one may) and \boxed{5}", "3, 5"),
-        (r"\boxed{3}, and from this we get the remaining one by doubling, which gives \boxed{6}", "6"),
         (r"\boxed{3}" + ", " * 40 + r"\boxed{6}", "6"),
         (r"\boxed{3} so \boxed{6}", "6"),
-        (r"\boxed{3}. Wait, \boxed{6}", "6"),
         (r"\boxed{0.5} = \boxed{1/2}", "1/2"),
         (r"\boxed{x} = \boxed{5}", "x=5"),
         (r"\boxed{\boxed{1}, \boxed{2}}", "1, 2"),
     ],
 )
 def test_boxes_of_one_list_are_one_answer(text, expected):
+    """More of them in answer_cases.txt."""
     assert boxed_answer(text).text == expected
 
 
 def test_a_percent_sign_behind_the_box_may_count():
-    assert boxed_answer(r"$\boxed{50}$\%").readings == ("50", r"50\%")
-    assert boxed_answer(r"\boxed{50} percent").readings == ("50", r"50\%")
+    for text in (r"$\boxed{50}$\%", r"\boxed{50} percent"):
+        assert boxed_answer(text).readings == ("50", r"50\%")
     assert boxed_answer(r"\boxed{50} and 10%").readings == ("50",)
 
 

@@ -33,7 +33,7 @@ DOCUMENTS = [
 @pytest.fixture
 def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
-    path.write_text("\n".join(json.dumps(one) for one in DOCUMENTS) + "\n\n")
+    path.write_text("\n".join(map(json.dumps, DOCUMENTS)) + "\n\n")
     return path
 
 
