@@ -50,12 +50,6 @@ def test_the_hybrid_asks_math_verify_only_where_texts_differ():
     assert HybridReward(grader="builtins:undefined").score(request(r"\boxed{2}")).value == 1.0
     found = HybridReward(grader="builtins:undefined").score(request(r"\boxed{2\text{ cm}}"))
     assert (found.value, found.info["answer"]) == (1.0, r"2\text{ cm}")
-    reward = HybridReward()
-    try:
-        assert reward.score(request(r"\boxed{2^{10}}", "1024")).value == 1.0
-        assert reward.score(request(r"\boxed{1023}", "1024")).value == 0.0
-    finally:
-        reward.close()
 
 
 def test_an_empty_ground_truth_is_an_error():
