@@ -39,10 +39,10 @@ def source(tmp_path) -> Path:
     return write_lines(tmp_path / "rows.jsonl", ROWS)
 
 
-def test_nobody_is_asked_and_what_is_wrong_is_counted(source, tmp_path, capsys):
-    assert clean(source, tmp_path / "out", "--same-problem", "look") == 0
-    assert kept(tmp_path / "out") == ["Compute 1+2", "Compute 2+3", r"What is \beta?"]
-    rows = read_parquet(tmp_path / "out" / "train.parquet")
+def test_nobody_is_asked_and_what_is_wrong_is_counted(source, output, capsys):
+    assert clean(source, output, "--same-problem", "look") == 0
+    assert kept(output) == ["Compute 1+2", "Compute 2+3", r"What is \beta?"]
+    rows = read_parquet(output / "train.parquet")
     assert [row["ability"] for row in rows] == [None, "qa", None]
     assert rows[1]["reward_model"]["ground_truth"] == '["5", "five"]'
     assert (rows[0]["extra_info"]["pass_rate"], rows[0]["extra_info"]["answers"]) == (None, 0)
@@ -50,15 +50,15 @@ def test_nobody_is_asked_and_what_is_wrong_is_counted(source, tmp_path, capsys):
     assert "5 rows in" in said and "4 problems, 1 duplicates" in said
     assert "in 1 rows broken LaTeX commands" in said
     assert "3 kept, 1 with too long a prompt" in said
-    assert report_of(tmp_path / "out")["source"]["latex_repaired"] == 1
-    assert not (tmp_path / "out" / "grades.jsonl").exists()
+    assert report_of(output)["source"]["latex_repaired"] == 1
+    assert not (output / "grades.jsonl").exists()
 
 
-def test_training_takes_the_file(source, tmp_path, capsys):
+def test_training_takes_the_file(source, output, capsys):
     """Unless asked otherwise questions that look alike are two problems."""
-    assert clean(source, tmp_path / "out") == 0
-    assert len(kept(tmp_path / "out")) == 4
-    assert train(tmp_path / "out" / "train.parquet") == 0
+    assert clean(source, output) == 0
+    assert len(kept(output)) == 4
+    assert train(output / "train.parquet") == 0
     assert "string literal" not in capsys.readouterr().out
 
 
@@ -73,32 +73,32 @@ def held_out(tmp_path) -> Path:
     return write_lines(tmp_path / "held_out.jsonl", [{"question": "compute 1 + 2", "answer": ["3"]}])
 
 
-def test_problems_of_an_evaluation_set_are_dropped(source, held_out, tmp_path, capsys):
-    assert clean(source, tmp_path / "out", "--evaluation-set", str(held_out), "--same-problem", "look") == 0
-    assert kept(tmp_path / "out") == ["Compute 2+3", r"What is \beta?"]
+def test_problems_of_an_evaluation_set_are_dropped(source, held_out, output, capsys):
+    assert clean(source, output, "--evaluation-set", str(held_out), "--same-problem", "look") == 0
+    assert kept(output) == ["Compute 2+3", r"What is \beta?"]
     assert f"1 of 4 problems stand in {held_out}" in capsys.readouterr().out
-    found = report_of(tmp_path / "out")["evaluation_sets"]
+    found = report_of(output)["evaluation_sets"]
     assert (found["problems"], found["action"]) == (1, "drop")
     assert found["places"][0][1] == f"{held_out} row 0 (line 1)"
 
 
-def test_they_are_kept_and_counted_where_that_is_asked_for(source, held_out, tmp_path):
+def test_they_are_kept_and_counted_where_that_is_asked_for(source, held_out, output):
     words = ("--evaluation-set", str(held_out), "--contaminated", "report")
-    assert clean(source, tmp_path / "out", *words) == 0
-    assert "Compute 1+2" in kept(tmp_path / "out")
-    assert report_of(tmp_path / "out")["evaluation_sets"]["problems"] == 2
+    assert clean(source, output, *words) == 0
+    assert "Compute 1+2" in kept(output)
+    assert report_of(output)["evaluation_sets"]["problems"] == 2
 
 
-def test_they_are_refused_where_that_is_asked_for(source, held_out, tmp_path, capsys):
+def test_they_are_refused_where_that_is_asked_for(source, held_out, output, capsys):
     words = ("--evaluation-set", str(held_out), "--contaminated", "refuse")
-    assert clean(source, tmp_path / "out", *words) == 2
+    assert clean(source, output, *words) == 2
     assert "2 problems stand in evaluation sets" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert not output.exists()
 
 
-def test_nothing_may_be_left(tmp_path, held_out, capsys):
+def test_nothing_may_be_left(tmp_path, output, held_out, capsys):
     source = write_lines(tmp_path / "rows.jsonl", ROWS[:1])
-    assert clean(source, tmp_path / "out", "--evaluation-set", str(held_out)) == 2
+    assert clean(source, output, "--evaluation-set", str(held_out)) == 2
     assert "All problems stand in evaluation sets" in capsys.readouterr().err
 
 
@@ -111,13 +111,13 @@ def test_nothing_may_be_left(tmp_path, held_out, capsys):
         (["--evaluation-column", "q"], "speak of evaluation sets"),
     ],
 )
-def test_an_option_without_effect_is_refused(source, tmp_path, capsys, words, said):
-    assert clean(source, tmp_path / "out", *words) == 2
+def test_an_option_without_effect_is_refused(source, output, capsys, words, said):
+    assert clean(source, output, *words) == 2
     assert said in capsys.readouterr().err
 
 
-def test_without_a_model_prompts_are_not_measured(source, tmp_path, capsys):
-    words = ["--input", str(source), "--output", str(tmp_path / "out"), "--without-answers"]
+def test_without_a_model_prompts_are_not_measured(source, output, capsys):
+    words = ["--input", str(source), "--output", str(output), "--without-answers"]
     assert main(words, NEVER) == 0
     assert "prompts were not measured" in capsys.readouterr().out
-    assert len(kept(tmp_path / "out")) == 5
+    assert len(kept(output)) == 5

@@ -78,8 +78,7 @@ class Tooled(Breaking):
     program = Twice
 
 
-def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, capsys):
-    output = tmp_path / "out"
+def test_problems_that_the_model_always_solves_are_left_out(output, source, capsys):
     client = ScriptedClient(right_times(lambda i: i - 1))
     assert prepare(source, output, client) == 0
     rates = {f"Compute 1+{right + 1}": right / 8 for right in range(8)}
@@ -96,10 +95,10 @@ def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, ca
     assert "8 kept, 1 too easy" in capsys.readouterr().out
 
 
-def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
+def test_the_model_is_asked_with_trainings_settings(output, source):
     client = ScriptedClient(right_times(lambda i: 1))
     options = "--temperature 0.5 --max-tokens 40 --seed 7 -k 2 marsrl.roles.solver.top_k=9"
-    assert prepare(source, tmp_path / "out", client, *options.split()) == 0
+    assert prepare(source, output, client, *options.split()) == 0
     config, settings = client.arguments
     assert (settings.temperature, settings.max_new_tokens, settings.top_k) == (0.5, 40, 9)
     assert settings.seed == 7
@@ -107,7 +106,7 @@ def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
     assert sorted(client.requests) == sorted(f"Compute 1+{i}" for i in range(1, 10))
 
 
-def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
+def test_a_methods_own_program_answers_as_in_its_evaluation(output, source):
     """One answer after the other, in a chat that grows, with the limits of all roles that it may ask."""
 
     def script(question, k):
@@ -116,7 +115,7 @@ def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
         return f"so \\boxed{{{1 + i if again in question and i != 4 else 99}}}"
 
     again = "<|user|>Compute 1+2"
-    client, output = ScriptedClient(script), tmp_path / "out"
+    client = ScriptedClient(script)
     method = f"marsrl.algo.name={__name__}:Tooled"
     assert prepare(source, output, client, method, "-k", "2", "--max-pass-rate", "1") == 0
     first = [question for question in client.requests if again not in question]
@@ -131,8 +130,8 @@ def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
     assert settings.max_prompt_tokens + settings.max_new_tokens == longest
 
 
-def test_answers_of_a_program_depend_on_the_methods_settings(tmp_path, source, capsys):
-    output, method = tmp_path / "out", (f"marsrl.algo.name={__name__}:Breaking", "-k", "1")
+def test_answers_of_a_program_depend_on_the_methods_settings(output, source, capsys):
+    method = (f"marsrl.algo.name={__name__}:Breaking", "-k", "1")
     client = ScriptedClient(right_times(lambda i: 1), 3, output / "grades.jsonl")
     assert prepare(source, output, client, *method) == 130
     assert prepare(source, output, NEVER, *method, "marsrl.algo.group_size=4") == 2
@@ -140,10 +139,10 @@ def test_answers_of_a_program_depend_on_the_methods_settings(tmp_path, source, c
 
 
 @pytest.mark.parametrize("broken", [1, 9])
-def test_a_program_that_fails_says_nothing_about_a_problem(tmp_path, source, capsys, monkeypatch, broken):
+def test_a_program_that_fails_says_nothing_about_a_problem(output, source, capsys, monkeypatch, broken):
     """One that fails on eight in a row ends the command, and nothing is recorded of them."""
     monkeypatch.setattr(f"{__name__}.BROKEN", {f"Compute 1+{i}" for i in range(1, 1 + broken)})
-    output, words = tmp_path / "out", ("-k", "2", "--max-pass-rate", "1")
+    words = ("-k", "2", "--max-pass-rate", "1")
     method = f"marsrl.algo.name={__name__}:Breaking"
     status = prepare(source, output, ScriptedClient(right_times(lambda i: 1)), method, *words)
     shown = capsys.readouterr()
@@ -156,17 +155,16 @@ def test_a_program_that_fails_says_nothing_about_a_problem(tmp_path, source, cap
         assert len(questions(output / "train.parquet")) == 8
 
 
-def test_a_frozen_role_of_a_program_is_refused(tmp_path, source, capsys):
+def test_a_frozen_role_of_a_program_is_refused(output, source, capsys):
     frozen = (f"marsrl.algo.name={__name__}:Tooled", "policies=solver_endpoint", "algo=marsrl_vc")
     endpoint = "marsrl.policies.solver.endpoint"
     words = (f"{endpoint}.base_urls=[http://host/v1]", f"{endpoint}.model=big")
-    assert prepare(source, tmp_path / "out", NEVER, *frozen, *words) == 2
+    assert prepare(source, output, NEVER, *frozen, *words) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "marsrl.roles.solver.policy = solver" in said and "--from-answers" in said
 
 
-def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys, monkeypatch):
-    output = tmp_path / "out"
+def test_the_files_are_accepted_by_training_as_they_are(tmp_path, output, source, capsys, monkeypatch):
     client = ScriptedClient(right_times(lambda i: i % 3))
     assert prepare(source, output, client, "-k", "3", "--held-out", "4") == 0
     for split in ("train", "val"):
@@ -183,9 +181,8 @@ def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys
     assert "train.parquet" in shown.out and "val.parquet" in shown.out
 
 
-def test_verls_own_dataset_reads_the_files(tmp_path, source):
+def test_verls_own_dataset_reads_the_files(tmp_path, output, source):
     datasets = pytest.importorskip("datasets")
-    output = tmp_path / "out"
     assert prepare(source, output, ScriptedClient(right_times(lambda i: 1))) == 0
     path = str(output / "train.parquet")
     loaded = datasets.load_dataset("parquet", data_files=path, cache_dir=str(tmp_path / "cache"))["train"]
@@ -198,10 +195,10 @@ def test_verls_own_dataset_reads_the_files(tmp_path, source):
 # --- answers that are no answers ------------------------------------------------------------------------
 
 
-def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
+def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path, output):
     long = verl_row("Compute " + "1+" * 40 + "1", "41")
     rows = [verl_row("Compute 1+1", "2"), long, verl_row("Compute 1+3", "4")]
-    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    source = write_lines(tmp_path / "a.jsonl", rows)
 
     def script(question: str, k: int) -> str | FinishReason:
         return FinishReason.LENGTH if question.endswith("3") else "\\boxed{2}" if k else "\\boxed{7}"
@@ -214,18 +211,18 @@ def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
     assert [report["selection"][one] for one in ("kept", "too_hard", "prompt_too_long")] == [1, 1, 1]
 
 
-def test_responses_are_kept_on_request(tmp_path, source):
+def test_responses_are_kept_on_request(output, source):
     client = ScriptedClient(right_times(lambda i: 1))
-    assert prepare(source, tmp_path / "out", client, "--keep-responses", "-k", "2") == 0
-    _, *lines = read_lines(tmp_path / "out" / "grades.jsonl")  # in the order in which they were graded
+    assert prepare(source, output, client, "--keep-responses", "-k", "2") == 0
+    _, *lines = read_lines(output / "grades.jsonl")  # in the order in which they were graded
     assert len(lines) == 9
     for line in lines:
         assert line["responses"] == [f"so \\boxed{{{line['ground_truth']}}}", "so \\boxed{99}"]
 
 
-def test_trainings_math_grader_judges_in_its_own_process(tmp_path):
+def test_trainings_math_grader_judges_in_its_own_process(tmp_path, output):
     rows = [verl_row("Compute 1+1", "1/2"), verl_row("Compute 1+2", "1/3")]
-    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    source = write_lines(tmp_path / "a.jsonl", rows)
     client = ScriptedClient(lambda question, k: "\\boxed{2/4}")
     words = ["--input", str(source), "--output", str(output), "-k", "2", "model=tiny", "cluster=cpu"]
     assert main(words, client) == 0
@@ -236,18 +233,18 @@ def test_trainings_math_grader_judges_in_its_own_process(tmp_path):
 # --- bad rows -------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_asked_what_the_reward_can_not_grade(tmp_path, capsys):
+def test_nobody_is_asked_what_the_reward_can_not_grade(tmp_path, output, capsys):
     source = write_lines(tmp_path / "a.jsonl", [verl_row("Who?", "Ada"), verl_row("Why?", "x", ability="qa")])
-    words = ["--input", str(source), "--output", str(tmp_path / "out"), "model=tiny", "cluster=cpu"]
+    words = ["--input", str(source), "--output", str(output), "model=tiny", "cluster=cpu"]
     assert main([*words, "reward=by_ability"], NEVER) == 2
     shown = " ".join(capsys.readouterr().err.split())
     assert "marsrl.reward.solver can't grade some problems" in shown
     assert "no ability and the data source 'sums'" in shown and "a.jsonl row 0 (line 1)" in shown
 
 
-def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, capsys):
+def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, output, capsys):
     rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+2", None), verl_row("Compute 1+3", "")]
-    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    source = write_lines(tmp_path / "a.jsonl", rows)
     assert prepare(source, output, NEVER) == 2
     shown = capsys.readouterr().err
     assert "2 of 3 rows" in shown and "row 1 (line 2)" in shown and "row 2 (line 3)" in shown
@@ -255,9 +252,9 @@ def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, capsys):
     assert not output.exists()
 
 
-def test_bad_rows_are_skipped_on_request_and_stay_in_the_report(tmp_path, capsys):
+def test_bad_rows_are_skipped_on_request_and_stay_in_the_report(tmp_path, output, capsys):
     rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+2", None), *sums(2)]
-    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    source = write_lines(tmp_path / "a.jsonl", rows)
     assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "--bad-rows", "skip") == 0
     assert "row 1 (line 2)" in capsys.readouterr().out
     (fault,) = report_of(output)["source"]["bad_rows"].values()
@@ -265,14 +262,14 @@ def test_bad_rows_are_skipped_on_request_and_stay_in_the_report(tmp_path, capsys
     assert questions(output / "train.parquet") == ["Compute 1+1", "Compute 1+2"]
 
 
-def test_an_instruction_that_no_row_has_is_refused(tmp_path, source, capsys):
-    assert prepare(source, tmp_path / "out", NEVER, "--strip-dapo") == 2
+def test_an_instruction_that_no_row_has_is_refused(output, source, capsys):
+    assert prepare(source, output, NEVER, "--strip-dapo") == 2
     assert "'Compute 1+1'" in capsys.readouterr().err
 
 
-def test_rows_without_the_instruction_are_told(tmp_path, capsys):
+def test_rows_without_the_instruction_are_told(tmp_path, output, capsys):
     rows = [verl_row("Please: Compute 1+1", "2"), verl_row("Compute 1+2", "3")]
-    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    source = write_lines(tmp_path / "a.jsonl", rows)
     client = ScriptedClient(right_times(lambda i: 1))
     assert prepare(source, output, client, "--strip-before", "Please:") == 0
     assert "1 rows lack the instruction" in capsys.readouterr().out
@@ -281,8 +278,7 @@ def test_rows_without_the_instruction_are_told(tmp_path, capsys):
     assert (source_counts["instruction_taken_off"], source_counts["instruction_missing"]) == (1, 1)
 
 
-def test_nothing_kept_writes_nothing(tmp_path, source, capsys):
-    output = tmp_path / "out"
+def test_nothing_kept_writes_nothing(output, source, capsys):
     assert prepare(source, output, ScriptedClient(right_times(lambda i: 8))) == 2
     assert "No problem is kept" in capsys.readouterr().err
     assert not (output / "train.parquet").exists()
@@ -309,21 +305,21 @@ def test_nothing_kept_writes_nothing(tmp_path, source, capsys):
         (("model=tiny", "cluster=cpu", "--temperature", "0"), "temperature"),
     ],
 )
-def test_a_wrong_command_line_says_what_to_do(tmp_path, source, capsys, words, hint):
-    status = main(["--input", str(source), "--output", str(tmp_path / "out"), *words], NEVER)
+def test_a_wrong_command_line_says_what_to_do(output, source, capsys, words, hint):
+    status = main(["--input", str(source), "--output", str(output), *words], NEVER)
     shown = capsys.readouterr()
     assert status == 2
     assert hint in shown.err and "fix:" in shown.err
     assert "Traceback" not in shown.err
-    assert not (tmp_path / "out").exists()
+    assert not output.exists()
 
 
-def test_a_model_without_a_preset_has_the_published_settings(tmp_path, source):
+def test_a_model_without_a_preset_has_the_published_settings(tmp_path, output, source):
     folder = Path(shutil.copytree(model_path(), tmp_path / "it's a model"))
     shape = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**shape, "max_position_embeddings": 10**6}))
     client = ScriptedClient(right_times(lambda i: 1))
-    words = ["--input", str(source), "--output", str(tmp_path / "out"), "--model", str(folder)]
+    words = ["--input", str(source), "--output", str(output), "--model", str(folder)]
     assert main([*words, "cluster=cpu"], client) == 0
     config, settings = client.arguments
     assert config.actor_rollout_ref.model.path == str(folder)

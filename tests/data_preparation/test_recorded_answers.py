@@ -39,7 +39,7 @@ def written_pass_rates(source: Path) -> dict[str, float]:
     return pass_rates(source.parent / "out" / "train.parquet")
 
 
-def test_grades_and_responses_of_any_number_are_taken(tmp_path, source, capsys):
+def test_grades_and_responses_of_any_number_are_taken(output, source, capsys):
     lines = [
         {"question": " Compute  1+1", "grades": [1, 0, 0, 1]},
         {"problem": problem_key("Compute 1+2"), "responses": ["<think>1</think>\\boxed{3}", "\\boxed{4}"]},
@@ -50,18 +50,18 @@ def test_grades_and_responses_of_any_number_are_taken(tmp_path, source, capsys):
     assert filtered(source, lines) == 0
     assert written_pass_rates(source) == {"Compute 1+1": 0.5, "Compute 1+2": 0.5}
     assert "2 kept, 1 too easy, 1 unanswered" in capsys.readouterr().out
-    report = report_of(tmp_path / "out")
+    report = report_of(output)
     assert report["settings"]["lines about other problems"] == 1
     bars = [(bar["right"], bar["answers"], bar["problems"]) for bar in report["answers"]["histogram"]]
     assert bars == [(2, 4, 2), (2, 2, 1)]
 
 
-def test_a_grade_log_serves_as_a_record(tmp_path, source):
+def test_a_grade_log_serves_as_a_record(tmp_path, output, source):
     first = tmp_path / "first"
     assert prepare(source, first, ScriptedClient(right_times(lambda i: i))) == 0
     assert filtered(source, first / "grades.jsonl", "--min-pass-rate", "0.3") == 0
     assert written_pass_rates(source) == {"Compute 1+3": 0.375, "Compute 1+4": 0.5}
-    settings = report_of(tmp_path / "out")["settings"]
+    settings = report_of(output)["settings"]
     assert settings["settings on record"]["answers per problem"] == 8
     assert "marsrl.reward.solver.target" not in settings, "it graded nothing"
 
@@ -87,19 +87,19 @@ def test_a_question_on_record_may_carry_the_instruction(tmp_path):
         ({"question": "Compute 9+9", "grades": [1]}, "no answers to any of the 4 problems"),
     ],
 )
-def test_an_unusable_record_is_refused(tmp_path, source, capsys, line, hint):
+def test_an_unusable_record_is_refused(tmp_path, output, source, capsys, line, hint):
     assert filtered(source, [line]) == 2
     shown = capsys.readouterr().err
     assert hint in shown and "fix:" in shown
     assert f"{tmp_path}/answers.jsonl" in shown
-    assert not (tmp_path / "out").exists()
+    assert not output.exists()
 
 
-def test_a_response_that_was_cut_off_is_no_answer(tmp_path, source):
+def test_a_response_that_was_cut_off_is_no_answer(output, source):
     said = {"responses": ["We try \\boxed{2}", "\\boxed{2}"], "finish": ["length", "stop"]}
     assert filtered(source, [{"question": "Compute 1+1", **said}]) == 0
     assert written_pass_rates(source) == {"Compute 1+1": 0.5}
-    assert report_of(tmp_path / "out")["answers"]["by_finish_reason"] == {"length": 1, "stop": 1}
+    assert report_of(output)["answers"]["by_finish_reason"] == {"length": 1, "stop": 1}
 
 
 def test_a_question_in_two_chats_is_named_by_its_hash(tmp_path, capsys):
