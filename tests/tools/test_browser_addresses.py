@@ -65,31 +65,22 @@ def test_what_python_calls_private_is_refused_in_ipv6(address):
         assert address.is_global and not address.is_multicast
 
 
+NAMED = ["https://user@example.org/", "https://user:word@example.org/", "https://:word@example.org/"]
+LOCAL = ["127.0.0.1", "[::1]", "[::ffff:169.254.169.254]", "[fe80::1%25eth0]", "①②⑦.⓪.⓪.①", "127。0。0。1"]
+OTHER = ["file:///etc/passwd", "ftp://example.org/x", "gopher://example.org:70/_", "data:text/html,x"]
+OTHER += ["javascript:alert(1)", "example.org", "//example.org/x", ""]
+REFUSED_URLS = {
+    "Only http and https": OTHER,
+    "user name": NAMED,
+    "Port 22": ["http://example.org:22/"],
+    "Port 8080": ["http://example.org:8080/"],
+    "no host": ["http:///path"],
+    "not on the public Internet": ["https://169.254.169.254/", *(f"http://{host}/x" for host in LOCAL)],
+}
+
+
 @pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("file:///etc/passwd", "Only http and https"),
-        ("ftp://example.org/x", "Only http and https"),
-        ("gopher://example.org:70/_", "Only http and https"),
-        ("data:text/html,x", "Only http and https"),
-        ("javascript:alert(1)", "Only http and https"),
-        ("example.org", "Only http and https"),
-        ("//example.org/x", "Only http and https"),
-        ("", "Only http and https"),
-        ("https://user@example.org/", "user name"),
-        ("https://user:word@example.org/", "user name"),
-        ("https://:word@example.org/", "user name"),
-        ("http://example.org:22/", "Port 22"),
-        ("http://example.org:8080/", "Port 8080"),
-        ("http:///path", "no host"),
-        ("http://127.0.0.1/", "not on the public Internet"),
-        ("http://[::1]/", "not on the public Internet"),
-        ("http://[::ffff:169.254.169.254]/latest/meta-data", "not on the public Internet"),
-        ("http://[fe80::1%25eth0]/", "not on the public Internet"),
-        ("https://169.254.169.254/", "not on the public Internet"),
-        ("http://①②⑦.⓪.⓪.①/", "not on the public Internet"),
-        ("http://127。0。0。1/", "not on the public Internet"),
-    ],
+    ("url", "message"), [(url, message) for message, urls in REFUSED_URLS.items() for url in urls]
 )
 def test_refused_urls(url, message):
     with pytest.raises(RefusedAddressError, match=message):

@@ -161,7 +161,7 @@ def test_a_cancelled_call_ends_its_program():
 def test_another_server_is_started_when_it_is_gone():
     async def killed(box: Toolbox, made: PythonTool) -> tuple[ToolResult, int]:
         served = made._closed.pool
-        running = asyncio.ensure_future(box.call(program("import time; time.sleep(1); print('never')")))
+        running = asyncio.ensure_future(box.call(program("import time; time.sleep(0.6); print('never')")))
         await asyncio.sleep(0.3)
         os.kill(served._server.pid, signal.SIGKILL)
         return await running, served.starts

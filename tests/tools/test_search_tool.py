@@ -63,30 +63,25 @@ def test_a_corpus_is_searched(tmp_path, corpus):
     first, second = result.text.split("\n")
     assert first == "Page 1 (Town 7): Town 7 has 7 bridges and a mill. [p7]"
     assert second.startswith("Page 2 (Town ")
-    assert result.info == {"hits": 2}
-    assert not result.cached
-    assert not result.truncated
+    assert (result.info, result.cached, result.truncated) == ({"hits": 2}, False, False)
 
 
 def test_what_is_found_has_the_tools_limit(tmp_path, corpus):
     (result,) = search(with_corpus(tmp_path, corpus, output_chars=100), "bridges")
-    assert result.truncated
-    assert len(result.text) <= 100
+    assert result.truncated and len(result.text) <= 100
     assert result.text.count("\n") == 1  # whole hits, not head and tail of all
 
 
-@pytest.mark.parametrize(
-    ("query", "text"),
-    [
-        ("", "The query is empty."),
-        (" \n", "The query is empty."),
-        ("x" * 1001, "The query has 1001 characters; at most 1000 are allowed."),
-        ("zebra", "No results were found."),
-    ],
-)
-def test_calls_that_find_nothing_are_errors(query, text, tmp_path, corpus):
-    (result,) = search(with_corpus(tmp_path, corpus), query)
-    assert (result.text, result.outcome, result.attempts) == (text, ToolOutcome.ERROR, 1)
+def test_calls_that_find_nothing_are_errors(tmp_path, corpus):
+    told = {
+        "": "The query is empty.",
+        " \n": "The query is empty.",
+        "x" * 1001: "The query has 1001 characters; at most 1000 are allowed.",
+        "zebra": "No results were found.",
+    }
+    results = search(with_corpus(tmp_path, corpus), *told)
+    assert [one.text for one in results] == list(told.values())
+    assert {(one.outcome, one.attempts) for one in results} == {(ToolOutcome.ERROR, 1)}
 
 
 def test_hostile_queries_are_answered(tmp_path, corpus):
@@ -209,16 +204,10 @@ def test_the_schema_and_what_is_said_of_the_tool(tmp_path, corpus):
     function = tool.schema()["function"]
     assert (function["name"], function["description"]) == ("wiki", "Look it up.")
     assert function["parameters"]["required"] == ["query"]
-
-    async def run():
-        await tool.start()
-        about = tool.about()
-        await tool.close()
-        return about
-
-    about = asyncio.run(run())
-    assert about["backend"].startswith("bm25 ")
-    assert about["kept"] is False
+    asyncio.run(tool.start())
+    about = tool.about()
+    asyncio.run(tool.close())
+    assert about["backend"].startswith("bm25 ") and about["kept"] is False
 
 
 def test_the_folder_follows_the_users_cache_folder(monkeypatch):
