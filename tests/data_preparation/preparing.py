@@ -108,6 +108,11 @@ def right_times(times: Callable[[int], int]) -> Callable[[str, int], str]:
     return script
 
 
+def right_once() -> ScriptedClient:
+    """Its first answer to every problem is right."""
+    return ScriptedClient(right_times(lambda i: 1))
+
+
 NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
 
 

@@ -17,6 +17,7 @@ from preparing import (
     questions,
     read_lines,
     report_of,
+    right_once,
     right_times,
     sums,
     verl_row,
@@ -96,7 +97,7 @@ def test_problems_that_the_model_always_solves_are_left_out(output, source, caps
 
 
 def test_the_model_is_asked_with_trainings_settings(output, source):
-    client = ScriptedClient(right_times(lambda i: 1))
+    client = right_once()
     options = "--temperature 0.5 --max-tokens 40 --seed 7 -k 2 marsrl.roles.solver.top_k=9"
     assert prepare(source, output, client, *options.split()) == 0
     config, settings = client.arguments
@@ -144,7 +145,7 @@ def test_a_program_that_fails_says_nothing_about_a_problem(output, source, capsy
     monkeypatch.setattr(f"{__name__}.BROKEN", {f"Compute 1+{i}" for i in range(1, 1 + broken)})
     words = ("-k", "2", "--max-pass-rate", "1")
     method = f"marsrl.algo.name={__name__}:Breaking"
-    status = prepare(source, output, ScriptedClient(right_times(lambda i: 1)), method, *words)
+    status = prepare(source, output, right_once(), method, *words)
     shown = capsys.readouterr()
     if broken == 9:
         assert status == 1 and len(read_lines(output / "grades.jsonl")) == 1
@@ -183,7 +184,7 @@ def test_the_files_are_accepted_by_training_as_they_are(tmp_path, output, source
 
 def test_verls_own_dataset_reads_the_files(tmp_path, output, source):
     datasets = pytest.importorskip("datasets")
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1))) == 0
+    assert prepare(source, output, right_once()) == 0
     path = str(output / "train.parquet")
     loaded = datasets.load_dataset("parquet", data_files=path, cache_dir=str(tmp_path / "cache"))["train"]
     row = loaded[0]
@@ -212,8 +213,7 @@ def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path, output):
 
 
 def test_responses_are_kept_on_request(output, source):
-    client = ScriptedClient(right_times(lambda i: 1))
-    assert prepare(source, output, client, "--keep-responses", "-k", "2") == 0
+    assert prepare(source, output, right_once(), "--keep-responses", "-k", "2") == 0
     _, *lines = read_lines(output / "grades.jsonl")  # in the order in which they were graded
     assert len(lines) == 9
     for line in lines:
@@ -255,7 +255,7 @@ def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, output, ca
 def test_bad_rows_are_skipped_on_request_and_stay_in_the_report(tmp_path, output, capsys):
     rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+2", None), *sums(2)]
     source = write_lines(tmp_path / "a.jsonl", rows)
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "--bad-rows", "skip") == 0
+    assert prepare(source, output, right_once(), "--bad-rows", "skip") == 0
     assert "row 1 (line 2)" in capsys.readouterr().out
     (fault,) = report_of(output)["source"]["bad_rows"].values()
     assert (fault["count"], fault["places"]) == (1, [f"{source} row 1 (line 2)"])
@@ -270,8 +270,7 @@ def test_an_instruction_that_no_row_has_is_refused(output, source, capsys):
 def test_rows_without_the_instruction_are_told(tmp_path, output, capsys):
     rows = [verl_row("Please: Compute 1+1", "2"), verl_row("Compute 1+2", "3")]
     source = write_lines(tmp_path / "a.jsonl", rows)
-    client = ScriptedClient(right_times(lambda i: 1))
-    assert prepare(source, output, client, "--strip-before", "Please:") == 0
+    assert prepare(source, output, right_once(), "--strip-before", "Please:") == 0
     assert "1 rows lack the instruction" in capsys.readouterr().out
     assert questions(output / "train.parquet") == ["Compute 1+1", "Compute 1+2"]
     source_counts = report_of(output)["source"]
@@ -318,7 +317,7 @@ def test_a_model_without_a_preset_has_the_published_settings(tmp_path, output, s
     folder = Path(shutil.copytree(model_path(), tmp_path / "it's a model"))
     shape = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**shape, "max_position_embeddings": 10**6}))
-    client = ScriptedClient(right_times(lambda i: 1))
+    client = right_once()
     words = ["--input", str(source), "--output", str(output), "--model", str(folder)]
     assert main([*words, "cluster=cpu"], client) == 0
     config, settings = client.arguments

@@ -11,6 +11,7 @@ from preparing import (
     read_lines,
     read_parquet,
     report_of,
+    right_once,
     right_times,
     sums,
     write_lines,
@@ -70,14 +71,14 @@ def test_a_grader_that_always_fails_ends_the_command_and_leaves_nothing_on_recor
     output, source, capsys, grader
 ):
     made = grader(lambda request: True)
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "-k", "2") == 1
+    assert prepare(source, output, right_once(), "-k", "2") == 1
     assert len(made) == 2, "one looks at the problems, the threads share the other"
     err = capsys.readouterr().err
     assert "failed on every answer to the last 8 problems" in err
     assert "no such service" in err
     assert not (output / "train.parquet").exists()
     grader(lambda request: False)
-    again = ScriptedClient(right_times(lambda i: 1))
+    again = right_once()
     assert prepare(source, output, again, "-k", "2", "--max-pass-rate", "1") == 0
     assert len(again.requests) == 9
 
@@ -85,14 +86,13 @@ def test_a_grader_that_always_fails_ends_the_command_and_leaves_nothing_on_recor
 def test_few_problems_of_which_no_answer_is_graded_end_it_too(tmp_path, output, capsys, grader):
     grader(lambda request: True)
     few = write_lines(tmp_path / "few.jsonl", sums(2))
-    assert prepare(few, output, ScriptedClient(right_times(lambda i: 1)), "-k", "2") == 1
+    assert prepare(few, output, right_once(), "-k", "2") == 1
     assert "last 2 problems" in capsys.readouterr().err
 
 
 def test_an_answer_that_the_grader_fails_on_is_left_out_of_the_pass_rate(output, source, capsys, grader):
     grader(lambda request: request.trajectory_id.endswith("#0") or request.problem.ground_truth == "5")
-    client = ScriptedClient(right_times(lambda i: 1))
-    assert prepare(source, output, client, "-k", "2", "--max-pass-rate", "1") == 0
+    assert prepare(source, output, right_once(), "-k", "2", "--max-pass-rate", "1") == 0
     rows = [row["extra_info"] for row in read_parquet(output / "train.parquet")]
     assert [(row["pass_rate"], row["answers"]) for row in rows] == [(1.0, 1)] * 8
     assert report_of(output)["selection"]["ungraded"] == 1
@@ -110,8 +110,8 @@ def test_what_is_answered_is_not_asked_again_for_another_filter(output, source):
 
 def test_more_problems_may_be_added_to_a_finished_preparation(tmp_path, output, source):
     more = write_lines(tmp_path / "more.jsonl", sums(11))
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1))) == 0
-    client = ScriptedClient(right_times(lambda i: 1))
+    assert prepare(source, output, right_once()) == 0
+    client = right_once()
     assert prepare(source, output, client, "--input", str(more), "--replace") == 0
     assert sorted(client.requests) == ["Compute 1+10", "Compute 1+11"]
     assert report_of(output)["source"]["duplicates"] == 9
@@ -134,7 +134,7 @@ def test_a_changed_setting_is_refused_by_name(output, source, capsys, option, na
 
 
 def test_a_changed_answer_is_refused(output, source, capsys):
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1))) == 0
+    assert prepare(source, output, right_once()) == 0
     rows = sums(9)
     rows[2]["reward_model"]["ground_truth"] = "77"
     assert prepare(write_lines(source, rows), output, NEVER, "--replace") == 2
@@ -143,7 +143,7 @@ def test_a_changed_answer_is_refused(output, source, capsys):
 
 
 def test_finished_files_are_not_replaced_unasked(output, source, capsys):
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "--held-out", "2") == 0
+    assert prepare(source, output, right_once(), "--held-out", "2") == 0
     before = (output / "train.parquet").read_bytes()
     assert prepare(source, output, NEVER) == 2
     assert "--replace" in capsys.readouterr().err
