@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -46,19 +47,10 @@ def padded_layout(
 
 
 def random_case(
-    sequences: list[list[int]],
-    *,
-    delta: int = 2,
-    heads: int = 4,
-    kv_heads: int = 2,
-    size: int = 16,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-    unmeasured: tuple[int, ...] = (0, 1),
+    sequences: list[list[int]], *, delta: int = 2, unmeasured: tuple[int, ...] = (0, 1), **shape: Any
 ) -> Case:
-    """A packed row of sequences. Normal queries and keys, sharp enough that attention is far from uniform."""
-    layout = packed_layout(sequences, delta=delta, unmeasured=unmeasured)
-    return case_of(layout, heads=heads, kv_heads=kv_heads, size=size, dtype=dtype, seed=seed)
+    """A packed row of sequences."""
+    return case_of(packed_layout(sequences, delta=delta, unmeasured=unmeasured), **shape)
 
 
 def case_of(
@@ -70,7 +62,7 @@ def case_of(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> Case:
-    """The same for any layout; gaps have queries and keys too."""
+    """Normal queries and keys, sharp enough that attention is far from uniform; gaps have them too."""
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(layout.total, heads, size, generator=generator, dtype=torch.float64)
     key = torch.randn(layout.total, kv_heads, size, generator=generator, dtype=torch.float64)

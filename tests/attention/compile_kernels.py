@@ -59,14 +59,8 @@ def report(dtype: str, size: int, windowed: bool, capability: int) -> dict[str, 
         **({"window": 1} if windowed else {}),
     }
     kernels = {
-        "column sums": (
-            kernel._column_sum_kernel,
-            {"KEYS": kernel.KEY_BLOCK, "QUERIES": walked, "delta": 1},
-        ),
-        "log-sum-exp": (
-            lse_kernel._lse_kernel,
-            {"KEYS": walked, "QUERIES": lse_kernel.LSE_QUERY_BLOCK},
-        ),
+        "column sums": (kernel._column_sum_kernel, {"KEYS": kernel.KEY_BLOCK, "QUERIES": walked, "delta": 1}),
+        "log-sum-exp": (lse_kernel._lse_kernel, {"KEYS": walked, "QUERIES": lse_kernel.LSE_QUERY_BLOCK}),
     }
     found = {}
     for name, (function, own) in kernels.items():

@@ -6,12 +6,13 @@ import copy
 
 import pytest
 import torch
-from attention_cases import packed_layout
+from attention_cases import packed_layout, padded_layout
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from marsrl_verl.attention.collector import collect_influence
-from marsrl_verl.attention.layout import NEVER, OUTSIDE, StepLayout, build_layout
+from marsrl_verl.attention.layout import NEVER, OUTSIDE, StepLayout
+from marsrl_verl.attention.masks import MaskCheck
 
 SHAPE = {
     "hidden_size": 32,
@@ -23,7 +24,6 @@ SHAPE = {
     "vocab_size": 50,
     "max_position_embeddings": 128,
 }
-ARCHITECTURES = ("qwen2", "qwen3", "llama")
 FIRST, SECOND = [5, 3, 4, 2, 6, 3], [2, 1, 7, 3, 3, 3, 2]
 
 
@@ -60,87 +60,83 @@ def tokens(count: int, seed: int) -> torch.Tensor:
     return torch.randint(0, 50, (count,), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+IDS = tokens(sum(FIRST), 1)
+"""Of one sequence with the steps `FIRST`."""
+
+
+def run_pass(model, layout, ids, **inputs) -> torch.Tensor:
+    with torch.no_grad(), collect_influence(model, layout) as collector:
+        model(ids, **inputs)
+    return collector.by_step()
+
+
+def padded_rows(left: bool = False) -> tuple[torch.Tensor, torch.Tensor, StepLayout]:
+    """Tokens of two sequences, padded on the right or on the left, their mask and layout."""
+    layout = padded_layout([FIRST, SECOND], width=sum(SECOND) + 2, delta=2, left=left)
+    mask = (layout.query_steps != OUTSIDE).view(2, -1).long()
+    ids = torch.zeros_like(mask)
+    ids[mask.bool()] = torch.cat([IDS, tokens(sum(SECOND), 2)])
+    return ids, mask, layout
+
+
+def packed_row() -> tuple[torch.Tensor, torch.Tensor, StepLayout]:
+    """The same tokens in one row, and positions that begin anew, which tell transformers' mask where a
+    sequence ends."""
+    ids = torch.cat([IDS, tokens(sum(SECOND), 2)])[None]
+    positions = torch.cat([torch.arange(sum(FIRST)), torch.arange(sum(SECOND))])[None]
+    return ids, positions, packed_layout([FIRST, SECOND], delta=2)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
 def test_one_sequence_agrees_with_eager_attention(architecture):
     model, layout = model_of(architecture), packed_layout([FIRST], delta=2)
-    ids = tokens(sum(FIRST), 1)
     with torch.no_grad(), collect_influence(model, layout) as collector:
-        model(ids[None])
+        model(IDS[None])
     assert collector.layers == 3
-    wanted = expected(model, ids, layout)
+    wanted = expected(model, IDS, layout)
     assert (wanted > 0).sum() == 2  # steps 2 and 3 of 0 … 5
     torch.testing.assert_close(collector.by_step(), wanted, rtol=1e-5, atol=1e-7)
-    assert torch.equal(collector.by_token(), wanted_by_token(collector.by_step(), FIRST))
+    assert torch.equal(collector.by_token(), collector.by_step().repeat_interleave(torch.tensor(FIRST)))
 
 
-def wanted_by_token(by_step: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-    return torch.cat([value.repeat(length) for value, length in zip(by_step, lengths, strict=True)])
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_padded_rows_agree_with_each_row_alone(architecture):
-    model = model_of(architecture)
-    alone = [tokens(sum(FIRST), 1), tokens(sum(SECOND), 2)]
+@pytest.mark.parametrize(
+    ("architecture", "kind"), [("llama", "left"), ("qwen2", "right"), ("qwen3", "packed")]
+)
+def test_two_sequences_agree_with_each_alone(architecture, kind):
+    model, alone = model_of(architecture), (IDS, tokens(sum(SECOND), 2))
     single = [packed_layout([lengths], delta=2) for lengths in (FIRST, SECOND)]
     wanted = torch.cat([expected(model, ids, one) for ids, one in zip(alone, single, strict=True)])
-    width = max(len(ids) for ids in alone) + 2
-    ids, mask = torch.zeros(2, width, dtype=torch.long), torch.zeros(2, width, dtype=torch.long)
-    steps = torch.full((2, width), OUTSIDE)
-    for row, (one, layout) in enumerate(zip(alone, single, strict=True)):
-        ids[row, : len(one)], mask[row, : len(one)] = one, 1
-        steps[row, : len(one)] = layout.query_steps.long()
-    layout = build_layout(steps, steps > 1, delta=2)
-    with torch.no_grad(), collect_influence(model, layout) as collector:
-        model(ids, attention_mask=mask)
-    torch.testing.assert_close(collector.by_step(), wanted, rtol=1e-5, atol=1e-7)
-
-
-def test_a_packed_row_agrees_with_its_sequences_alone():
-    model = model_of("qwen3")
-    alone = [tokens(sum(FIRST), 1), tokens(sum(SECOND), 2)]
-    wanted = torch.cat(
-        [
-            expected(model, ids, packed_layout([lengths], delta=2))
-            for ids, lengths in zip(alone, (FIRST, SECOND), strict=True)
-        ]
-    )
-    layout = packed_layout([FIRST, SECOND], delta=2)
-    positions = torch.cat([torch.arange(len(ids)) for ids in alone])
-    with torch.no_grad(), collect_influence(model, layout) as collector:
-        # Positions that begin anew tell transformers' mask where a sequence ends.
-        model(torch.cat(alone)[None], position_ids=positions[None], attention_mask=None, use_cache=False)
-    torch.testing.assert_close(collector.by_step(), wanted, rtol=1e-5, atol=1e-7)
+    if kind == "packed":
+        ids, positions, layout = packed_row()
+        found = run_pass(model, layout, ids, position_ids=positions, use_cache=False)
+    else:
+        ids, mask, layout = padded_rows(left=kind == "left")
+        found = run_pass(model, layout, ids, attention_mask=mask)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("first_window_layer", [0, 2], ids=["all layers", "the last layer"])
 def test_a_sliding_window_is_seen(first_window_layer):
     model = model_of("qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=first_window_layer)
     assert model.config.layer_types.count("sliding_attention") == 3 - first_window_layer
-    layout, ids = packed_layout([FIRST], delta=1), tokens(sum(FIRST), 1)
-    with torch.no_grad(), collect_influence(model, layout) as collector:
-        model(ids[None])
-    torch.testing.assert_close(collector.by_step(), expected(model, ids, layout), rtol=1e-5, atol=1e-7)
+    layout = packed_layout([FIRST], delta=1)
+    found = run_pass(model, layout, IDS[None])
+    torch.testing.assert_close(found, expected(model, IDS, layout), rtol=1e-5, atol=1e-7)
 
 
 def test_autocast_does_not_reach_the_sums():
-    model, layout = model_of("qwen2"), packed_layout([FIRST], delta=2)
-    ids = tokens(sum(FIRST), 1)
-    with (
-        torch.no_grad(),
-        torch.autocast("cpu", torch.bfloat16),
-        collect_influence(model, layout) as collector,
-    ):
-        model(ids[None])
-    assert collector.by_step().dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        found = run_pass(model_of("qwen2"), packed_layout([FIRST], delta=2), IDS[None])
+    assert found.dtype == torch.float32
 
 
 def test_outside_of_the_block_nothing_is_registered_and_the_output_is_the_same():
     model, layout = model_of("qwen2"), packed_layout([FIRST], delta=2)
-    ids, before = tokens(sum(FIRST), 1), ALL_ATTENTION_FUNCTIONS["sdpa"]
+    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
     with torch.no_grad():
-        plain = model(ids[None]).logits
+        plain = model(IDS[None]).logits
         with pytest.raises(RuntimeError, match="in the block"), collect_influence(model, layout):
-            measured = model(ids[None]).logits
+            measured = model(IDS[None]).logits
             raise RuntimeError("in the block")
     assert torch.equal(plain, measured)
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is before and "sdpa" not in ALL_ATTENTION_FUNCTIONS._local_mapping
@@ -148,11 +144,10 @@ def test_outside_of_the_block_nothing_is_registered_and_the_output_is_the_same()
 
 def test_one_collection_inside_another():
     model, layout = model_of("qwen2"), packed_layout([FIRST], delta=2)
-    ids = tokens(sum(FIRST), 1)
     with torch.no_grad(), collect_influence(model, layout) as outer:
         with collect_influence(model, layout) as inner:
-            model(ids[None])
-        model(ids[None])
+            model(IDS[None])
+        model(IDS[None])
     assert (inner.layers, outer.layers) == (3, 6)
     torch.testing.assert_close(inner.by_step(), outer.by_step())
 
@@ -169,39 +164,23 @@ def test_eager_attention_and_unseen_attention_are_refused():
 
 def test_an_attention_with_another_softmax_is_refused():
     model, layout = model_of("qwen2"), packed_layout([FIRST], delta=2)
-    ids = tokens(sum(FIRST), 1)
     with torch.no_grad(), collect_influence(model, layout), pytest.raises(ValueError, match="softcap"):
-        model(ids[None], softcap=30.0)
-
-
-CHUNKED = {
-    "num_local_experts": 2,
-    "moe_layers": [0],
-    "intermediate_size_mlp": 48,
-    "attention_chunk_size": 5,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+        model(IDS[None], softcap=30.0)
 
 
 def test_chunked_attention_is_refused():
     """Llama 4 attends inside chunks, which neither an argument nor `is_causal` tells."""
-    model, layout = model_of("llama4_text", **CHUNKED), packed_layout([FIRST], delta=1)
-    ids = tokens(sum(FIRST), 1)
+    experts = {"num_local_experts": 2, "moe_layers": [0], "intermediate_size_mlp": 48}
+    marks = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    model = model_of("llama4_text", attention_chunk_size=5, **experts, **marks)
+    layout = packed_layout([FIRST], delta=1)
     said = r"Llama4TextConfig \(model type llama4_text\) has layers of \['chunked_attention'\]"
     with pytest.raises(ValueError, match=said), collect_influence(model, layout):
         raise AssertionError("it was let in")
     model.config = copy.deepcopy(model.config)  # had it not said so
     model.config.layer_types = ["full_attention"] * 3
     with pytest.raises(ValueError, match="False in the mask at query 5, key 0, expected every earlier token"):
-        run_pass(model, layout, ids[None])
-
-
-def run_pass(model, layout, ids, **inputs) -> torch.Tensor:
-    with torch.no_grad(), collect_influence(model, layout) as collector:
-        model(ids, **inputs)
-    return collector.by_step()
+        run_pass(model, layout, IDS[None])
 
 
 def dense_masks() -> dict[str, torch.Tensor]:
@@ -224,20 +203,20 @@ def dense_masks() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", dense_masks())
 def test_dense_masks_are_looked_at(name):
     """What the mask shows is what FCI takes to be seen, or the pass is refused."""
-    model, layout, ids = model_of("qwen3"), packed_layout([FIRST], delta=1), tokens(sum(FIRST), 1)
+    model, layout = model_of("qwen3"), packed_layout([FIRST], delta=1)
     mask = {"attention_mask": dense_masks()[name][None, None]}
     if name.startswith("causal"):
-        found = run_pass(model, layout, ids[None], **mask)
-        torch.testing.assert_close(found, expected(model, ids, layout), rtol=1e-5, atol=1e-7)
+        found = run_pass(model, layout, IDS[None], **mask)
+        torch.testing.assert_close(found, expected(model, IDS, layout), rtol=1e-5, atol=1e-7)
     else:
         with pytest.raises(ValueError, match=r"not the one that FCI measures.* in the mask at"):
-            run_pass(model, layout, ids[None], **mask)
+            run_pass(model, layout, IDS[None], **mask)
 
 
 def test_sequences_that_see_one_another_are_refused():
     """Without positions that begin anew a packed row is one sequence to the model."""
     model, layout = model_of("qwen3"), packed_layout([FIRST, SECOND], delta=2)
-    ids = tokens(sum(FIRST) + sum(SECOND), 1)[None]
+    ids, _, _ = packed_row()
     with pytest.raises(ValueError, match="sees all earlier tokens of the row"):
         run_pass(model, layout, ids)
     mask = torch.ones(1, 1, ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
@@ -247,23 +226,22 @@ def test_sequences_that_see_one_another_are_refused():
 
 def test_a_window_that_the_mask_does_not_have_is_refused():
     model, layout = model_of("qwen3"), packed_layout([FIRST], delta=2)
-    ids = tokens(sum(FIRST), 1)[None]
     for layer in model.model.layers:
         layer.self_attn.sliding_window = 6
     with pytest.raises(ValueError, match="expected the last 6"):
-        run_pass(model, layout, ids)
+        run_pass(model, layout, IDS[None])
     for layer in model.model.layers:
         layer.self_attn.sliding_window = sum(FIRST)  # all of the sequence
-    assert run_pass(model, layout, ids).max() > 0
+    assert run_pass(model, layout, IDS[None]).max() > 0
 
 
 def test_attention_that_is_not_causal_is_refused():
     model, layout = model_of("qwen2"), packed_layout([FIRST], delta=2)
     model.model.layers[1].self_attn.is_causal = False
     with pytest.raises(ValueError, match="Qwen2Attention is not causal"):
-        run_pass(model, layout, tokens(sum(FIRST), 1)[None])
+        run_pass(model, layout, IDS[None])
     with pytest.raises(ValueError, match="Qwen2Attention is not causal"):
-        run_pass(model_of("qwen2"), layout, tokens(sum(FIRST), 1)[None], is_causal=False)
+        run_pass(model_of("qwen2"), layout, IDS[None], is_causal=False)
 
 
 def test_keys_of_an_earlier_pass_are_refused():
@@ -280,4 +258,45 @@ def test_a_layer_without_the_registry_is_missed():
     model, layout = model_of("qwen2"), packed_layout([FIRST], delta=2)
     model.model.layers[1].forward = lambda hidden_states, **_: hidden_states
     with pytest.raises(RuntimeError, match="of 2 layers was seen, but the model has 3"):
-        run_pass(model, layout, tokens(sum(FIRST), 1)[None])
+        run_pass(model, layout, IDS[None])
+
+
+# --- masks against layouts ------------------------------------------------------------------------------
+
+LENGTHS, WIDTH = (1300, 2500), 2600
+"""Two padded rows, longer than the rows of a mask that are compared at a time."""
+
+
+ROWS = padded_layout([[100] * (length // 100) for length in LENGTHS], width=WIDTH, delta=2, unmeasured=(0,))
+
+
+def causal(rows: int) -> torch.Tensor:
+    return torch.ones(rows, 1, WIDTH, WIDTH, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_every_row_and_query_is_looked_at(rows):
+    mask = causal(rows)
+    MaskCheck(ROWS)(mask, WIDTH, None)
+    mask[-1, 0, 2499, 7] = False  # the last query of the second row
+    with pytest.raises(ValueError, match="False in the mask at query 2499, key 7"):
+        MaskCheck(ROWS)(mask, WIDTH, None)
+    mask = causal(rows)
+    mask[0, 0, 1100, 1101] = True
+    with pytest.raises(ValueError, match="True in the mask at query 1100, key 1101"):
+        MaskCheck(ROWS)(mask, WIDTH, None)
+
+
+def test_what_padding_sees_does_not_matter():
+    mask = causal(2)
+    mask[0, 0, 1300:] = True
+    MaskCheck(ROWS)(mask, WIDTH, None)
+
+
+def test_a_mask_is_looked_at_once_for_each_window():
+    check, mask = MaskCheck(ROWS), causal(2)
+    check(mask, WIDTH, None)
+    mask.fill_(True)  # as no pass does: it would be found out
+    check(mask, WIDTH, None)
+    with pytest.raises(ValueError, match="the last 50 tokens of its sequence"):
+        check(mask, WIDTH, 50)

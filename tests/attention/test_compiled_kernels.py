@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 HOPPER, AMPERE = 90, 80
 KIB = 1024

@@ -14,13 +14,12 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from attention_cases import packed_layout
 from flash_functions import attend, flash_attn_func, flash_attn_varlen_func, give_transformers
 from kernel_cases import DEVICE
-from test_collector import FIRST, SECOND, model_of, tokens
+from test_collector import FIRST, IDS, model_of, packed_row, padded_rows
 from transformers import modeling_flash_attention_utils as flash_utils
 
 from marsrl_verl.attention import lse_kernel
 from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.flash_lse import tapped_flash_attention
-from marsrl_verl.attention.layout import OUTSIDE, build_layout
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 
@@ -40,8 +39,8 @@ def no_second_pass(monkeypatch):
     monkeypatch.setattr(lse_kernel, "triton_lse", computed_again)
 
 
-def influence(attention: str, layout, ids, backend: str = "triton", **inputs) -> torch.Tensor:
-    model = model_of("qwen3", head_dim=16, **inputs.pop("model", {})).to(DEVICE)
+def influence(attention: str, layout, ids, backend: str = "triton", *, model=None, **inputs) -> torch.Tensor:
+    model = model_of("qwen3", head_dim=16, **(model or {})).to(DEVICE)
     model.config._attn_implementation = attention
     moved = {name: value.to(DEVICE) for name, value in inputs.items()}
     with torch.no_grad(), collect_influence(model, layout.to(DEVICE), backend) as collector:
@@ -53,21 +52,17 @@ def influence(attention: str, layout, ids, backend: str = "triton", **inputs) ->
 @pytest.mark.usefixtures("flash", "no_second_pass")
 @pytest.mark.parametrize("window", [None, 6])
 def test_one_row(window):
-    layout, ids = packed_layout([FIRST], delta=2), tokens(sum(FIRST), 1)[None]
-    windowed = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 0}
-    model = windowed if window else {}
-    wanted = influence("sdpa", layout, ids, "chunked", model=dict(model))
-    found = influence("flash_attention_2", layout, ids, model=dict(model))
+    layout, ids = packed_layout([FIRST], delta=2), IDS[None]
+    model = {"use_sliding_window": bool(window), "sliding_window": window, "max_window_layers": 0}
+    wanted = influence("sdpa", layout, ids, "chunked", model=model)
+    found = influence("flash_attention_2", layout, ids, model=model)
     assert (wanted > 0).any()
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.usefixtures("flash", "no_second_pass")
 def test_a_packed_row():
-    lengths = (FIRST, SECOND)
-    layout = packed_layout(list(lengths), delta=2)
-    ids = torch.cat([tokens(sum(one), seed) for seed, one in enumerate(lengths, 1)])[None]
-    positions = torch.cat([torch.arange(sum(one)) for one in lengths])[None]
+    ids, positions, layout = packed_row()
     wanted = influence("sdpa", layout, ids, "chunked", position_ids=positions)
     found = influence("flash_attention_2", layout, ids, position_ids=positions)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
@@ -79,13 +74,7 @@ def test_padded_rows_are_computed_again(monkeypatch):
     calls = []
     again = lse_kernel.triton_lse
     monkeypatch.setattr(lse_kernel, "triton_lse", lambda *a, **k: calls.append(1) or again(*a, **k))
-    long, short = sum(SECOND), sum(FIRST)
-    ids, mask = torch.zeros(2, long + 2, dtype=torch.long), torch.zeros(2, long + 2, dtype=torch.long)
-    steps = torch.full((2, long + 2), OUTSIDE)
-    for row, (count, lengths) in enumerate(((short, FIRST), (long, SECOND))):
-        ids[row, :count], mask[row, :count] = tokens(count, row), 1
-        steps[row, :count] = packed_layout([lengths], delta=2).query_steps.long()
-    layout = build_layout(steps, steps > 1, delta=2)
+    ids, mask, layout = padded_rows()
     wanted = influence("sdpa", layout, ids, "chunked", attention_mask=mask)
     found = influence("flash_attention_2", layout, ids, attention_mask=mask)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
@@ -95,7 +84,7 @@ def test_padded_rows_are_computed_again(monkeypatch):
 @pytest.mark.usefixtures("flash", "no_second_pass")
 def test_the_queries_are_those_that_were_multiplied():
     """A float32 model under autocast: flash-attention multiplies bfloat16, and so do the column sums."""
-    layout, ids = packed_layout([FIRST], delta=1), tokens(sum(FIRST), 1)[None]
+    layout, ids = packed_layout([FIRST], delta=1), IDS[None]
     with torch.autocast(DEVICE, torch.bfloat16):
         found = influence("flash_attention_2", layout, ids)
     assert found.dtype == torch.float32

@@ -22,3 +22,9 @@ def compose_once(monkeypatch):
 def source(tmp_path) -> Path:
     """A file of nine sums."""
     return write_lines(tmp_path / "sums.jsonl", sums(9))
+
+
+@pytest.fixture
+def output(tmp_path) -> Path:
+    """The folder that the command writes."""
+    return tmp_path / "out"

@@ -108,6 +108,11 @@ def right_times(times: Callable[[int], int]) -> Callable[[str, int], str]:
     return script
 
 
+def right_once() -> ScriptedClient:
+    """Its first answer to every problem is right."""
+    return ScriptedClient(right_times(lambda i: 1))
+
+
 NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
 
 
@@ -118,6 +123,12 @@ def prepare(source: Path, output: Path, client: ScriptedClient, *more: str) -> i
 
 def questions(path: Path) -> list[str]:
     return [row["prompt"][-1]["content"] for row in read_parquet(path)]
+
+
+def pass_rates(path: Path) -> dict[str, float]:
+    """By question, in the file's order."""
+    rows = read_parquet(path)
+    return {row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"] for row in rows}
 
 
 def report_of(output: Path) -> dict[str, Any]:

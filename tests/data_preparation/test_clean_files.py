@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from preparing import MODEL, ScriptedClient, read_parquet, verl_row, write_lines
+from preparing import MODEL, NEVER, prepare, questions, read_parquet, report_of, verl_row, write_lines
 
 from marsrl_verl.config.application import main as train_main
 from marsrl_verl.data_preparation.application import main
 
-NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
 ROWS = [
     verl_row("Compute 1+2", "3"),
     verl_row("Compute  1+2.", "3"),
@@ -22,16 +20,18 @@ ROWS = [
 
 
 def clean(source: Path, output: Path, *more: str) -> int:
-    words = ["--input", str(source), "--output", str(output), "--without-answers", *more]
-    return main([*words, *MODEL], NEVER)
+    return prepare(source, output, NEVER, "--without-answers", *more)
 
 
-def questions(output: Path) -> list[str]:
-    return [row["prompt"][-1]["content"] for row in read_parquet(output / "train.parquet")]
+def kept(output: Path) -> list[str]:
+    return questions(output / "train.parquet")
 
 
-def report_of(output: Path) -> dict:
-    return json.loads((output / "report.json").read_text())
+def train(source: Path) -> int:
+    """A dry run of the training of a file."""
+    files = [f"data.{split}_files={source}" for split in ("train", "val")]
+    words = [*MODEL, "data=parquet", *files, "dry_run=true", "data.train_batch_size=2"]
+    return train_main(words, lambda config: 1)
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def source(tmp_path) -> Path:
     return write_lines(tmp_path / "rows.jsonl", ROWS)
 
 
-def test_nobody_is_asked_and_what_is_wrong_is_counted(source, tmp_path, capsys):
-    assert clean(source, tmp_path / "out", "--same-problem", "look") == 0
-    assert questions(tmp_path / "out") == ["Compute 1+2", "Compute 2+3", r"What is \beta?"]
-    rows = read_parquet(tmp_path / "out" / "train.parquet")
+def test_nobody_is_asked_and_what_is_wrong_is_counted(source, output, capsys):
+    assert clean(source, output, "--same-problem", "look") == 0
+    assert kept(output) == ["Compute 1+2", "Compute 2+3", r"What is \beta?"]
+    rows = read_parquet(output / "train.parquet")
     assert [row["ability"] for row in rows] == [None, "qa", None]
     assert rows[1]["reward_model"]["ground_truth"] == '["5", "five"]'
     assert (rows[0]["extra_info"]["pass_rate"], rows[0]["extra_info"]["answers"]) == (None, 0)
@@ -50,30 +50,22 @@ def test_nobody_is_asked_and_what_is_wrong_is_counted(source, tmp_path, capsys):
     assert "5 rows in" in said and "4 problems, 1 duplicates" in said
     assert "in 1 rows broken LaTeX commands" in said
     assert "3 kept, 1 with too long a prompt" in said
-    assert report_of(tmp_path / "out")["source"]["latex_repaired"] == 1
-    assert not (tmp_path / "out" / "grades.jsonl").exists()
+    assert report_of(output)["source"]["latex_repaired"] == 1
+    assert not (output / "grades.jsonl").exists()
 
 
-def test_questions_that_look_alike_are_two_problems_unless_asked_otherwise(source, tmp_path):
-    assert clean(source, tmp_path / "out") == 0
-    assert len(questions(tmp_path / "out")) == 4
-
-
-def test_training_takes_the_file(source, tmp_path, capsys):
-    assert clean(source, tmp_path / "out") == 0
-    files = [f"data.{split}_files={tmp_path / 'out' / 'train.parquet'}" for split in ("train", "val")]
-    words = [*MODEL, "data=parquet", *files, "dry_run=true", "data.train_batch_size=2"]
-    assert train_main(words, lambda config: 1) == 0
+def test_training_takes_the_file(source, output, capsys):
+    """Unless asked otherwise questions that look alike are two problems."""
+    assert clean(source, output) == 0
+    assert len(kept(output)) == 4
+    assert train(output / "train.parquet") == 0
     assert "string literal" not in capsys.readouterr().out
 
 
-def test_the_plan_says_what_is_repaired(source, tmp_path, capsys):
-    files = [f"data.{split}_files={source}" for split in ("train", "val")]
-    words = [*MODEL, "data=parquet", *files, "dry_run=true", "data.train_batch_size=2"]
-    assert train_main(words, lambda config: 1) == 0
-    assert f"1 of 5 rows of {source} hold LaTeX commands that a string literal" in " ".join(
-        capsys.readouterr().out.split()
-    )
+def test_the_plan_says_what_is_repaired(source, capsys):
+    assert train(source) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"1 of 5 rows of {source} hold LaTeX commands that a string literal" in shown
 
 
 @pytest.fixture
@@ -81,32 +73,32 @@ def held_out(tmp_path) -> Path:
     return write_lines(tmp_path / "held_out.jsonl", [{"question": "compute 1 + 2", "answer": ["3"]}])
 
 
-def test_problems_of_an_evaluation_set_are_dropped(source, held_out, tmp_path, capsys):
-    assert clean(source, tmp_path / "out", "--evaluation-set", str(held_out), "--same-problem", "look") == 0
-    assert questions(tmp_path / "out") == ["Compute 2+3", r"What is \beta?"]
+def test_problems_of_an_evaluation_set_are_dropped(source, held_out, output, capsys):
+    assert clean(source, output, "--evaluation-set", str(held_out), "--same-problem", "look") == 0
+    assert kept(output) == ["Compute 2+3", r"What is \beta?"]
     assert f"1 of 4 problems stand in {held_out}" in capsys.readouterr().out
-    found = report_of(tmp_path / "out")["evaluation_sets"]
+    found = report_of(output)["evaluation_sets"]
     assert (found["problems"], found["action"]) == (1, "drop")
     assert found["places"][0][1] == f"{held_out} row 0 (line 1)"
 
 
-def test_they_are_kept_and_counted_where_that_is_asked_for(source, held_out, tmp_path):
+def test_they_are_kept_and_counted_where_that_is_asked_for(source, held_out, output):
     words = ("--evaluation-set", str(held_out), "--contaminated", "report")
-    assert clean(source, tmp_path / "out", *words) == 0
-    assert "Compute 1+2" in questions(tmp_path / "out")
-    assert report_of(tmp_path / "out")["evaluation_sets"]["problems"] == 2
+    assert clean(source, output, *words) == 0
+    assert "Compute 1+2" in kept(output)
+    assert report_of(output)["evaluation_sets"]["problems"] == 2
 
 
-def test_they_are_refused_where_that_is_asked_for(source, held_out, tmp_path, capsys):
+def test_they_are_refused_where_that_is_asked_for(source, held_out, output, capsys):
     words = ("--evaluation-set", str(held_out), "--contaminated", "refuse")
-    assert clean(source, tmp_path / "out", *words) == 2
+    assert clean(source, output, *words) == 2
     assert "2 problems stand in evaluation sets" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert not output.exists()
 
 
-def test_nothing_may_be_left(tmp_path, held_out, capsys):
+def test_nothing_may_be_left(tmp_path, output, held_out, capsys):
     source = write_lines(tmp_path / "rows.jsonl", ROWS[:1])
-    assert clean(source, tmp_path / "out", "--evaluation-set", str(held_out)) == 2
+    assert clean(source, output, "--evaluation-set", str(held_out)) == 2
     assert "All problems stand in evaluation sets" in capsys.readouterr().err
 
 
@@ -119,13 +111,13 @@ def test_nothing_may_be_left(tmp_path, held_out, capsys):
         (["--evaluation-column", "q"], "speak of evaluation sets"),
     ],
 )
-def test_an_option_without_effect_is_refused(source, tmp_path, capsys, words, said):
-    assert clean(source, tmp_path / "out", *words) == 2
+def test_an_option_without_effect_is_refused(source, output, capsys, words, said):
+    assert clean(source, output, *words) == 2
     assert said in capsys.readouterr().err
 
 
-def test_without_a_model_prompts_are_not_measured(source, tmp_path, capsys):
-    words = ["--input", str(source), "--output", str(tmp_path / "out"), "--without-answers"]
+def test_without_a_model_prompts_are_not_measured(source, output, capsys):
+    words = ["--input", str(source), "--output", str(output), "--without-answers"]
     assert main(words, NEVER) == 0
     assert "prompts were not measured" in capsys.readouterr().out
-    assert len(questions(tmp_path / "out")) == 5
+    assert len(kept(output)) == 5

@@ -22,33 +22,27 @@ def passed(key: str, right: int, answers: int = 8) -> ProblemGrades:
     return ProblemGrades(key, tuple(Grade(float(k < right)) for k in range(answers)))
 
 
-def selected_rates(rates: PassRates, answers: int = 8) -> list[int]:
+def selected_rates(rates: PassRates, answers: int) -> list[int]:
     problems = [source(str(right)) for right in range(answers + 1)]
     grades = {problem.key: passed(problem.key, int(problem.question), answers) for problem in problems}
     return [int(problem.question) for problem in select(problems, grades, rates).kept]
 
 
-def test_by_default_only_what_all_answers_solve_is_left_out():
-    assert selected_rates(PassRates()) == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert selected_rates(PassRates(), answers=3) == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
-    ("least", "most", "expected"),
+    ("rates", "answers", "expected"),
     [
-        (0.125, None, [1, 2, 3, 4, 5, 6, 7]),
-        (0.0, 1.0, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
-        (0.25, 0.75, [2, 3, 4, 5, 6]),
-        (0.26, 0.74, [3, 4, 5]),
-        (0.0, 0.0, [0]),
+        (PassRates(), 8, range(8)),
+        (PassRates(), 3, range(3)),
+        (PassRates(0.125), 8, range(1, 8)),
+        (PassRates(0.0, 1.0), 8, range(9)),
+        (PassRates(0.25, 0.75), 8, range(2, 7)),
+        (PassRates(0.26, 0.74), 8, range(3, 6)),
+        (PassRates(0.0, 0.0), 8, [0]),
+        (PassRates(1 / 3, 2 / 3), 3, [1, 2]),
     ],
 )
-def test_both_ends_are_kept(least, most, expected):
-    assert selected_rates(PassRates(least, most)) == expected
-
-
-def test_thirds_are_compared_as_they_are_written():
-    assert selected_rates(PassRates(1 / 3, 2 / 3), answers=3) == [1, 2]
+def test_both_ends_are_kept_and_by_default_all_but_what_all_answers_solve(rates, answers, expected):
+    assert selected_rates(rates, answers) == list(expected)
 
 
 @pytest.mark.parametrize(("least", "most"), [(-0.1, None), (0.5, 0.4), (0.0, 1.1), (float("nan"), None)])
@@ -69,14 +63,8 @@ def test_every_problem_is_counted_once():
     }
     selection = select(problems, grades, PassRates(least=0.125))
     assert [problem.question for problem in selection.kept] == ["good"]
-    assert dict(selection.counts) == {
-        "too_easy": 1,
-        "too_hard": 1,
-        "kept": 1,
-        "prompt_too_long": 1,
-        "error": 1,
-        "unanswered": 1,
-    }
+    fates = ("too_easy", "too_hard", "kept", "prompt_too_long", "error", "unanswered")
+    assert selection.counts == dict.fromkeys(fates, 1)
 
 
 def test_a_cut_off_answer_is_a_wrong_one_and_an_ungraded_one_none():
@@ -114,14 +102,11 @@ def test_the_part_follows_from_the_seed_and_not_from_the_order():
     assert held(problems, 1) != held(problems, 2)
 
 
-def test_nothing_is_held_out_unless_asked():
+def test_none_is_held_out_unless_asked_and_never_are_all():
     problems = families(3)
     assert hold_out(problems, 0, 1) == (problems, [])
-
-
-def test_all_problems_cannot_be_held_out():
     with pytest.raises(DataError, match="none is left to train"):
-        hold_out(families(3), 6, 1)
+        hold_out(problems, 6, 1)
 
 
 def test_a_family_is_not_split_to_reach_a_number():

@@ -3,17 +3,14 @@ the command, its parser of calls, and what its evaluation tells the rewards."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from preparing import MODEL, ScriptedClient, read_parquet, right_times, sums, write_lines
+from preparing import pass_rates, prepare, report_of, right_once, sums, write_lines
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput
-from marsrl_verl.data_preparation.application import main
 from marsrl_verl.evaluation.single_role import SingleRole
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.tools.base import Tool, ToolCall, ToolConfig, ToolResult, ToolUnavailableError
@@ -73,7 +70,7 @@ class Adding:
         result = await context.tools.call(call)
         one = chat.trajectory()
         (one.reward,) = await context.score([one])
-        if result.text != request.problem.ground_truth:
+        if int(result.text) != int(request.problem.ground_truth) + 1:
             one.reward = RewardResult(0.0)
         return RolloutOutput(request.group_id, [one])
 
@@ -101,27 +98,27 @@ def nothing_asked():
     ASKED.clear()
 
 
-def prepare(folder: Path, *more: str) -> int:
-    source = write_lines(folder / "sums.jsonl", sums(3))
-    words = ("-k", "2", "--max-pass-rate", "1", "--min-pass-rate", "0", *more, *MODEL)
-    method = (f"marsrl.algo.name={__name__}:Counting", f"+marsrl.tools.adder.target={__name__}:Adder")
-    client = ScriptedClient(right_times(lambda i: 1))
-    return main(["--input", str(source), "--output", str(folder / "out"), *words, *method], client)
+@pytest.fixture
+def run(tmp_path, output):
+    """Runs the command; its exit status."""
+    adder = "marsrl.tools.adder"
+    tool = (f"+{adder}.target={__name__}:Adder", f"+{adder}.more=1")
+    words = ("-k", "2", "--max-pass-rate", "1", f"marsrl.algo.name={__name__}:Counting", *tool)
+    source = write_lines(tmp_path / "sums.jsonl", sums(3))
+    return lambda: prepare(source, output, right_once(), *words)
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_the_program_has_trainings_tools(tmp_path, more):
-    assert prepare(tmp_path, f"+marsrl.tools.adder.more={more}") == 0
+def test_the_program_has_trainings_tools(run, output):
+    assert run() == 0
     assert (ASKED[0], ASKED[-1]) == ("started", "closed")
     assert len(ASKED) == 2 + 3 * 2 and len(set(ASKED)) == len(ASKED), "one call for each answer"
-    rates = {row["extra_info"]["pass_rate"] for row in read_parquet(tmp_path / "out" / "train.parquet")}
-    assert rates == {0.0 if more else 1.0}
-    settings = json.loads((tmp_path / "out" / "report.json").read_text())["settings"]
-    assert settings["marsrl.tools"]["adder"]["more"] == more, "grades of other tools are not used again"
+    assert set(pass_rates(output / "train.parquet").values()) == {1.0}, "what the tool adds decides"
+    settings = report_of(output)["settings"]
+    assert settings["marsrl.tools"]["adder"]["more"] == 1, "grades of other tools are not used again"
 
 
-def test_a_tool_that_cannot_start_ends_the_command(tmp_path, capsys, monkeypatch):
+def test_a_tool_that_cannot_start_ends_the_command(run, output, capsys, monkeypatch):
     monkeypatch.setattr(Adder, "starts", False)
-    assert prepare(tmp_path) == 1
+    assert run() == 1
     assert "marsrl.tools.adder: there is nothing to add with." in capsys.readouterr().err
-    assert "started" not in ASKED and not (tmp_path / "out" / "train.parquet").exists()
+    assert "started" not in ASKED and not (output / "train.parquet").exists()

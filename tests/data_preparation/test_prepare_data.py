@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from preparing import (
     NEVER,
     ScriptedClient,
+    pass_rates,
     prepare,
     questions,
     read_lines,
-    read_parquet,
     report_of,
+    right_once,
     right_times,
     sums,
     verl_row,
@@ -32,11 +34,11 @@ from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rollout.single_call import SingleCall
 
 
+@dataclass
 class Twice:
     """A rollout program: the first answer is asked to be said again, in the same chat."""
 
-    def __init__(self, settings):
-        self.settings = settings
+    settings: Any
 
     @classmethod
     def from_settings(cls, settings):
@@ -66,22 +68,22 @@ BROKEN: set[str] = set()
 
 
 class Breaking(MarsRL):
+    program = Broken
+
     @classmethod
     def stages(cls, config):
-        return tuple(replace(one, rollout=Broken) for one in super().stages(config))
+        return tuple(replace(one, rollout=cls.program) for one in super().stages(config))
 
 
-class Tooled(MarsRL):
-    @classmethod
-    def stages(cls, config):
-        return tuple(replace(one, rollout=Twice) for one in super().stages(config))
+class Tooled(Breaking):
+    program = Twice
 
 
-def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, capsys):
-    output = tmp_path / "out"
+def test_problems_that_the_model_always_solves_are_left_out(output, source, capsys):
     client = ScriptedClient(right_times(lambda i: i - 1))
     assert prepare(source, output, client) == 0
-    assert questions(output / "train.parquet") == [f"Compute 1+{i}" for i in range(1, 9)]
+    rates = {f"Compute 1+{right + 1}": right / 8 for right in range(8)}
+    assert list(pass_rates(output / "train.parquet").items()) == list(rates.items())
     report = report_of(output)
     assert (report["selection"]["kept"], report["selection"]["too_easy"]) == (8, 1)
     bars = report["answers"]["histogram"]
@@ -92,24 +94,12 @@ def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, ca
     assert report["written"] == {"train": 8, "val": 0}
     assert {"torch", "transformers"} <= set(report["versions"])
     assert "8 kept, 1 too easy" in capsys.readouterr().out
-    rates = [row["extra_info"]["pass_rate"] for row in read_parquet(output / "train.parquet")]
-    assert rates == [right / 8 for right in range(8)]
 
 
-def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
-    client = ScriptedClient(right_times(lambda i: 1))
-    options = (
-        "--temperature",
-        "0.5",
-        "--max-tokens",
-        "40",
-        "--seed",
-        "7",
-        "-k",
-        "2",
-        "marsrl.roles.solver.top_k=9",
-    )
-    assert prepare(source, tmp_path / "out", client, *options) == 0
+def test_the_model_is_asked_with_trainings_settings(output, source):
+    client = right_once()
+    options = "--temperature 0.5 --max-tokens 40 --seed 7 -k 2 marsrl.roles.solver.top_k=9"
+    assert prepare(source, output, client, *options.split()) == 0
     config, settings = client.arguments
     assert (settings.temperature, settings.max_new_tokens, settings.top_k) == (0.5, 40, 9)
     assert settings.seed == 7
@@ -117,7 +107,7 @@ def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
     assert sorted(client.requests) == sorted(f"Compute 1+{i}" for i in range(1, 10))
 
 
-def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
+def test_a_methods_own_program_answers_as_in_its_evaluation(output, source):
     """One answer after the other, in a chat that grows, with the limits of all roles that it may ask."""
 
     def script(question, k):
@@ -126,15 +116,14 @@ def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
         return f"so \\boxed{{{1 + i if again in question and i != 4 else 99}}}"
 
     again = "<|user|>Compute 1+2"
-    client, output = ScriptedClient(script), tmp_path / "out"
+    client = ScriptedClient(script)
     method = f"marsrl.algo.name={__name__}:Tooled"
     assert prepare(source, output, client, method, "-k", "2", "--max-pass-rate", "1") == 0
     first = [question for question in client.requests if again not in question]
     second = [question for question in client.requests if again in question]
     assert sorted(first) == sorted(2 * [f"Compute 1+{i}" for i in range(1, 10)]) and len(second) == 18
     assert all(question.startswith("Compute 1+") and "boxed{99}" in question for question in second)
-    rows = read_parquet(output / "train.parquet")
-    rates = {row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"] for row in rows}
+    rates = pass_rates(output / "train.parquet")
     assert rates == {f"Compute 1+{i}": float(i != 4) for i in range(1, 10)}
     config, settings = client.arguments
     roles = config.marsrl.roles.values()
@@ -142,8 +131,8 @@ def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
     assert settings.max_prompt_tokens + settings.max_new_tokens == longest
 
 
-def test_answers_of_a_program_depend_on_the_methods_settings(tmp_path, source, capsys):
-    output, method = tmp_path / "out", (f"marsrl.algo.name={__name__}:Breaking", "-k", "1")
+def test_answers_of_a_program_depend_on_the_methods_settings(output, source, capsys):
+    method = (f"marsrl.algo.name={__name__}:Breaking", "-k", "1")
     client = ScriptedClient(right_times(lambda i: 1), 3, output / "grades.jsonl")
     assert prepare(source, output, client, *method) == 130
     assert prepare(source, output, NEVER, *method, "marsrl.algo.group_size=4") == 2
@@ -151,14 +140,12 @@ def test_answers_of_a_program_depend_on_the_methods_settings(tmp_path, source, c
 
 
 @pytest.mark.parametrize("broken", [1, 9])
-def test_a_program_that_fails_says_nothing_about_a_problem(tmp_path, source, capsys, monkeypatch, broken):
+def test_a_program_that_fails_says_nothing_about_a_problem(output, source, capsys, monkeypatch, broken):
     """One that fails on eight in a row ends the command, and nothing is recorded of them."""
     monkeypatch.setattr(f"{__name__}.BROKEN", {f"Compute 1+{i}" for i in range(1, 1 + broken)})
-    output, words = (
-        tmp_path / "out",
-        (f"marsrl.algo.name={__name__}:Breaking", "-k", "2", "--max-pass-rate", "1"),
-    )
-    status = prepare(source, output, ScriptedClient(right_times(lambda i: 1)), *words)
+    words = ("-k", "2", "--max-pass-rate", "1")
+    method = f"marsrl.algo.name={__name__}:Breaking"
+    status = prepare(source, output, right_once(), method, *words)
     shown = capsys.readouterr()
     if broken == 9:
         assert status == 1 and len(read_lines(output / "grades.jsonl")) == 1
@@ -169,21 +156,22 @@ def test_a_program_that_fails_says_nothing_about_a_problem(tmp_path, source, cap
         assert len(questions(output / "train.parquet")) == 8
 
 
-def test_a_frozen_role_of_a_program_is_refused(tmp_path, source, capsys):
+def test_a_frozen_role_of_a_program_is_refused(output, source, capsys):
     frozen = (f"marsrl.algo.name={__name__}:Tooled", "policies=solver_endpoint", "algo=marsrl_vc")
     endpoint = "marsrl.policies.solver.endpoint"
     words = (f"{endpoint}.base_urls=[http://host/v1]", f"{endpoint}.model=big")
-    assert prepare(source, tmp_path / "out", NEVER, *frozen, *words) == 2
+    assert prepare(source, output, NEVER, *frozen, *words) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "marsrl.roles.solver.policy = solver" in said and "--from-answers" in said
 
 
-def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys, monkeypatch):
-    output = tmp_path / "out"
+def test_the_files_are_accepted_by_training_as_they_are(tmp_path, output, source, capsys, monkeypatch):
     client = ScriptedClient(right_times(lambda i: i % 3))
     assert prepare(source, output, client, "-k", "3", "--held-out", "4") == 0
     for split in ("train", "val"):
         assert read_report(output / f"{split}.parquet", split).faults == {}
+    train, val = questions(output / "train.parquet"), questions(output / "val.parquet")
+    assert len(val) == 4 and not set(train) & set(val)
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     files = [f"data.{split}_files={output / split}.parquet" for split in ("train", "val")]
@@ -194,10 +182,9 @@ def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys
     assert "train.parquet" in shown.out and "val.parquet" in shown.out
 
 
-def test_verls_own_dataset_reads_the_files(tmp_path, source):
+def test_verls_own_dataset_reads_the_files(tmp_path, output, source):
     datasets = pytest.importorskip("datasets")
-    output = tmp_path / "out"
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1))) == 0
+    assert prepare(source, output, right_once()) == 0
     path = str(output / "train.parquet")
     loaded = datasets.load_dataset("parquet", data_files=path, cache_dir=str(tmp_path / "cache"))["train"]
     row = loaded[0]
@@ -206,24 +193,13 @@ def test_verls_own_dataset_reads_the_files(tmp_path, source):
     assert row["extra_info"]["problem"] == problem_key("Compute 1+1")
 
 
-def test_the_held_out_part_shares_no_problem(tmp_path, source):
-    output = tmp_path / "out"
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "--held-out", "3") == 0
-    train, val = questions(output / "train.parquet"), questions(output / "val.parquet")
-    assert (len(train), len(val)) == (6, 3)
-    assert not set(train) & set(val)
-
-
 # --- answers that are no answers ------------------------------------------------------------------------
 
 
-def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
-    rows = [
-        verl_row("Compute 1+1", "2"),
-        verl_row("Compute " + "1+" * 40 + "1", "41"),
-        verl_row("Compute 1+3", "4"),
-    ]
-    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path, output):
+    long = verl_row("Compute " + "1+" * 40 + "1", "41")
+    rows = [verl_row("Compute 1+1", "2"), long, verl_row("Compute 1+3", "4")]
+    source = write_lines(tmp_path / "a.jsonl", rows)
 
     def script(question: str, k: int) -> str | FinishReason:
         return FinishReason.LENGTH if question.endswith("3") else "\\boxed{2}" if k else "\\boxed{7}"
@@ -233,27 +209,20 @@ def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
     assert len(client.requests) == 2, "a prompt over the Solver's limit is never asked in training"
     report = report_of(output)
     assert report["answers"]["by_finish_reason"] == {"length": 8, "stop": 8}
-    assert {name: report["selection"][name] for name in ("kept", "too_hard", "prompt_too_long")} == {
-        "kept": 1,
-        "too_hard": 1,
-        "prompt_too_long": 1,
-    }
+    assert [report["selection"][one] for one in ("kept", "too_hard", "prompt_too_long")] == [1, 1, 1]
 
 
-def test_responses_are_kept_on_request(tmp_path, source):
-    client = ScriptedClient(right_times(lambda i: 1))
-    assert prepare(source, tmp_path / "out", client, "--keep-responses", "-k", "2") == 0
-    _, *lines = read_lines(tmp_path / "out" / "grades.jsonl")  # in the order in which they were graded
+def test_responses_are_kept_on_request(output, source):
+    assert prepare(source, output, right_once(), "--keep-responses", "-k", "2") == 0
+    _, *lines = read_lines(output / "grades.jsonl")  # in the order in which they were graded
     assert len(lines) == 9
     for line in lines:
         assert line["responses"] == [f"so \\boxed{{{line['ground_truth']}}}", "so \\boxed{99}"]
 
 
-def test_trainings_math_grader_judges_in_its_own_process(tmp_path):
-    source = write_lines(
-        tmp_path / "a.jsonl", [verl_row("Compute 1+1", "1/2"), verl_row("Compute 1+2", "1/3")]
-    )
-    output = tmp_path / "out"
+def test_trainings_math_grader_judges_in_its_own_process(tmp_path, output):
+    rows = [verl_row("Compute 1+1", "1/2"), verl_row("Compute 1+2", "1/3")]
+    source = write_lines(tmp_path / "a.jsonl", rows)
     client = ScriptedClient(lambda question, k: "\\boxed{2/4}")
     words = ["--input", str(source), "--output", str(output), "-k", "2", "model=tiny", "cluster=cpu"]
     assert main(words, client) == 0
@@ -264,18 +233,18 @@ def test_trainings_math_grader_judges_in_its_own_process(tmp_path):
 # --- bad rows -------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_asked_what_the_reward_can_not_grade(tmp_path, capsys):
+def test_nobody_is_asked_what_the_reward_can_not_grade(tmp_path, output, capsys):
     source = write_lines(tmp_path / "a.jsonl", [verl_row("Who?", "Ada"), verl_row("Why?", "x", ability="qa")])
-    words = ["--input", str(source), "--output", str(tmp_path / "out"), "model=tiny", "cluster=cpu"]
+    words = ["--input", str(source), "--output", str(output), "model=tiny", "cluster=cpu"]
     assert main([*words, "reward=by_ability"], NEVER) == 2
     shown = " ".join(capsys.readouterr().err.split())
     assert "marsrl.reward.solver can't grade some problems" in shown
     assert "no ability and the data source 'sums'" in shown and "a.jsonl row 0 (line 1)" in shown
 
 
-def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, capsys):
+def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, output, capsys):
     rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+2", None), verl_row("Compute 1+3", "")]
-    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    source = write_lines(tmp_path / "a.jsonl", rows)
     assert prepare(source, output, NEVER) == 2
     shown = capsys.readouterr().err
     assert "2 of 3 rows" in shown and "row 1 (line 2)" in shown and "row 2 (line 3)" in shown
@@ -283,34 +252,32 @@ def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, capsys):
     assert not output.exists()
 
 
-def test_bad_rows_are_skipped_on_request_and_stay_in_the_report(tmp_path, capsys):
+def test_bad_rows_are_skipped_on_request_and_stay_in_the_report(tmp_path, output, capsys):
     rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+2", None), *sums(2)]
-    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
-    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "--bad-rows", "skip") == 0
+    source = write_lines(tmp_path / "a.jsonl", rows)
+    assert prepare(source, output, right_once(), "--bad-rows", "skip") == 0
     assert "row 1 (line 2)" in capsys.readouterr().out
     (fault,) = report_of(output)["source"]["bad_rows"].values()
     assert (fault["count"], fault["places"]) == (1, [f"{source} row 1 (line 2)"])
     assert questions(output / "train.parquet") == ["Compute 1+1", "Compute 1+2"]
 
 
-def test_an_instruction_that_no_row_has_is_refused(tmp_path, source, capsys):
-    assert prepare(source, tmp_path / "out", NEVER, "--strip-dapo") == 2
+def test_an_instruction_that_no_row_has_is_refused(output, source, capsys):
+    assert prepare(source, output, NEVER, "--strip-dapo") == 2
     assert "'Compute 1+1'" in capsys.readouterr().err
 
 
-def test_rows_without_the_instruction_are_told(tmp_path, capsys):
+def test_rows_without_the_instruction_are_told(tmp_path, output, capsys):
     rows = [verl_row("Please: Compute 1+1", "2"), verl_row("Compute 1+2", "3")]
-    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
-    client = ScriptedClient(right_times(lambda i: 1))
-    assert prepare(source, output, client, "--strip-before", "Please:") == 0
+    source = write_lines(tmp_path / "a.jsonl", rows)
+    assert prepare(source, output, right_once(), "--strip-before", "Please:") == 0
     assert "1 rows lack the instruction" in capsys.readouterr().out
     assert questions(output / "train.parquet") == ["Compute 1+1", "Compute 1+2"]
     source_counts = report_of(output)["source"]
     assert (source_counts["instruction_taken_off"], source_counts["instruction_missing"]) == (1, 1)
 
 
-def test_nothing_kept_writes_nothing(tmp_path, source, capsys):
-    output = tmp_path / "out"
+def test_nothing_kept_writes_nothing(output, source, capsys):
     assert prepare(source, output, ScriptedClient(right_times(lambda i: 8))) == 2
     assert "No problem is kept" in capsys.readouterr().err
     assert not (output / "train.parquet").exists()
@@ -337,21 +304,21 @@ def test_nothing_kept_writes_nothing(tmp_path, source, capsys):
         (("model=tiny", "cluster=cpu", "--temperature", "0"), "temperature"),
     ],
 )
-def test_a_wrong_command_line_says_what_to_do(tmp_path, source, capsys, words, hint):
-    status = main(["--input", str(source), "--output", str(tmp_path / "out"), *words], NEVER)
+def test_a_wrong_command_line_says_what_to_do(output, source, capsys, words, hint):
+    status = main(["--input", str(source), "--output", str(output), *words], NEVER)
     shown = capsys.readouterr()
     assert status == 2
     assert hint in shown.err and "fix:" in shown.err
     assert "Traceback" not in shown.err
-    assert not (tmp_path / "out").exists()
+    assert not output.exists()
 
 
-def test_a_model_without_a_preset_has_the_published_settings(tmp_path, source):
+def test_a_model_without_a_preset_has_the_published_settings(tmp_path, output, source):
     folder = Path(shutil.copytree(model_path(), tmp_path / "it's a model"))
     shape = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**shape, "max_position_embeddings": 10**6}))
-    client = ScriptedClient(right_times(lambda i: 1))
-    words = ["--input", str(source), "--output", str(tmp_path / "out"), "--model", str(folder)]
+    client = right_once()
+    words = ["--input", str(source), "--output", str(output), "--model", str(folder)]
     assert main([*words, "cluster=cpu"], client) == 0
     config, settings = client.arguments
     assert config.actor_rollout_ref.model.path == str(folder)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from preparing import MODEL, ScriptedClient, read_parquet, right_times, sums, verl_row, write_lines
+from preparing import (
+    NEVER,
+    ScriptedClient,
+    pass_rates,
+    prepare,
+    report_of,
+    right_times,
+    sums,
+    verl_row,
+    write_lines,
+)
 
 from marsrl_verl.data.problems import problem_key
 from marsrl_verl.data.sources import DAPO_INSTRUCTION
 from marsrl_verl.data_preparation.application import main
-
-NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
 
 
 @pytest.fixture
@@ -20,18 +27,19 @@ def source(tmp_path) -> Path:
     return write_lines(tmp_path / "sums.jsonl", sums(4))
 
 
-def filtered(source: Path, answers: Path, *more: str) -> int:
-    output = source.parent / "out"
-    words = ["--input", str(source), "--output", str(output), "--from-answers", str(answers), "reward=exact"]
-    return main([*words, *more], NEVER)
+def filtered(source: Path, answers: list[dict] | Path, *more: str) -> int:
+    """The status of the command with lines of answers, or with a file of them."""
+    if not isinstance(answers, Path):
+        answers = write_lines(source.parent / "answers.jsonl", answers)
+    words = ["--input", str(source), "--output", str(source.parent / "out"), "--from-answers", str(answers)]
+    return main([*words, "reward=exact", *more], NEVER)
 
 
 def written_pass_rates(source: Path) -> dict[str, float]:
-    rows = read_parquet(source.parent / "out" / "train.parquet")
-    return {row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"] for row in rows}
+    return pass_rates(source.parent / "out" / "train.parquet")
 
 
-def test_grades_and_responses_of_any_number_are_taken(tmp_path, source, capsys):
+def test_grades_and_responses_of_any_number_are_taken(output, source, capsys):
     lines = [
         {"question": " Compute  1+1", "grades": [1, 0, 0, 1]},
         {"problem": problem_key("Compute 1+2"), "responses": ["<think>1</think>\\boxed{3}", "\\boxed{4}"]},
@@ -39,31 +47,30 @@ def test_grades_and_responses_of_any_number_are_taken(tmp_path, source, capsys):
         {"question": "Compute 1+3", "grades": [1.0, {"reward": 1.0, "finish": "stop"}]},
         {"question": "Compute 9+9", "grades": [1]},
     ]
-    assert filtered(source, write_lines(tmp_path / "answers.jsonl", lines)) == 0
+    assert filtered(source, lines) == 0
     assert written_pass_rates(source) == {"Compute 1+1": 0.5, "Compute 1+2": 0.5}
     assert "2 kept, 1 too easy, 1 unanswered" in capsys.readouterr().out
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    report = report_of(output)
     assert report["settings"]["lines about other problems"] == 1
     bars = [(bar["right"], bar["answers"], bar["problems"]) for bar in report["answers"]["histogram"]]
     assert bars == [(2, 4, 2), (2, 2, 1)]
 
 
-def test_a_grade_log_serves_as_a_record(tmp_path, source):
+def test_a_grade_log_serves_as_a_record(tmp_path, output, source):
     first = tmp_path / "first"
-    words = ["--input", str(source), "--output", str(first), *MODEL]
-    assert main(words, ScriptedClient(right_times(lambda i: i))) == 0
+    assert prepare(source, first, ScriptedClient(right_times(lambda i: i))) == 0
     assert filtered(source, first / "grades.jsonl", "--min-pass-rate", "0.3") == 0
     assert written_pass_rates(source) == {"Compute 1+3": 0.375, "Compute 1+4": 0.5}
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["settings"]["settings on record"]["answers per problem"] == 8
+    settings = report_of(output)["settings"]
+    assert settings["settings on record"]["answers per problem"] == 8
+    assert "marsrl.reward.solver.target" not in settings, "it graded nothing"
 
 
 def test_a_question_on_record_may_carry_the_instruction(tmp_path):
     question = f"{DAPO_INSTRUCTION.before}\n\nCompute 1+1\n\n{DAPO_INSTRUCTION.after}"
     source = write_lines(tmp_path / "a.jsonl", [{"question": question, "answer": "2"}])
-    answers = write_lines(tmp_path / "answers.jsonl", [{"question": question, "grades": [0, 1]}])
     options = ("--strip-dapo", "--question-column", "question", "--answer-column", "answer")
-    assert filtered(source, answers, *options) == 0
+    assert filtered(source, [{"question": question, "grades": [0, 1]}], *options) == 0
     assert written_pass_rates(source) == {"Compute 1+1": 0.5}
 
 
@@ -80,48 +87,31 @@ def test_a_question_on_record_may_carry_the_instruction(tmp_path):
         ({"question": "Compute 9+9", "grades": [1]}, "no answers to any of the 4 problems"),
     ],
 )
-def test_an_unusable_record_is_refused(tmp_path, source, capsys, line, hint):
-    answers = write_lines(tmp_path / "answers.jsonl", [line])
-    assert filtered(source, answers) == 2
+def test_an_unusable_record_is_refused(tmp_path, output, source, capsys, line, hint):
+    assert filtered(source, [line]) == 2
     shown = capsys.readouterr().err
     assert hint in shown and "fix:" in shown
-    assert str(answers) in shown
-    assert not (tmp_path / "out").exists()
+    assert f"{tmp_path}/answers.jsonl" in shown
+    assert not output.exists()
 
 
-def test_a_response_that_was_cut_off_is_no_answer(tmp_path, source):
-    line = {
-        "question": "Compute 1+1",
-        "responses": ["We try \\boxed{2}", "\\boxed{2}"],
-        "finish": ["length", "stop"],
-    }
-    assert filtered(source, write_lines(tmp_path / "answers.jsonl", [line])) == 0
+def test_a_response_that_was_cut_off_is_no_answer(output, source):
+    said = {"responses": ["We try \\boxed{2}", "\\boxed{2}"], "finish": ["length", "stop"]}
+    assert filtered(source, [{"question": "Compute 1+1", **said}]) == 0
     assert written_pass_rates(source) == {"Compute 1+1": 0.5}
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["answers"]["by_finish_reason"] == {"length": 1, "stop": 1}
+    assert report_of(output)["answers"]["by_finish_reason"] == {"length": 1, "stop": 1}
 
 
 def test_a_question_in_two_chats_is_named_by_its_hash(tmp_path, capsys):
     rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+1", "2")]
     rows[1]["prompt"].insert(0, {"role": "system", "content": "Be brief"})
     source = write_lines(tmp_path / "sums.jsonl", rows)
-    line = {"question": "Compute 1+1", "grades": [0, 1]}
-    assert filtered(source, write_lines(tmp_path / "answers.jsonl", [line])) == 2
+    assert filtered(source, [{"question": "Compute 1+1", "grades": [0, 1]}]) == 2
     assert "Name the problem by its hash" in capsys.readouterr().err
-    line = {"problem": problem_key("Compute 1+1"), "grades": [0, 1]}
-    assert filtered(source, write_lines(tmp_path / "answers.jsonl", [line])) == 0
+    assert filtered(source, [{"problem": problem_key("Compute 1+1"), "grades": [0, 1]}]) == 0
 
 
-def test_the_report_names_a_grader_only_where_it_graded(tmp_path, source):
-    graded = {"question": "Compute 1+1", "grades": [0, 1]}
-    assert filtered(source, write_lines(tmp_path / "answers.jsonl", [graded])) == 0
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert "marsrl.reward.solver.target" not in report["settings"]
-
-
-def test_words_without_effect_on_a_record_are_refused(tmp_path, source, capsys):
-    answers = write_lines(tmp_path / "answers.jsonl", [{"question": "Compute 1+1", "grades": [0, 1]}])
-    assert filtered(source, answers, "marsrl.roles.solver.temperature=0.5") == 2
-    assert (
-        "marsrl.roles.solver.temperature=0.5: with --from-answers no model answers" in capsys.readouterr().err
-    )
+def test_words_without_effect_on_a_record_are_refused(source, capsys):
+    word = "marsrl.roles.solver.temperature=0.5"
+    assert filtered(source, [{"question": "Compute 1+1", "grades": [0, 1]}], word) == 2
+    assert f"{word}: with --from-answers no model answers" in capsys.readouterr().err

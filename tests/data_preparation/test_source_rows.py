@@ -11,13 +11,7 @@ import pytest
 from preparing import verl_row, write_lines
 
 from marsrl_verl.data.columns import Columns
-from marsrl_verl.data.problems import (
-    Collected,
-    Instruction,
-    collect,
-    look_alike,
-    problem_key,
-)
+from marsrl_verl.data.problems import Collected, Instruction, collect, look_alike, problem_key
 from marsrl_verl.data.rows import DataError, RowError, read_rows
 from marsrl_verl.data.sources import DAPO_INSTRUCTION
 
@@ -27,6 +21,12 @@ PLAIN = Columns(question="question", answer="answer")
 
 def collected(path: Path, columns: Columns = VERL, instruction: Instruction | None = None) -> Collected:
     return collect(read_rows([path], columns.names), columns, instruction)
+
+
+@pytest.fixture
+def of_rows(tmp_path):
+    """What the rows of a file become."""
+    return lambda *rows, **more: collected(write_lines(tmp_path / "a.jsonl", rows), **more)
 
 
 def only_problem(found: Collected):
@@ -62,20 +62,21 @@ def test_plain_columns_are_named(tmp_path):
     assert problem.problem.data_source == "gsm"
 
 
-def test_a_dot_leads_into_a_column(tmp_path):
-    path = write_lines(tmp_path / "a.jsonl", [{"prompt": "1+1", "reward_model": {"ground_truth": 2}}])
-    assert only_problem(collected(path, Columns(question="prompt"))).problem.ground_truth == "2"
+def test_a_dot_leads_into_a_column(of_rows):
+    found = of_rows(
+        {"prompt": "1+1", "reward_model": {"ground_truth": 2}}, columns=Columns(question="prompt")
+    )
+    assert only_problem(found).problem.ground_truth == "2"
 
 
-def test_several_accepted_answers_stay_several(tmp_path):
-    path = write_lines(tmp_path / "a.jsonl", [verl_row("x^2 = 1?", ["1", "-1"])])
-    assert only_problem(collected(path)).problem.ground_truth == '["1", "-1"]'
+def test_several_accepted_answers_stay_several(of_rows):
+    assert only_problem(of_rows(verl_row("x^2 = 1?", ["1", "-1"]))).problem.ground_truth == '["1", "-1"]'
 
 
-def test_a_system_message_stays_and_the_last_user_message_is_the_question(tmp_path):
+def test_a_system_message_stays_and_the_last_user_message_is_the_question(of_rows):
     row = verl_row("", "2")
     row["prompt"] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " 1+1 "}]
-    problem = only_problem(collected(write_lines(tmp_path / "a.jsonl", [row])))
+    problem = only_problem(of_rows(row))
     assert problem.question == "1+1"
     assert [message["role"] for message in problem.problem.messages] == ["system", "user"]
 
@@ -96,8 +97,8 @@ def test_a_system_message_stays_and_the_last_user_message_is_the_question(tmp_pa
         ([1, 2], "no object"),
     ],
 )
-def test_a_bad_row_is_named_with_its_number(tmp_path, row, fault):
-    found = collected(write_lines(tmp_path / "a.jsonl", [verl_row("0+0", "0"), row]))
+def test_a_bad_row_is_named_with_its_number(tmp_path, of_rows, row, fault):
+    found = of_rows(verl_row("0+0", "0"), row)
     ((what, one),) = found.faults.items()
     assert fault in what
     assert one.fix
@@ -113,9 +114,9 @@ def test_a_line_that_is_no_json_is_a_bad_row(tmp_path):
     assert len(found.problems) == 1
 
 
-def test_an_answer_without_the_mark_is_a_bad_row(tmp_path):
-    path = write_lines(tmp_path / "a.jsonl", [{"question": "1+1", "answer": "2"}])
-    found = collected(path, Columns("question", "answer", answer_after="####"))
+def test_an_answer_without_the_mark_is_a_bad_row(of_rows):
+    columns = Columns("question", "answer", answer_after="####")
+    found = of_rows({"question": "1+1", "answer": "2"}, columns=columns)
     assert "'####' is not in the answer" in next(iter(found.faults))
 
 
@@ -149,23 +150,22 @@ def test_a_parquet_file_without_the_columns_says_which_it_has(tmp_path):
 # --- duplicates -------------------------------------------------------------------------------------
 
 
-def test_duplicates_are_counted_and_the_first_row_stays(tmp_path):
+def test_duplicates_are_counted_and_the_first_row_stays(of_rows):
     rows = [verl_row("Find\n  é.", "2"), verl_row("Find é. ", "2.0"), verl_row("Find é!", "2")]
-    found = collected(write_lines(tmp_path / "a.jsonl", rows))
+    found = of_rows(*rows)
     assert (found.rows, found.duplicates, len(found.problems), found.bad_rows) == (3, 1, 2, 0)
     assert next(iter(found.problems.values())).question == "Find\n  é."
 
 
 def test_duplicates_are_found_across_files(tmp_path):
     paths = [write_lines(tmp_path / name, [verl_row("1+1", "2")]) for name in ("a.jsonl", "b.jsonl")]
-    columns = Columns()
-    found = collect(read_rows(paths, columns.names), columns, None)
+    found = collect(read_rows(paths, VERL.names), VERL, None)
     assert (len(found.problems), found.duplicates) == (1, 1)
 
 
-def test_a_problem_with_two_answers_is_left_out_and_both_rows_are_named(tmp_path):
+def test_a_problem_with_two_answers_is_left_out_and_both_rows_are_named(of_rows):
     rows = [verl_row("1+1", "2"), verl_row("3+3", "6"), verl_row("1+1", "3"), verl_row("1+1", "2")]
-    found = collected(write_lines(tmp_path / "a.jsonl", rows))
+    found = of_rows(*rows)
     assert [problem.question for problem in found.problems.values()] == ["3+3"]
     places = [place for fault in found.faults.values() for place in fault.places]
     assert [place.partition(" row ")[2][0] for place in places] == ["2", "0"]
@@ -189,34 +189,21 @@ def dapo(question: str) -> str:
     return f"{DAPO_INSTRUCTION.before}\n\n{question}\n\n{DAPO_INSTRUCTION.after}"
 
 
-def test_dapos_instruction_is_taken_off_and_counted(tmp_path):
+def test_dapos_instruction_is_taken_off_and_counted(of_rows):
     rows = [verl_row(dapo("What is $1+1$?"), "2"), verl_row("What is $1+1$?", "2"), verl_row("2+2", "4")]
-    found = collected(write_lines(tmp_path / "a.jsonl", rows), instruction=DAPO_INSTRUCTION)
+    found = of_rows(*rows, instruction=DAPO_INSTRUCTION)
     assert [problem.question for problem in found.problems.values()] == ["What is $1+1$?", "2+2"]
     assert (found.stripped, found.not_stripped, found.duplicates) == (1, 2, 1)
 
 
-@pytest.mark.parametrize(
-    ("text", "bare"),
-    [
-        ("Solve: 1+1 (end)", "1+1"),
-        ("Solve:1+1", None),
-        ("1+1 (end)", None),
-        ("Solve: (end)", ""),
-    ],
-)
-def test_an_instruction_goes_whole_or_stays(text, bare):
-    assert Instruction("Solve:", "(end)").strip(text) == bare
-
-
-def test_parts_of_an_instruction_do_not_overlap():
+def test_an_instruction_goes_whole_or_stays_and_its_parts_do_not_overlap():
+    texts = ("Solve: 1+1 (end)", "Solve:1+1", "1+1 (end)", "Solve: (end)")
+    assert [Instruction("Solve:", "(end)").strip(one) for one in texts] == ["1+1", None, None, ""]
     assert Instruction("abc", "cd").strip("abcd") is None
 
 
-def test_nothing_but_the_instruction_is_a_bad_row(tmp_path):
-    found = collected(
-        write_lines(tmp_path / "a.jsonl", [verl_row(dapo(""), "2")]), instruction=DAPO_INSTRUCTION
-    )
+def test_nothing_but_the_instruction_is_a_bad_row(of_rows):
+    found = of_rows(verl_row(dapo(""), "2"), instruction=DAPO_INSTRUCTION)
     assert "the question is empty" in found.faults
 
 
@@ -225,14 +212,9 @@ def chat(system: str, answer: str) -> dict:
     return {**row, "prompt": [{"role": "system", "content": system}, *row["prompt"]]}
 
 
-def test_the_same_question_in_another_chat_is_another_problem(tmp_path):
-    rows = [
-        chat("Use base 10", "2"),
-        chat("Use base 2", "10"),
-        chat("Use  base 10", "2"),
-        verl_row("Add 1 and 1", "2"),
-    ]
-    found = collected(write_lines(tmp_path / "a.jsonl", rows))
+def test_the_same_question_in_another_chat_is_another_problem(of_rows):
+    chats = [chat("Use base 10", "2"), chat("Use base 2", "10"), chat("Use  base 10", "2")]
+    found = of_rows(*chats, verl_row("Add 1 and 1", "2"))
     assert (len(found.problems), found.duplicates, found.bad_rows) == (3, 1, 0)
 
 

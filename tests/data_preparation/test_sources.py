@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from preparing import NEVER, questions, read_parquet, report_of, write_lines
+from preparing import NEVER, questions, read_parquet, report_of, verl_row, write_lines
 
 from marsrl_verl.data.problems import Collected, collect
 from marsrl_verl.data.rows import DataError, read_rows
@@ -33,31 +33,28 @@ def chat(question: str, system: str | None = None) -> list[dict[str, str]]:
 
 def agent_row(question: str, answer: Any, **more: Any) -> dict[str, Any]:
     """As ARPO's files have them."""
-    return {
-        "data_source": "DR_mix",
-        "prompt": chat(question, TOOLS),
-        "ability": None,
-        "reward_model": {"ground_truth": answer},
-        "extra_info": {"index": 3, "question": question, "split": "train"},
-        "metadata": None,
-        **more,
-    }
+    extra = {"index": 3, "question": question, "split": "train"}
+    row = {"data_source": "DR_mix", "prompt": chat(question, TOOLS), "ability": None, "extra_info": extra}
+    return {**row, "reward_model": {"ground_truth": answer}, "metadata": None, **more}
 
 
 def rema_row(question: str, answer: str, **more: Any) -> dict[str, Any]:
-    return {
-        "data_source": "ReMA-math",
-        "prompt": chat(question + BOX),
-        "ability": "math",
-        "reward_model": {"ground_truth": answer, "style": "rule"},
-        "extra_info": {"index": 0, "split": "train"},
-        "question": question,
-        "groundtruth": rf"So it is $\boxed{{{answer}}}$.",
-        "subset": "MATH",
-        **more,
-    }
+    columns = {"question": question, "groundtruth": rf"So it is $\boxed{{{answer}}}$.", "subset": "MATH"}
+    row = verl_row(question + BOX, answer, data_source="ReMA-math", ability="math")
+    return {**row, "extra_info": {"index": 0, "split": "train"}, **columns, **more}
 
 
+def mixed_row(question: str, answer: str, ability: str) -> dict[str, Any]:
+    return agent_row(question, answer, ability=ability, data_source="DR_grpo_mix")
+
+
+SUM = [("1+1?", "2")]
+WHO = [("Who?", "Ada")]
+DAPO = f"{DAPO_INSTRUCTION.before}\n\n1+1?\n\n{DAPO_INSTRUCTION.after}"
+MINERVA = verl_row("1+1?" + BOX, ["9.6\n"], data_source="minerva", ability=None, extra_info={"index": 0})
+SOLUTION = r"It is not \boxed{3}, so we add: $\boxed{\frac{4}{2}}$."
+MUSIQUE = {"id": "2hop__1_2", "paragraphs": [], "answer_aliases": [], "answerable": True}
+HOTPOT = {"_id": "5a8b", "type": "comparison", "level": "hard", "supporting_facts": [["Ada", 0]]}
 PLAIN_MATH = [{"question": "1+1?", "answer": 2}, {"question": "1/2 of 285?", "answer": "142.5\n"}]
 PLAIN_QA = [
     {"question": "Where?", "answer": ["New York", "NYC"]},
@@ -66,167 +63,75 @@ PLAIN_QA = [
 ]
 QA_PROBLEMS = [("Where?", '["New York", "NYC"]'), ("Who?", "Ada Lovelace"), ("When?", '["1815", "in 1815"]')]
 
-Case = tuple[str, list[dict[str, Any]], list[tuple[str, str]], str, str]
-"""The file's name, its rows, questions and references that they become, ability and data source of the
+Case = tuple[str, list[dict[str, Any]], tuple[list[tuple[str, str]], str, str]]
+"""The file's name, its rows, and what they become: questions with references, ability and data source of the
 first."""
 
 CASES: dict[str, Case] = {
     "arpo_train": (
         "train_10k.parquet",
-        [
-            agent_row("1+1?", "2", ability="math", data_source="DR_grpo_mix"),
-            agent_row("Who?", "Ada", ability="qa", data_source="DR_grpo_mix"),
-        ],
-        [("1+1?", "2"), ("Who?", "Ada")],
-        MATH,
-        "DR_grpo_mix",
+        [mixed_row("1+1?", "2", "math"), mixed_row("Who?", "Ada", "qa")],
+        ([*SUM, *WHO], MATH, "DR_grpo_mix"),
     ),
     "arpo_deep_search": (
         "gaia_test.parquet",
         [agent_row("Who?", "Ada"), agent_row("Where?", "Rome")],
-        [("Who?", "Ada"), ("Where?", "Rome")],
-        QA,
-        "DR_mix",
+        ([*WHO, ("Where?", "Rome")], QA, "DR_mix"),
     ),
     "rema_math": (
         "train_minimal.parquet",
         [rema_row("1+1?", "2", level="Level 3", type="Algebra")],
-        [("1+1?", "2")],
-        MATH,
-        "MATH",
+        (SUM, MATH, "MATH"),
     ),
-    "attnrl": (
-        "minerva_4.parquet",
-        [
-            {
-                "data_source": "minerva",
-                "prompt": chat("1+1?" + BOX),
-                "ability": None,
-                "reward_model": {"ground_truth": ["9.6\n"], "style": "rule"},
-                "extra_info": {"index": 0, "split": "test"},
-            }
-        ]
-        * 4,
-        [("1+1?", "9.6")],
-        MATH,
-        "minerva",
-    ),
+    "attnrl": ("minerva_4.parquet", [MINERVA] * 4, ([("1+1?", "9.6")], MATH, "minerva")),
     "deepscaler": (
         "deepscaler.json",
         [{"problem": "1+1?", "answer": "2", "solution": ""}],
-        [("1+1?", "2")],
-        MATH,
-        "deepscaler",
+        (SUM, MATH, "deepscaler"),
     ),
     "dapo_math": (
         "dapo-math-17k.parquet",
-        [
-            {
-                "data_source": "math_dapo",
-                "prompt": chat(f"{DAPO_INSTRUCTION.before}\n\n1+1?\n\n{DAPO_INSTRUCTION.after}"),
-                "ability": "MATH",
-                "reward_model": {"ground_truth": "2", "style": "rule-lighteval/MATH_v2"},
-                "extra_info": {"index": "a-b"},
-            }
-        ]
-        * 3,
-        [("1+1?", "2")],
-        MATH,
-        "math_dapo",
+        [verl_row(DAPO, "2", data_source="math_dapo", ability="MATH", extra_info={"index": "a-b"})] * 3,
+        (SUM, MATH, "math_dapo"),
     ),
     "gsm8k": (
         "train.jsonl",
         [{"question": "How many?", "answer": "3*4 = <<3*4=12>>12\n#### 12"}],
-        [("How many?", "12")],
-        MATH,
-        "gsm8k",
+        ([("How many?", "12")], MATH, "gsm8k"),
     ),
     "math": (
         "train-00000-of-00001.parquet",
-        [
-            {
-                "problem": "1+1?",
-                "level": "Level 1",
-                "type": "Algebra",
-                "solution": r"It is not \boxed{3}, so we add: $\boxed{\frac{4}{2}}$.",
-            }
-        ],
-        [("1+1?", r"\frac{4}{2}")],
-        MATH,
-        "math",
+        [{"problem": "1+1?", "level": "Level 1", "type": "Algebra", "solution": SOLUTION}],
+        ([("1+1?", r"\frac{4}{2}")], MATH, "math"),
     ),
     "hotpotqa": (
         "hotpot_dev_distractor_v1.json",
-        [
-            {
-                "_id": "5a8b",
-                "question": "Who?",
-                "answer": "yes",
-                "type": "comparison",
-                "level": "hard",
-                "supporting_facts": [["Ada", 0]],
-                "context": [["Ada", ["She was born."]]],
-            }
-        ],
-        [("Who?", "yes")],
-        QA,
-        "hotpotqa",
+        [{**HOTPOT, "question": "Who?", "answer": "yes", "context": [["Ada", ["She was born."]]]}],
+        ([("Who?", "yes")], QA, "hotpotqa"),
     ),
     "2wiki": (
         "dev.json",
         [{"_id": "8813", "type": "compositional", "question": "Who?", "answer": "Ada", "evidences": []}],
-        [("Who?", "Ada")],
-        QA,
-        "2wiki",
+        (WHO, QA, "2wiki"),
     ),
     "musique": (
         "musique_ans_v1.0_dev.jsonl",
         [
-            {
-                "id": "2hop__1_2",
-                "paragraphs": [],
-                "question": "Who?",
-                "answer": "Ada",
-                "answer_aliases": ["Ada Lovelace", "Ada"],
-                "answerable": True,
-            },
-            {
-                "id": "2hop__3_4",
-                "question": "Where?",
-                "answer": "Rome",
-                "answer_aliases": [],
-                "answerable": True,
-            },
+            {**MUSIQUE, "question": "Who?", "answer": "Ada", "answer_aliases": ["Ada Lovelace", "Ada"]},
+            {**MUSIQUE, "question": "Where?", "answer": "Rome"},
         ],
-        [("Who?", '["Ada", "Ada Lovelace"]'), ("Where?", "Rome")],
-        QA,
-        "musique",
+        ([("Who?", '["Ada", "Ada Lovelace"]'), ("Where?", "Rome")], QA, "musique"),
     ),
     "bamboogle": (
         "test-00000-of-00001.parquet",
         [{"Question": "Who?", "Answer": "Ada"}],
-        [("Who?", "Ada")],
-        QA,
-        "bamboogle",
+        (WHO, QA, "bamboogle"),
     ),
-} | {
-    f"arpo_{name}": ("test.jsonl", PLAIN_QA, QA_PROBLEMS, QA, name)
-    for name in (
-        "hotpotqa",
-        "2wiki",
-        "musique",
-        "bamboogle",
-        "simpleqa",
-        "webwalker",
-        "xbench",
-        "gaia",
-        "hle",
-    )
 }
-CASES |= {
-    f"arpo_{name}": ("test.jsonl", PLAIN_MATH, [("1+1?", "2"), ("1/2 of 285?", "142.5")], MATH, name)
-    for name in ("gsm8k", "math500", "aime24", "aime25")
-}
+for name in ("hotpotqa", "2wiki", "musique", "bamboogle", "simpleqa", "webwalker", "xbench", "gaia", "hle"):
+    CASES[f"arpo_{name}"] = ("test.jsonl", PLAIN_QA, (QA_PROBLEMS, QA, name))
+for name in ("gsm8k", "math500", "aime24", "aime25"):
+    CASES[f"arpo_{name}"] = ("test.jsonl", PLAIN_MATH, ([*SUM, ("1/2 of 285?", "142.5")], MATH, name))
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -250,7 +155,7 @@ def test_every_source_has_rows_here():
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_rows_of_a_published_form_become_problems(tmp_path, name):
-    file, rows, expected, ability, data_source = CASES[name]
+    file, rows, (expected, ability, data_source) = CASES[name]
     found = collected(name, write(tmp_path / file, rows))
     assert found.faults == {}
     problems = [one.problem for one in found.problems.values()]

@@ -28,13 +28,11 @@ def test_exact_answers(text, truth, reward):
 
 
 def test_the_last_number_counts_only_when_it_is_allowed():
-    text = "Adding, we get 1 + 1 = 2."
+    text, lenient = "Adding, we get 1 + 1 = 2.", ExactAnswerReward(allow_last_number=True)
     assert ExactAnswerReward().score(request(text)) == RewardResult(0.0)
-    assert ExactAnswerReward(allow_last_number=True).score(request(text)) == RewardResult(
-        1.0, {"answer": "2"}
-    )
+    assert lenient.score(request(text)) == RewardResult(1.0, {"answer": "2"})
     # A box goes before any number.
-    assert ExactAnswerReward(allow_last_number=True).score(request(r"\boxed{3}, not 2")).value == 0.0
+    assert lenient.score(request(r"\boxed{3}, not 2")).value == 0.0
 
 
 @pytest.mark.parametrize("reward", [ExactAnswerReward(), MathVerifyReward(grader="builtins:undefined")])
@@ -52,12 +50,6 @@ def test_the_hybrid_asks_math_verify_only_where_texts_differ():
     assert HybridReward(grader="builtins:undefined").score(request(r"\boxed{2}")).value == 1.0
     found = HybridReward(grader="builtins:undefined").score(request(r"\boxed{2\text{ cm}}"))
     assert (found.value, found.info["answer"]) == (1.0, r"2\text{ cm}")
-    reward = HybridReward()
-    try:
-        assert reward.score(request(r"\boxed{2^{10}}", "1024")).value == 1.0
-        assert reward.score(request(r"\boxed{1023}", "1024")).value == 0.0
-    finally:
-        reward.close()
 
 
 def test_an_empty_ground_truth_is_an_error():
@@ -66,43 +58,19 @@ def test_an_empty_ground_truth_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("text", "references"),
+    ("text", "references", "correct"),
     [
-        (r"so the angle is $\boxed{336^\circ}$.", ["336"]),
-        (r"so the angle is $\boxed{336}$.", [r"336^\circ"]),
-        (r"\boxed{142}", ["142.0"]),
-        (r"\boxed{10{,}000}", ["10000"]),
-        (r"\boxed{10000}", ["10{,}000"]),
-        (r"\boxed{\dfrac{3}{6}}", ["7", r"\frac{1}{2}"]),
-        (r"\boxed{2^{10}}", ["1024"]),
-        (r"\boxed{\sqrt{8}}", [r"2\sqrt{2}"]),
-        (r"\boxed{x^2+2x+1}", ["(x+1)^2"]),
-        (r"\boxed{\{2, 1\}}", [r"\{1,2\}"]),
-        (r"\boxed{(1, 2)}", ["(1,2)"]),
-        (r"\boxed{\text{Monday}}", ["Monday"]),
-        (r"We get \boxed{3}, but \boxed{5} is right.", ["5"]),
-        ("The final answer is 12.", ["12"]),
+        (r"so the angle is $\boxed{336^\circ}$.", ["336"], True),
+        (r"\boxed{\dfrac{3}{6}}", ["7", r"\frac{1}{2}"], True),
+        ("The final answer is 12.", ["12"], True),
+        (r"We get \boxed{5}, but \boxed{3} is right.", ["5"], False),
+        ("I do not know.", ["5"], False),
+        (r"\boxed{5}", [r"\frac{"], False),
     ],
 )
-def test_answers_that_math_verify_accepts(text, references):
-    assert grade(text, references)["correct"] is True
-
-
-@pytest.mark.parametrize(
-    ("text", "references"),
-    [
-        (r"\boxed{5}", ["6"]),
-        (r"We get \boxed{5}, but \boxed{3} is right.", ["5"]),
-        (r"\boxed{}", ["5"]),
-        (r"\boxed{(}", ["5"]),
-        (r"\boxed{\frac{1}{0}}", ["5"]),
-        ("I do not know.", ["5"]),
-        (r"\boxed{0.33}", [r"\frac{1}{3}"]),
-        (r"\boxed{5}", [r"\frac{"]),
-    ],
-)
-def test_answers_that_math_verify_refuses(text, references):
-    assert grade(text, references)["correct"] is False
+def test_verdicts(text, references, correct):
+    """More of them in test_answer_cases.py."""
+    assert grade(text, references)["correct"] is correct
 
 
 def test_the_extracted_answer_is_reported():

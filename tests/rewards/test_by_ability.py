@@ -9,6 +9,7 @@ import pytest
 from reward_tools import Asynchronous, Constant, request
 
 from marsrl_verl.core.request import Problem
+from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.by_ability import RewardByAbility
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
@@ -21,8 +22,9 @@ REWARDS = {
 }
 
 
-def score_request(text: str, truth: str, ability: str = "", source: str = ""):
-    return replace(request(text, truth), problem=Problem("p", "?", truth, source, ability=ability))
+def scored(reward: RewardByAbility, text: str, truth: str, ability: str, source: str) -> RewardResult:
+    asked = replace(request(text, truth), problem=Problem("p", "?", truth, source, ability=ability))
+    return asyncio.run(RewardRunner(reward).score(asked))
 
 
 @pytest.fixture
@@ -48,13 +50,13 @@ def reward():
     ],
 )
 def test_the_reward_of_its_kind_grades_a_problem(reward, text, truth, ability, source, value):
-    result = asyncio.run(RewardRunner(reward).score(score_request(text, truth, ability, source)))
+    result = scored(reward, text, truth, ability, source)
     assert (result.value, result.graded) == (value, True)
 
 
 def test_a_problem_of_no_kind_fails_its_grade():
     reward = RewardByAbility(REWARDS)
-    result = asyncio.run(RewardRunner(reward).score(score_request("", "1", "geometry", "book")))
+    result = scored(reward, "", "1", "geometry", "book")
     assert not result.graded
     assert "ability 'geometry' and the data source 'book'" in result.error
     assert "math, qa, slow" in result.error

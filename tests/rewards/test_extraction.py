@@ -18,7 +18,6 @@ from marsrl_verl.rewards.extraction import boxed_answer, last_number, references
         (r"\fbox{3}", "3"),
         (r"\boxed{4} and \boxed{5", "4"),
         (r"} \boxed{6}", "6"),
-        (r"\boxed{\text{if } \boxed{8}}", "8"),
         (r"\boxed{}", ""),
         ("no box", None),
         (r"\boxed 5", None),
@@ -32,35 +31,28 @@ def test_the_last_complete_box(text, expected):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (r"\boxed{3} and \boxed{5}", "3, 5"),
-        (r"\boxed{3}, \boxed{5} or \boxed{7}", "3, 5, 7"),
-        (r"$\boxed{3}$ and $\boxed{5}$", "3, 5"),
         (r"\boxed{3} (if we count twice, as one may) and \boxed{5}", "3, 5"),
-        (r"\boxed{3}, and from this we get the remaining one by doubling, which gives \boxed{6}", "6"),
         (r"\boxed{3}" + ", " * 40 + r"\boxed{6}", "6"),
         (r"\boxed{3} so \boxed{6}", "6"),
-        (r"\boxed{3}. Wait, \boxed{6}", "6"),
         (r"\boxed{0.5} = \boxed{1/2}", "1/2"),
         (r"\boxed{x} = \boxed{5}", "x=5"),
         (r"\boxed{\boxed{1}, \boxed{2}}", "1, 2"),
     ],
 )
 def test_boxes_of_one_list_are_one_answer(text, expected):
+    """More of them in answer_cases.txt."""
     assert boxed_answer(text).text == expected
 
 
 def test_a_percent_sign_behind_the_box_may_count():
-    assert boxed_answer(r"$\boxed{50}$\%").readings == ("50", r"50\%")
-    assert boxed_answer(r"\boxed{50} percent").readings == ("50", r"50\%")
+    for text in (r"$\boxed{50}$\%", r"\boxed{50} percent"):
+        assert boxed_answer(text).readings == ("50", r"50\%")
     assert boxed_answer(r"\boxed{50} and 10%").readings == ("50",)
 
 
 def test_the_last_number():
-    assert last_number("3 apples and 1,234.5 pears.") == "1,234.5"
-    assert last_number("it is -3.") == "-3"
-    assert last_number("5-3") == "3"
-    assert last_number("x = 3/4,") == "3/4"
-    assert last_number("none") is None
+    texts = ("3 apples and 1,234.5 pears.", "it is -3.", "5-3", "x = 3/4,", "none")
+    assert [last_number(one) for one in texts] == ["1,234.5", "-3", "3", "3/4", None]
 
 
 @pytest.mark.parametrize(
@@ -85,24 +77,24 @@ def test_references(truth, expected):
     assert references(truth) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        r"\boxed{",
-        r"\boxed{1}",
-        r"\boxed{1}, ",
-        "\\",
-        "{",
-        "}",
-        r"\text{",
-        "1,",
-        "1/",
-        " ",
-        "-",
-        r"\fbox",
-        "[",
-    ],
-)
+HOSTILE = [
+    r"\boxed{",
+    r"\boxed{1}",
+    r"\boxed{1}, ",
+    "\\",
+    "{",
+    "}",
+    r"\text{",
+    "1,",
+    "1/",
+    " ",
+    "-",
+    r"\fbox",
+    "[",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
 def test_repetitive_text_is_searched_in_linear_time(text):
     start = time.perf_counter()
     hostile = text * (1_000_000 // len(text))
@@ -118,5 +110,4 @@ def test_a_box_is_found_only_where_one_is(text):
 
 @pytest.mark.parametrize("before", ["x > 3 >\n", "k12X<\n", "-\n", "It is not\n", "2 +\n\n", "x =\n"])
 def test_what_ends_the_line_before_does_not_touch_a_box(before):
-    found = boxed_answer(before + r"\boxed{5}")
-    assert found is not None and found.text == "5"
+    assert boxed_answer(before + r"\boxed{5}").text == "5"

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -32,6 +33,14 @@ def open_pool():
     yield make
     for pool in made:
         pool.close()
+
+
+@pytest.fixture(scope="module")
+def reward():
+    """What bombs and hostile answers meet, one after the other. It does all that MathVerifyReward does."""
+    made = HybridReward(timeout_s=0.3)
+    yield made
+    made.close()
 
 
 def test_processes_are_reused(open_pool):
@@ -97,39 +106,35 @@ def test_no_more_processes_than_asked_for(open_pool):
         assert len(set(threads.map(lambda _: pool.call(), range(16)))) == 2
 
 
+OWNER = """
+import threading, time
+from marsrl_verl.rewards.grade_pool import GradePool
+pool = GradePool('reward_tools:never_ends', timeout_s=1.5)
+pool.call('warm', [])
+threading.Thread(target=pool.call, args=('hang', []), daemon=True).start()
+time.sleep(0.2)
+print(pool._server.pid, flush=True)
+time.sleep(60)
+"""
+
+
 def test_nothing_is_left_when_the_owner_is_killed():
-    code = (
-        "import threading, time\n"
-        "from marsrl_verl.rewards.grade_pool import GradePool\n"
-        "pool = GradePool('reward_tools:never_ends', timeout_s=1.5)\n"
-        "pool.call('warm', [])\n"
-        "threading.Thread(target=pool.call, args=('hang', []), daemon=True).start()\n"
-        "time.sleep(0.2)\n"
-        "print(pool._server.pid, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    ) as owner:
-        assert owner.stdout is not None
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as owner:
         server = int(owner.stdout.readline())
         owner.kill()
+    _wait_for_the_end_of(server)
+
+
+def _wait_for_the_end_of(group: int) -> None:
+    """Graders are reaped by whoever adopts them."""
     deadline = time.monotonic() + 30
-    while _group_lives(server):
-        assert time.monotonic() < deadline, "a grader outlived its owner"
-        time.sleep(0.1)
-
-
-def _group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(0.05)
+        pytest.fail("a grader outlived its owner")
 
 
 def test_closing_ends_the_processes_and_a_later_call_starts_new_ones(open_pool):
@@ -137,10 +142,7 @@ def test_closing_ends_the_processes_and_a_later_call_starts_new_ones(open_pool):
     assert pool.call(1, 2) == 3
     server = pool._server.pid
     pool.close()
-    deadline = time.monotonic() + 10
-    while _group_lives(server):  # the graders are reaped by whoever adopts them
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _wait_for_the_end_of(server)
     assert pool.call(1, 2) == 3
     assert pool.starts == 2
 
@@ -153,22 +155,23 @@ def test_a_killed_server_is_replaced(open_pool):
     assert pool.starts == 2
 
 
+# Not SIG_IGN, which the grader would inherit.
+INTERRUPTED = """
+import os, signal, threading
+from marsrl_verl.rewards.grade_pool import GradePool
+signal.signal(signal.SIGINT, lambda *_: None)
+with_sleep = GradePool('time:sleep')
+with_sleep.call(0)
+threading.Timer(0.2, os.killpg, (0, signal.SIGINT)).start()
+print('graded', with_sleep.call(0.6), with_sleep.forks)
+with_sleep.close()
+"""
+
+
 def test_ctrl_c_is_for_the_parent_alone():
-    # A grader that it ended would make a right answer count as wrong.
-    code = (
-        "import os, signal, threading\n"
-        "from marsrl_verl.rewards.grade_pool import GradePool\n"
-        # Not SIG_IGN, which the grader would inherit.
-        "signal.signal(signal.SIGINT, lambda *_: None)\n"
-        "with_sleep = GradePool('time:sleep')\n"
-        "with_sleep.call(0)\n"
-        "threading.Timer(0.2, os.killpg, (0, signal.SIGINT)).start()\n"
-        "print('graded', with_sleep.call(0.6), with_sleep.forks)\n"
-        "with_sleep.close()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, start_new_session=True
-    )
+    """A grader that it ended would make a right answer count as wrong."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, start_new_session=True)
     assert done.stdout == "graded None 1\n", done.stderr
 
 
@@ -215,51 +218,38 @@ def test_threads_may_share_a_pool(open_pool):
 
 
 def test_settings_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="timeout_s is 0"):
-        MathVerifyReward(timeout_s=0)
-    with pytest.raises(ValueError, match="memory_mb is 10"):
-        MathVerifyReward(memory_mb=10)
-    with pytest.raises(ValueError, match="processes is 0"):
-        HybridReward(processes=0)
+    for name, value in (("timeout_s", 0), ("memory_mb", 10), ("processes", 0)):
+        with pytest.raises(ValueError, match=f"{name} is {value}"):
+            HybridReward(**{name: value})
 
 
-def test_a_bomb_is_a_wrong_answer():
-    reward = MathVerifyReward(timeout_s=0.3)
-    try:
-        for bomb in BOMBS:
-            result = reward.score(request(bomb, "5"))
-            assert (result.value, result.graded) == (0.0, True)
-            assert result.error.startswith("timeout: ")
-            assert bomb == rf"\boxed{{{result.info['answer']}}}"
-        assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).value == 1.0
-    finally:
-        reward.close()
+def test_a_bomb_is_a_wrong_answer(reward):
+    for bomb in BOMBS:
+        result = reward.score(request(bomb, "5"))
+        assert (result.value, result.graded) == (0.0, True)
+        assert result.error.startswith("timeout: ")
+        assert bomb == rf"\boxed{{{result.info['answer']}}}"
+    assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).value == 1.0
 
 
-def test_bombs_cost_no_more_than_their_own_processor_time():
+def test_bombs_cost_no_more_than_their_own_processor_time(reward):
     # Not seconds: processor time is the same on a busy machine.
-    limit_s = 0.5
-    reward = MathVerifyReward(timeout_s=limit_s)
     ordinary = [(rf"\boxed{{\sqrt{{{k * k}}}}}", str(k)) for k in range(1000, 1040)]
     hard = [(bomb, str(k)) for k in (5, 6) for bomb in BOMBS]
 
-    def graded(answers):
-        def one(answer):
-            result = reward.score(request(*answer))
-            assert (result.value, result.graded) == (float(answer not in hard), True)
+    def one(answer):
+        result = reward.score(request(*answer))
+        assert (result.value, result.graded) == (float(answer not in hard), True)
 
+    def graded(answers):
         used = _processor_seconds_of(reward.pool._server)
         with ThreadPoolExecutor(16) as threads:
             list(threads.map(one, answers))
         return _processor_seconds_of(reward.pool._server) - used
 
-    try:
-        assert reward.score(request(*ordinary[0])).value == 1.0  # starts the processes
-        without = graded(ordinary)
-        with_bombs = graded([*hard, *ordinary])
-        assert with_bombs - without <= len(hard) * limit_s + 1
-    finally:
-        reward.close()
+    one(ordinary[0])  # starts the processes
+    without, with_bombs = graded(ordinary), graded([*hard, *ordinary])
+    assert with_bombs - without <= len(hard) * reward.pool.timeout_s + 1
 
 
 def _processor_seconds_of(server) -> float:
@@ -285,28 +275,12 @@ def test_the_clock_leaves_time_within_the_limit_of_a_call():
 
 
 def test_text_that_tells_is_not_sent_to_a_process():
-    reward = MathVerifyReward()
-    try:
-        for text, truth, expected in [
-            ("2", "2", 1.0),
-            ("3", "2", 0.0),
-            ("0.5", r"\frac12", 1.0),
-            ("x=2", "2", 1.0),
-        ]:
+    with contextlib.closing(MathVerifyReward()) as reward:
+        for text, truth, expected in [("2", "2", 1), ("3", "2", 0), ("0.5", r"\frac12", 1), ("x=2", "2", 1)]:
             assert reward.score(request(rf"\boxed{{{text}}}", truth)).value == expected
         assert reward.pool.starts == 0
         assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).value == 1.0
         assert reward.pool.starts == 1
-    finally:
-        reward.close()
-
-
-@pytest.fixture(scope="module", params=[MathVerifyReward, HybridReward])
-def hostile_to(request):
-    """A reward that all hostile answers meet, one after the other."""
-    reward = request.param()
-    yield reward
-    reward.close()
 
 
 @pytest.mark.parametrize(
@@ -324,9 +298,9 @@ def hostile_to(request):
     ],
     ids=lambda text: f"{text[:20]}…{len(text)}",
 )
-def test_hostile_answers_are_wrong_within_seconds(hostile_to, text):
+def test_hostile_answers_are_wrong_within_seconds(reward, text):
     start, used = time.monotonic(), time.process_time()
-    result = hostile_to.score(request(text, "7"))
+    result = reward.score(request(text, "7"))
     assert (result.value, result.graded) == (0.0, True)
     assert time.process_time() - used < 3, "in this process, on whose event loop others wait"
     assert time.monotonic() - start < 120

@@ -75,16 +75,11 @@ def same_letters(told, number) -> str:
 
 def test_the_judge_decides_what_words_do_not(judge):
     reward, server = judge(same_letters)
-    golds = '["the United Kingdom", "UK"]'
-    assert reward.score(request(r"\boxed{Uganda}", golds)) == RewardResult(
-        1.0, {"answer": "Uganda", "judged": True}
-    )
-    assert reward.score(request(r"\boxed{France}", golds)).value == 0.0
-    assert server.told[0] == {
-        "question": "1 + 1 = ?",
-        "references": ["the United Kingdom", "UK"],
-        "answer": "Uganda",
-    }
+    golds = ["the United Kingdom", "UK"]
+    found = reward.score(request(r"\boxed{Uganda}", json.dumps(golds)))
+    assert found == RewardResult(1.0, {"answer": "Uganda", "judged": True})
+    assert reward.score(request(r"\boxed{France}", json.dumps(golds))).value == 0.0
+    assert server.told[0] == {"question": "1 + 1 = ?", "references": golds, "answer": "Uganda"}
 
 
 def test_what_needs_no_judge_is_not_asked(judge):
@@ -134,11 +129,8 @@ def test_the_key_comes_from_the_environment_and_is_nowhere_else(judge, monkeypat
     ("kwargs", "said"),
     [
         ({}, "kwargs.endpoint needs base_urls"),
-        (
-            {"endpoint": {"base_urls": ["http://h/v1"], "model": "m", "api_key_env": "NO_SUCH"}},
-            "api_key_env: it is not",
-        ),
-        ({"endpoint": {"base_urls": ["http://h/v1"], "model": "m", "retrys": 1}}, "kwargs.endpoint.retrys"),
+        ({"endpoint": {**THERE, "api_key_env": "NO_SUCH"}}, "api_key_env: it is not"),
+        ({"endpoint": {**THERE, "retrys": 1}}, "kwargs.endpoint.retrys"),
         ({"answer_chars": 0}, "kwargs.answer_chars"),
     ],
 )
@@ -162,17 +154,11 @@ def test_a_verdict(reply, right):
     assert read_verdict(reply) is right
 
 
+UNCLEAR = ["", "Correct", "The verdict: Correct", "<think>Verdict: Correct", "Verdict: Not correct"]
+
+
 @pytest.mark.parametrize(
-    "reply",
-    [
-        "",
-        "Correct",
-        "The verdict: Correct",
-        "Verdict: Correct, I think",
-        "Verdict: Not correct",
-        "Verdict: Correct\nVerdict: Incorrect",
-        "<think>Verdict: Correct",
-    ],
+    "reply", [*UNCLEAR, "Verdict: Correct, I think", "Verdict: Correct\nVerdict: Incorrect"]
 )
 def test_an_unclear_verdict(reply):
     with pytest.raises(UnclearVerdictError):

@@ -28,6 +28,14 @@ def score(reward: RoleReward) -> RewardResult:
     return asyncio.run(RewardRunner(reward).score(request()))
 
 
+class RaisesWhatItIsGiven(RoleReward):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def score(self, request):
+        raise self.error
+
+
 def test_rewards_run_beside_the_caller_and_coroutines_in_a_loop_of_their_own():
     ordinary, coroutine = Constant(), Asynchronous()
     assert score(ordinary) == RewardResult(1.0)
@@ -45,6 +53,7 @@ def test_rewards_run_beside_the_caller_and_coroutines_in_a_loop_of_their_own():
         (ReturnsNumber(), "score returned float, expected a RewardResult"),
         (Constant(float("nan")), "the reward is nan"),
         (AnswerAsInfo(), "the result's info is str, expected a mapping"),
+        (RaisesWhatItIsGiven(SystemExit("done")), "SystemExit: done"),
         (Constant(1.0, note={"a", "b"}), "the result's info.answer is a builtins.set, expected plain values"),
     ],
 )
@@ -54,21 +63,11 @@ def test_what_goes_wrong_in_a_reward_is_a_result(reward, message):
     assert message in result.error
 
 
-class Unanswered(RoleReward):
-    """Asks somebody who does not answer."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def score(self, request):
-        raise self.error
-
-
 @pytest.mark.parametrize(
     "error", [ServiceError("the judge sleeps"), TimeoutError("9 s"), ConnectionResetError()]
 )
 def test_a_service_that_does_not_answer_is_no_fault_of_the_reward(error):
-    result = score(Unanswered(error))
+    result = score(RaisesWhatItIsGiven(error))
     assert (result.graded, result.raised) == (False, False)
     assert type(error).__name__ in result.error
 
@@ -101,24 +100,14 @@ class Blocks(RoleReward):
         return RewardResult(1.0)
 
 
+class BlocksItsLoop(Blocks):
+    async def score(self, request):
+        return super().score(request)
+
+
 class NeverAnswers(RoleReward):
     async def score(self, request):
         await asyncio.sleep(3600)
-
-
-class BlocksItsLoop(RoleReward):
-    def __init__(self) -> None:
-        self.let_go = threading.Event()
-
-    async def score(self, request):
-        if request.text != "quick":
-            self.let_go.wait()
-        return RewardResult(1.0)
-
-
-class Exits(RoleReward):
-    def score(self, request):
-        raise SystemExit("done")
 
 
 @pytest.fixture
@@ -197,31 +186,17 @@ def test_a_coroutine_over_its_limit_is_a_failed_grade():
     assert "no result within 0.05 s" in results[0].error
 
 
-def test_a_coroutine_that_blocks_its_loop_holds_up_no_later_call(monkeypatch):
+def test_a_coroutine_that_blocks_its_loop_costs_its_neighbours_and_later_calls_nothing(monkeypatch):
     monkeypatch.setattr("marsrl_verl.rewards.running._GRACE_S", 0.05)
     reward = BlocksItsLoop()
     runner = RewardRunner(reward, LIMIT_S)
     try:
-        (result,) = score_all(runner, "slow")
-        assert "the coroutine blocks its event loop" in result.error
+        blocked, *others = score_all(runner, "slow", *["quick"] * 5)
+        assert "the coroutine blocks its event loop" in blocked.error
+        assert others == [RewardResult(1.0)] * 5
         assert score_all(runner, "quick") == [RewardResult(1.0)]
     finally:
         reward.let_go.set()
-
-
-def test_a_coroutine_that_blocks_costs_its_neighbours_nothing(monkeypatch):
-    monkeypatch.setattr("marsrl_verl.rewards.running._GRACE_S", 0.05)
-    reward = BlocksItsLoop()
-    try:
-        results = score_all(RewardRunner(reward, LIMIT_S), "slow", *["quick"] * 5)
-        assert [one.graded for one in results] == [False, *[True] * 5], results
-    finally:
-        reward.let_go.set()
-
-
-def test_a_reward_that_exits_ends_its_own_call_only():
-    (result,) = score_all(RewardRunner(Exits()), "a")
-    assert "SystemExit: done" in result.error
 
 
 def test_a_closed_runner_leaves_no_thread_behind():

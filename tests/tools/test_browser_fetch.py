@@ -97,22 +97,18 @@ def test_redirects_are_followed_without_cookies():
     ("place", "message"),
     [
         ("http://169.254.169.254/latest/meta-data/", "Port 80 can't be read."),
-        ("http://169.254.169.254{port}/", "not on the public Internet"),
         ("http://[::1]{port}/", "not on the public Internet"),
-        ("http://[::ffff:7f00:1]{port}/", "not on the public Internet"),
         ("http://inside.example{port}/", "not on the public Internet"),
-        ("http://2130706434.example{port}/", "not on the public Internet"),
-        ("file:///etc/passwd", "Only http and https"),
-        ("http://me@site.example{port}/", "user name"),
         ("http://[", "no address of a page"),
     ],
 )
 def test_every_redirect_is_checked(place, message):
+    """By the rules of test_browser_addresses.py."""
+
     def answer(received):
         return to(place.replace("{port}", f":{received.request.url.port}"))
 
-    names = {"inside.example": ["10.0.0.7"], "2130706434.example": ["0.0.0.0"]}
-    assert message in refused(answer, names=names)
+    assert message in refused(answer, names={"inside.example": ["10.0.0.7"]})
 
 
 def test_redirects_without_end():
@@ -153,6 +149,8 @@ def test_numbers_that_the_system_reads_as_addresses_are_looked_up_and_refused():
         (lambda received: web.Response(status=302), "HTTP 302"),
         (lambda received: web.Response(body=b"%PDF", content_type="application/pdf"), "is application/pdf"),
         (lambda received: web.Response(body=b"x", content_type="image/png"), "is image/png"),
+        (lambda received: packed_as("gzip", b"no gzip"), "compressed"),
+        (lambda received: packed_as("br", b"no gzip"), "not asked for"),
         (lambda received: None, "can't be read (ServerDisconnectedError)"),
     ],
 )
@@ -173,13 +171,14 @@ def test_a_page_is_read_as_far_as_its_limit():
     assert (len(fetched.content), fetched.truncated) == (1024, False)
 
 
+def packed_as(encoding, body):
+    return web.Response(body=body, content_type="text/html", headers={"Content-Encoding": encoding})
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_compressed_pages(encoding):
-    def answer(received):
-        packed = (gzip.compress if encoding == "gzip" else zlib.compress)(b"x" * 10_000)
-        return web.Response(body=packed, content_type="text/html", headers={"Content-Encoding": encoding})
-
-    fetched, service, _ = fetch(answer)
+    pack = gzip.compress if encoding == "gzip" else zlib.compress
+    fetched, service, _ = fetch(lambda received: packed_as(encoding, pack(b"x" * 10_000)))
     assert fetched.content == b"x" * 10_000
     assert service.requests[0].request.headers["Accept-Encoding"] == "gzip"
 
@@ -187,32 +186,5 @@ def test_compressed_pages(encoding):
 def test_a_small_answer_that_unpacks_to_a_large_one_is_unpacked_as_far_as_the_limit():
     packer, zeros = zlib.compressobj(9, zlib.DEFLATED, 31), b"\0" * (1 << 20)
     packed = b"".join(packer.compress(zeros) for _ in range(64)) + packer.flush()
-    fetched, _, _ = fetch(
-        lambda received: web.Response(
-            body=packed, content_type="text/html", headers={"Content-Encoding": "gzip"}
-        ),
-        page_kib=1024,
-    )
+    fetched, _, _ = fetch(lambda received: packed_as("gzip", packed), page_kib=1024)
     assert (len(fetched.content), fetched.truncated) == (1 << 20, True)
-
-
-def test_pages_that_are_packed_wrongly():
-    def answer(encoding):
-        return lambda received: web.Response(
-            body=b"no gzip", content_type="text/html", headers={"Content-Encoding": encoding}
-        )
-
-    assert "compressed" in refused(answer("gzip"))
-    assert "not asked for" in refused(answer("br"))
-
-
-def test_a_page_that_never_ends_takes_its_time_limit():
-    async def drip(received):
-        response = web.StreamResponse(headers={"Content-Type": "text/html"})
-        await response.prepare(received.request)
-        while True:
-            await response.write(b"x")
-            await asyncio.sleep(0.02)
-
-    with pytest.raises(asyncio.TimeoutError):
-        fetch(drip, timeout_s=0.3)

@@ -22,10 +22,8 @@ from marsrl_verl.tools.browser.summary import messages
 from marsrl_verl.tools.browser.tool import BrowserTool
 from marsrl_verl.tools.toolbox import Toolbox, read_all_secrets
 
-needs_library = pytest.mark.skipif(
-    extract.importlib.util.find_spec("trafilatura") is None, reason="the extra `browser`"
-)
-pytestmark = needs_library
+LIBRARY = extract.importlib.util.find_spec("trafilatura")
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="the extra `browser`")
 
 SENTENCES = " ".join(f"The mill of town {n} was built in {1700 + n} by the river." for n in range(40))
 PAGE = f"""<!doctype html><html><head><title>Mills of the North</title><style>p {{color: red}}</style></head>
@@ -37,33 +35,26 @@ async def lookup(host, port):
     return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
 
-def browse(answer, *calls, endpoint=None, key=None, **settings):
+def browse(answer, *calls, endpoint=None, key=None, endpoint_settings=None, **settings):
     """Results of calls; `{url}` in them stands for the server's."""
     service = FakeService(answer)
     # What comes first is the start, which tries the endpoint.
-    model = FakeService(
-        lambda received: endpoint(received) if received.number else completion("It is a test.")
-    )
+    model = FakeService(lambda asked: endpoint(asked) if asked.number else completion("It is a test."))
 
     async def run():
         async with service.running() as url, model.running() as base:
             config = {"ports": [URL(url).port], "allow_networks": ["127.0.0.0/8"], "retries": 0, **settings}
             if endpoint is not None:
                 where = {"base_urls": [f"{base}/v1/"], "model": "reader", "retries": 0}
-                more = config.pop("endpoint_settings", {})
-                config["summary"] = {"enabled": True, "endpoint": {**where, **more}}
+                config["summary"] = {"enabled": True, "endpoint": {**where, **(endpoint_settings or {})}}
             made = BrowserConfig(**config)
-            tool = BrowserTool("browser", made, key=key)
-            box = Toolbox([(tool, made)], seed=1)
+            box = Toolbox([(BrowserTool("browser", made, key=key), made)], seed=1)
             await box.start()
+            place = f"http://site.example:{URL(url).port}"
+            asked = [{name: text.replace("{url}", place) for name, text in one.items()} for one in calls]
+            made_calls = [ToolCall("browser", one, f"t/{n}") for n, one in enumerate(asked)]
             try:
-                place = f"http://site.example:{URL(url).port}"
-                arguments = [
-                    {name: text.replace("{url}", place) for name, text in call.items()} for call in calls
-                ]
-                return await asyncio.gather(
-                    *[box.call(ToolCall("browser", one, f"t/{n}")) for n, one in enumerate(arguments)]
-                )
+                return await asyncio.gather(*map(box.call, made_calls))
             finally:
                 await box.close()
 
@@ -95,19 +86,18 @@ def test_of_a_long_page_the_part_that_was_asked_for_is_shown():
 
 
 def test_short_pages_texts_and_other_encodings():
-    def answer(received):
-        if received.request.path == "/short":
-            return html("<p>Only this.</p>")
-        if received.request.path == "/latin":
-            return web.Response(
-                body="Bäche".encode("latin-1"), headers={"Content-Type": "text/plain; charset=latin-1"}
-            )
-        if received.request.path == "/wrong":
-            return web.Response(body="Bäche".encode(), headers={"Content-Type": "text/plain; charset=none"})
-        return web.json_response({"a": 1})
+    def text(encoding, named):
+        headers = {"Content-Type": f"text/plain; charset={named}"}
+        return web.Response(body="Bäche".encode(encoding), headers=headers)
 
-    calls = [{"url": "{url}" + path} for path in ("/short", "/latin", "/wrong", "/json")]
-    results, _ = browse(answer, *calls)
+    pages = {
+        "/short": lambda: html("<p>Only this.</p>"),
+        "/latin": lambda: text("latin-1", "latin-1"),
+        "/wrong": lambda: text("utf-8", "none"),
+        "/json": lambda: web.json_response({"a": 1}),
+    }
+    calls = [{"url": "{url}" + path} for path in pages]
+    results, _ = browse(lambda received: pages[received.request.path](), *calls)
     assert [one.text for one in results] == ["Only this.", "Bäche", "Bäche", '{"a": 1}']
 
 
@@ -128,8 +118,15 @@ def test_what_can_not_be_read_is_an_error():
     assert {(one.outcome, one.attempts) for one in results} == {(ToolOutcome.ERROR, 1)}
 
 
-def test_a_slow_page_ends_with_the_time_limit():
-    ((result,), _) = browse(lambda received: asyncio.sleep(30), {"url": "{url}/"}, timeout_s=0.3)
+def test_a_page_that_never_ends_takes_its_time_limit():
+    async def drip(received):
+        response = web.StreamResponse(headers={"Content-Type": "text/html"})
+        await response.prepare(received.request)
+        while True:
+            await response.write(b"x")
+            await asyncio.sleep(0.02)
+
+    ((result,), _) = browse(drip, {"url": "{url}/"}, timeout_s=0.3)
     assert result.outcome is ToolOutcome.TIMEOUT
     assert result.seconds < 5
 
@@ -139,14 +136,10 @@ def completion(content, ending="stop"):
 
 
 def test_a_page_is_summed_up_by_an_endpoint():
-    call = {"url": "{url}/", "query": "mills"}
-    results, model = browse(
-        lambda received: html(),
-        call,
-        endpoint=lambda received: completion("<think>hm</think> There are 40 mills."),
-        key="key-secret",
-        endpoint_settings={"temperature": 0.5, "max_tokens": 99, "extra_body": {"top_k": 5}},
-    )
+    call, said = {"url": "{url}/", "query": "mills"}, "<think>hm</think> There are 40 mills."
+    given = {"temperature": 0.5, "max_tokens": 99, "extra_body": {"top_k": 5}}
+    asked = {"endpoint": lambda received: completion(said), "endpoint_settings": given}
+    results, model = browse(lambda received: html(), call, key="key-secret", **asked)
     assert (results[0].outcome, results[0].text) == (ToolOutcome.OK, "There are 40 mills.")
     _, received = model.requests
     assert received.request.path == "/v1/chat/completions"
@@ -167,13 +160,11 @@ def test_an_endpoint_without_a_summary_is_the_tools_failure():
         lambda received: completion(None),
         lambda received: completion("<think>never ends"),
     ]
-    results, _ = browse(
-        lambda received: html(),
-        *[{"url": "{url}/"}] * len(answers),
-        endpoint=lambda received: answers[received.number - 1](received),
-        key="key-secret",
-        places=1,
+    calls, endpoint = (
+        [{"url": "{url}/"}] * len(answers),
+        lambda received: answers[received.number - 1](received),
     )
+    results, _ = browse(lambda received: html(), *calls, endpoint=endpoint, key="key-secret", places=1)
     refused = [ToolOutcome.ERROR if number == 4 else ToolOutcome.FAILED for number in range(len(answers))]
     assert [one.outcome for one in results] == refused, "a refused page is not asked about again"
     details = [one.info["detail"] for one in results]
@@ -237,11 +228,15 @@ def reading(work, memory_mib=1024, cpu_s=10):
     return asyncio.run(run())
 
 
+def read(extractor, page=b"<p>one</p>"):
+    return extractor.read(page, None, html=True, chars=10)
+
+
 def test_one_process_reads_many_pages_and_has_nothing_of_this_one(monkeypatch):
     monkeypatch.setenv("SECRET", "key-secret")
 
     async def work(extractor):
-        pages = [await extractor.read(b"<p>one</p>", None, html=True, chars=10) for _ in range(3)]
+        pages = [await read(extractor) for _ in range(3)]
         (worker,) = extractor._idle
         with open(f"/proc/{worker.process.pid}/environ", "rb") as file:
             environment = file.read()
@@ -268,8 +263,8 @@ def test_a_process_that_dies_costs_one_page():
         (worker,) = extractor._idle
         worker.process.kill()
         with pytest.raises(ExtractionError):
-            await extractor.read(b"<p>one</p>", None, html=True, chars=10)
-        return await extractor.read(b"<p>two</p>", None, html=True, chars=10)
+            await read(extractor)
+        return await read(extractor, b"<p>two</p>")
 
     assert reading(work).text == "two"
 
@@ -279,7 +274,7 @@ def test_a_cancelled_page_ends_its_process():
         await extractor.start()
         (worker,) = extractor._idle
         worker.process.send_signal(signal.SIGSTOP)  # no page is sure to take long enough everywhere
-        reads = asyncio.ensure_future(extractor.read(b"<p>one</p>", None, html=True, chars=10))
+        reads = asyncio.ensure_future(read(extractor))
         await asyncio.sleep(0.02)
         reads.cancel()
         began = time.monotonic()
@@ -298,14 +293,14 @@ def test_a_page_that_needs_too_much_memory_is_an_error_and_the_next_one_is_read(
         await extractor.start()
         with pytest.raises(ExtractionError):
             await extractor.read(b"\xe9" * (100 << 20), "latin-1", html=False, chars=10)
-        return await extractor.read(b"<p>two</p>", None, html=True, chars=10)
+        return await read(extractor, b"<p>two</p>")
 
     assert reading(work, memory_mib=256).text == "two"
 
 
 def test_no_process_is_left():
     async def work(extractor):
-        await asyncio.gather(*[extractor.read(b"<p>one</p>", None, html=True, chars=10) for _ in range(2)])
+        await asyncio.gather(*[read(extractor) for _ in range(2)])
         return [worker.process.pid for worker in extractor._idle]
 
     pids = reading(work)

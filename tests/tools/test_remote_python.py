@@ -55,9 +55,8 @@ class Server(FakeService):
 
 
 def finished(stdout: str = "", stderr: str = "", code: int = 0, status: str = "Finished") -> dict[str, Any]:
-    run = {
-        "status": status, "execution_time": 0.25, "return_code": code, "stdout": stdout, "stderr": stderr,
-    }  # fmt: skip
+    printed = {"stdout": stdout, "stderr": stderr}
+    run = {"status": status, "execution_time": 0.25, "return_code": code, **printed}
     whole = "Success" if status == "Finished" and code == 0 else "Failed"
     return {"status": whole, "message": "", "compile_result": None, "run_result": run, "files": {}}
 
@@ -87,9 +86,8 @@ def one_call(code: str, *script: Callable[[dict[str, Any]], Any], **given: Any) 
 
 
 def test_a_program_is_run_and_read():
-    result, server = one_call(
-        "print('a')\nimport sys; print('b', file=sys.stderr)", timeout_s=7.0, memory_mb=300
-    )
+    code = "print('a')\nimport sys; print('b', file=sys.stderr)"
+    result, server = one_call(code, timeout_s=7.0, memory_mb=300)
     assert (result.text, result.outcome, result.attempts) == ("a\nb", ToolOutcome.OK, 1)
     assert result.info == {"ended": "Finished", "exit_code": 0, "program_seconds": 0.25}
     assert {one.request.path for one in server.requests} == {"/run_code"}
@@ -101,12 +99,6 @@ def test_a_program_that_raises_is_an_error():
     result, _ = one_call("1 / 0")
     assert result.outcome is ToolOutcome.ERROR and "ZeroDivisionError" in result.text
     assert result.info["exit_code"] == 1
-
-
-def test_a_program_over_its_time_is_a_timeout():
-    late = finished("begun", status="TimeLimitExceeded")
-    result, _ = one_call("x", lambda _: late, timeout_s=2.0)
-    assert (result.text, result.outcome) == ("begun\n[the program was ended after 2 s]", ToolOutcome.TIMEOUT)
 
 
 async def silent(_: Any) -> Any:
@@ -127,16 +119,14 @@ def test_what_a_program_printed_before_its_time_was_up_may_come_late():
         return finished("begun", status="TimeLimitExceeded")
 
     result, _ = one_call("x", late, timeout_s=0.1)
-    assert (result.text, result.outcome) == (
-        "begun\n[the program was ended after 0.1 s]",
-        ToolOutcome.TIMEOUT,
-    )
+    text = "begun\n[the program was ended after 0.1 s]"
+    assert (result.text, result.outcome) == (text, ToolOutcome.TIMEOUT)
 
 
 def test_a_server_that_says_nothing_is_a_failure(monkeypatch):
     monkeypatch.setattr(remote, "BESIDE_S", 0.1)
     result, _ = one_call("x", silent, timeout_s=0.1, retries=0)
-    assert result.outcome is ToolOutcome.FAILED and result.text == "python failed and gave no result."
+    assert result.outcome is ToolOutcome.FAILED
     assert "gave no answer within 0.2 s" in result.info["detail"]
 
 
@@ -176,27 +166,14 @@ def test_what_is_no_run_is_repeated(answer):
     assert len(server.programs) == 2
 
 
-def test_a_server_that_fails_for_good_is_a_failure():
-    result, _ = one_call("x", *[lambda _: web.Response(status=503)] * 3, retries=2)
-    assert (result.outcome, result.attempts) == (ToolOutcome.FAILED, 3)
-    assert result.text == "python failed and gave no result." and "HTTP 503" in result.info["detail"]
-
-
-def test_calls_go_to_the_servers_in_turn():
-    async def work(box: Toolbox, servers: list[Server]) -> list[int]:
-        for number in range(4):
-            await box.call(ToolCall("python", {"code": f"print({number})"}, f"g#0/{number}"))
-        return [len(one.programs) for one in servers]
-
-    assert using(work, servers=2) == [2, 2]
-
-
 def test_the_key_is_sent_and_never_shown(monkeypatch):
     monkeypatch.setenv("FUSION_KEY", "sk-secret")
     shown = lambda _: web.Response(status=400, text="bad key sk-secret")  # noqa: E731
     result, server = one_call("x", shown, retries=0, remote={"api_key_env": "FUSION_KEY"})
     assert server.keys == {"Bearer sk-secret"}
-    assert "sk-secret" not in json.dumps(dict(result.info)) and "[api key]" in result.info["detail"]
+    assert (result.outcome, result.text) == (ToolOutcome.FAILED, "python failed and gave no result.")
+    assert "sk-secret" not in json.dumps(dict(result.info))
+    assert "HTTP 400" in result.info["detail"] and "[api key]" in result.info["detail"]
 
 
 def test_the_key_may_lie_in_a_file_that_others_cannot_read(tmp_path):
@@ -225,10 +202,7 @@ def test_a_key_that_is_none_is_told_without_it(monkeypatch, value, told):
 
 @pytest.mark.parametrize(
     ("urls", "told"),
-    [
-        ([], "remote.urls names no server"),
-        (["http://127.0.0.1:9"], "does not run a first program"),
-    ],
+    [([], "remote.urls names no server"), (["http://127.0.0.1:9"], "does not run a first program")],
 )
 def test_a_server_that_is_not_there_stops_the_start(urls, told):
     config = PythonConfig(target="python", backend="remote", remote={"urls": urls})

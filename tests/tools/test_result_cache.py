@@ -81,12 +81,8 @@ def test_those_who_ask_at_the_same_time_share_a_search(path):
 
 def test_where_a_search_fails_or_is_cancelled_the_next_one_searches(path):
     async def work(cache):
-        failing, long, good = (
-            Search(seconds=0.05, error=BackendFailedError("gone")),
-            Search(seconds=60),
-            Search(),
-        )
-        ends = []
+        failing, long = Search(seconds=0.05, error=BackendFailedError("gone")), Search(seconds=60)
+        good, ends = Search(), []
         for first in (failing, long):
             query = CacheQuery("x", str(len(ends)), 5)
             one = asyncio.ensure_future(cache.find(query, first))

@@ -41,13 +41,8 @@ except ChildProcessError:
 
 def test_a_program_without_a_supervisor_ends():
     """Also where the kernel was not asked in time to end it."""
-    script = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR_KILLED],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    script = subprocess.Popen([sys.executable, "-c", SUPERVISOR_KILLED], start_new_session=True, **piped)
     try:
         said, failed = script.communicate(timeout=60)
     except subprocess.TimeoutExpired:

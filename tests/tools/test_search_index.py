@@ -21,12 +21,9 @@ from marsrl_verl.tools.search.config import Bm25Config
 from marsrl_verl.tools.search.corpus import CorpusError, Document, document_of, read_documents
 from marsrl_verl.tools.search.index import Index, prepare_index
 
+JAWS = "Jaws is a film about a shark, directed by Steven Spielberg."
 DOCUMENTS = [
-    {
-        "id": "p1",
-        "title": "Jaws (film)",
-        "text": "Jaws is a film about a shark, directed by Steven Spielberg.",
-    },
+    {"id": "p1", "title": "Jaws (film)", "text": JAWS},
     {"id": "p2", "title": "Steven Spielberg", "text": "Spielberg was born in Cincinnati."},
     {"id": "p3", "title": "Cincinnati", "text": "Cincinnati is a city in Ohio. Sharks are not found there."},
     {"id": "p4", "title": "北京大学", "text": "北京大学位于中国北京。"},
@@ -36,7 +33,7 @@ DOCUMENTS = [
 @pytest.fixture
 def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
-    path.write_text("\n".join(json.dumps(one) for one in DOCUMENTS) + "\n\n")
+    path.write_text("\n".join(map(json.dumps, DOCUMENTS)) + "\n\n")
     return path
 
 
@@ -84,9 +81,8 @@ def test_scores_are_bm25(tmp_path):
     index = of_rows(tmp_path, ("a", "b"), ("whale", "d whale whale"), ("whale", "f g"))
     text = math.log(1 + 2.5 / 1.5) * 2 / (2 + 1.2 * (0.25 + 0.75 * 3 / 2))
     title = math.log(1 + 1.5 / 2.5) / 2.2
-    assert [hit.score for hit in hits(index, "whale", title_weight=0.3)] == pytest.approx(
-        [text + 0.3 * title, 0.3 * title], rel=1e-5
-    )
+    scores = [hit.score for hit in hits(index, "whale", title_weight=0.3)]
+    assert scores == pytest.approx([text + 0.3 * title, 0.3 * title], rel=1e-5)
 
 
 def test_a_document_that_a_hit_names_gets_a_share_of_its_score(corpus, tmp_path):
@@ -263,10 +259,9 @@ def test_the_librarys_import_leaves_gpus_and_logs_alone(corpus, tmp_path):
         assert "bm25s" in sys.modules and "jax" not in sys.modules
     """
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(
+    command, env = (
         [sys.executable, "-c", code, corpus, tmp_path / "cache"],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
+        {**os.environ, "PYTHONPATH": path},
     )
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

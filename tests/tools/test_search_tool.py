@@ -43,10 +43,8 @@ def search(config, *queries, secrets=None):
 @pytest.fixture
 def corpus(tmp_path):
     path = tmp_path / "corpus.jsonl"
-    rows = [
-        {"id": f"p{n}", "title": f"Town {n}", "text": f"Town {n} has {n} bridges and a mill."}
-        for n in range(9)
-    ]
+    towns = {f"Town {n}": f"Town {n} has {n} bridges and a mill." for n in range(9)}
+    rows = [{"id": f"p{n}", "title": name, "text": text} for n, (name, text) in enumerate(towns.items())]
     path.write_text("\n".join(json.dumps(one) for one in rows))
     return path
 
@@ -65,30 +63,25 @@ def test_a_corpus_is_searched(tmp_path, corpus):
     first, second = result.text.split("\n")
     assert first == "Page 1 (Town 7): Town 7 has 7 bridges and a mill. [p7]"
     assert second.startswith("Page 2 (Town ")
-    assert result.info == {"hits": 2}
-    assert not result.cached
-    assert not result.truncated
+    assert (result.info, result.cached, result.truncated) == ({"hits": 2}, False, False)
 
 
 def test_what_is_found_has_the_tools_limit(tmp_path, corpus):
     (result,) = search(with_corpus(tmp_path, corpus, output_chars=100), "bridges")
-    assert result.truncated
-    assert len(result.text) <= 100
+    assert result.truncated and len(result.text) <= 100
     assert result.text.count("\n") == 1  # whole hits, not head and tail of all
 
 
-@pytest.mark.parametrize(
-    ("query", "text"),
-    [
-        ("", "The query is empty."),
-        (" \n", "The query is empty."),
-        ("x" * 1001, "The query has 1001 characters; at most 1000 are allowed."),
-        ("zebra", "No results were found."),
-    ],
-)
-def test_calls_that_find_nothing_are_errors(query, text, tmp_path, corpus):
-    (result,) = search(with_corpus(tmp_path, corpus), query)
-    assert (result.text, result.outcome, result.attempts) == (text, ToolOutcome.ERROR, 1)
+def test_calls_that_find_nothing_are_errors(tmp_path, corpus):
+    told = {
+        "": "The query is empty.",
+        " \n": "The query is empty.",
+        "x" * 1001: "The query has 1001 characters; at most 1000 are allowed.",
+        "zebra": "No results were found.",
+    }
+    results = search(with_corpus(tmp_path, corpus), *told)
+    assert [one.text for one in results] == list(told.values())
+    assert {(one.outcome, one.attempts) for one in results} == {(ToolOutcome.ERROR, 1)}
 
 
 def test_hostile_queries_are_answered(tmp_path, corpus):
@@ -98,13 +91,14 @@ def test_hostile_queries_are_answered(tmp_path, corpus):
     assert results[1].outcome is results[2].outcome is ToolOutcome.OK
 
 
-def retriever(tmp_path, answer, *queries, **more):
+def retriever(tmp_path, answer, *queries, runs=1, **more):
     service = FakeService(answer)
 
     async def run():
         async with service.running() as url:
             config = settings(tmp_path, backend="http", http={"urls": [url], "check": False}, **more)
-            return await asyncio.to_thread(search, config, *queries)
+            found = [await asyncio.to_thread(search, config, *queries) for _ in range(runs)]
+            return [one for results in found for one in results]
 
     return service, asyncio.run(run())
 
@@ -114,16 +108,9 @@ def answer_about(received):
 
 
 def test_a_remote_back_end_is_asked_once_for_a_query_by_all_runs(tmp_path):
-    service = FakeService(answer_about)
-
-    async def run():
-        async with service.running() as url:
-            config = settings(tmp_path, backend="http", http={"urls": [url], "check": False})
-            return [await asyncio.to_thread(search, config, "Bach", " bach") for _ in range(2)]
-
-    first, second = asyncio.run(run())
-    assert [[one.cached for one in results] for results in (first, second)] == [[False, True], [True, True]]
-    assert {one.text for one in (*first, *second)} == {"Page 1: about Bach"}
+    service, results = retriever(tmp_path, answer_about, "Bach", " bach", runs=2)
+    assert [one.cached for one in results] == [False, True, True, True]
+    assert {one.text for one in results} == {"Page 1: about Bach"}
     assert len(service.requests) == 1
 
 
@@ -151,11 +138,8 @@ def test_a_back_end_that_fails_is_asked_again_and_failures_are_not_kept(tmp_path
 
 def test_a_busy_back_end_is_not_asked_before_it_says(tmp_path):
     def answer(received):
-        return (
-            answer_about(received)
-            if received.number
-            else web.Response(status=429, headers={"Retry-After": "0.3"})
-        )
+        busy = web.Response(status=429, headers={"Retry-After": "0.3"})
+        return answer_about(received) if received.number else busy
 
     _, (result,) = retriever(tmp_path, answer, "a", retries=1)
     assert result.outcome is ToolOutcome.OK
@@ -177,10 +161,9 @@ class Own(Backend):
 
 
 def test_a_back_end_of_ones_own(tmp_path):
-    def config(**own):
-        return settings(
-            tmp_path, backend="own", results=1, retries=0, own={"target": f"{__name__}:Own", **own}
-        )
+    def config(name="Own", **own):
+        own["target"] = f"{__name__}:{name}"
+        return settings(tmp_path, backend="own", results=1, retries=0, own=own)
 
     ok, failed, raised = search(config(), "q", "fail", "raise")
     assert ok.text == "Page 1: yes q"
@@ -188,7 +171,7 @@ def test_a_back_end_of_ones_own(tmp_path):
     (other,) = search(config(kwargs={"answer": "no"}), "q")
     assert other.text == "Page 1: no q"  # nothing that another one of its settings has found
     with pytest.raises(ToolUnavailableError, match=r"own: .* has no 'Owl'"):
-        search(settings(tmp_path, backend="own", own={"target": f"{__name__}:Owl"}))
+        search(config("Owl"))
 
 
 def test_keys_are_read_in_the_driver_and_reach_the_back_end(tmp_path, monkeypatch):
@@ -207,7 +190,6 @@ def test_keys_are_read_in_the_driver_and_reach_the_back_end(tmp_path, monkeypatc
 
     asyncio.run(run())
     assert service.requests[0].request.headers["Authorization"] == "Bearer key-secret"
-    assert read_all_secrets({"search": settings(tmp_path)}) == {}
 
 
 def test_a_folder_that_can_not_be_written_ends_the_run_at_its_beginning(tmp_path):
@@ -217,22 +199,15 @@ def test_a_folder_that_can_not_be_written_ends_the_run_at_its_beginning(tmp_path
 
 
 def test_the_schema_and_what_is_said_of_the_tool(tmp_path, corpus):
-    tool = SearchTool.from_settings(
-        "wiki", with_corpus(tmp_path, corpus, description="Look it up."), seed=1, secrets={}
-    )
+    config = with_corpus(tmp_path, corpus, description="Look it up.")
+    tool = SearchTool.from_settings("wiki", config, seed=1, secrets={})
     function = tool.schema()["function"]
     assert (function["name"], function["description"]) == ("wiki", "Look it up.")
     assert function["parameters"]["required"] == ["query"]
-
-    async def run():
-        await tool.start()
-        about = tool.about()
-        await tool.close()
-        return about
-
-    about = asyncio.run(run())
-    assert about["backend"].startswith("bm25 ")
-    assert about["kept"] is False
+    asyncio.run(tool.start())
+    about = tool.about()
+    asyncio.run(tool.close())
+    assert about["backend"].startswith("bm25 ") and about["kept"] is False
 
 
 def test_the_folder_follows_the_users_cache_folder(monkeypatch):
