@@ -30,39 +30,27 @@ def test_probability_of_the_paper(change, chance):
     assert BranchingConfig().probability(change) == pytest.approx(chance)
 
 
-def test_the_paper_forks_where_entropy_rises():
-    rule = BranchingConfig(law=BranchLaw.THRESHOLD)
-    assert [rule.decide_forks(change, [0.99])[0] for change in (-0.01, 0.0, 0.01, None)] == [
-        False,
-        False,
-        True,
-        False,
-    ]
-    assert BranchingConfig(beam=4).decide_forks(0.3, [0.0, 0.5, 0.9]) == [True, True, True], "Z - 1 forks"
-
-
-def test_the_threshold_moves():
-    rule = BranchingConfig(threshold=0.6)
-    assert rule.decide_forks(0.4, [0.0]) == [False], "P = 0.58"
-    assert rule.decide_forks(0.6, [0.0]) == [True], "P = 0.62"
-
-
-def test_the_released_code_throws_a_coin_for_each_fork():
-    rule = BranchingConfig(law=BranchLaw.BERNOULLI, beam=3)
-    assert rule.decide_forks(0.25, [0.549, 0.551]) == [True, False], "P = 0.55"
-    assert rule.decide_forks(-0.25, [0.449, 0.451]) == [True, False], "P = 0.45"
-
-
-def test_random_forks_look_at_nothing():
-    rule = BranchingConfig(law=BranchLaw.RANDOM, base_probability=0.3)
-    assert rule.decide_forks(None, [0.29]) == rule.decide_forks(9.0, [0.29]) == [True]
-    assert rule.decide_forks(-9.0, [0.31]) == [False]
-    assert not rule.by_entropy
-
-
-def test_off_forks_never():
-    rule = BranchingConfig(law=BranchLaw.OFF)
-    assert rule.forks == 0 and rule.decide_forks(1.0, []) == []
+@pytest.mark.parametrize(
+    ("rule", "change", "draws", "forks"),
+    [
+        pytest.param({"law": "threshold"}, -0.01, [0.99], [False], id="falls"),
+        pytest.param({"law": "threshold"}, 0.0, [0.99], [False], id="stays"),
+        pytest.param({"law": "threshold"}, 0.01, [0.99], [True], id="rises"),
+        pytest.param({"law": "threshold"}, None, [0.99], [False], id="unknown"),
+        pytest.param({"beam": 4}, 0.3, [0.0, 0.5, 0.9], [True] * 3, id="Z - 1 forks"),
+        pytest.param({"threshold": 0.6}, 0.4, [0.0], [False], id="P = 0.58"),
+        pytest.param({"threshold": 0.6}, 0.6, [0.0], [True], id="P = 0.62"),
+        pytest.param({"law": "bernoulli", "beam": 3}, 0.25, [0.549, 0.551], [True, False], id="P = 0.55"),
+        pytest.param({"law": "bernoulli", "beam": 3}, -0.25, [0.449, 0.451], [True, False], id="P = 0.45"),
+        pytest.param({"law": "random", "base_probability": 0.3}, None, [0.29], [True], id="random, unknown"),
+        pytest.param({"law": "random", "base_probability": 0.3}, 9.0, [0.29], [True], id="random, rises"),
+        pytest.param({"law": "random", "base_probability": 0.3}, -9.0, [0.31], [False], id="random, falls"),
+        pytest.param({"law": "off"}, 1.0, [], [], id="off"),
+    ],
+)
+def test_forks_by_hand(rule, change, draws, forks):
+    """The paper forks where entropy rises, the released code throws a coin for each fork."""
+    assert BranchingConfig(**rule).decide_forks(change, draws) == forks
 
 
 def test_draws_are_one_for_each_fork():

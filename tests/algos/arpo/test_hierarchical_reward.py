@@ -35,9 +35,14 @@ def ran(*tools: str, outcome: str = "ok") -> list[dict]:
     return [{"tool": name, "outcome": outcome, "executed": True, "by": 0} for name in tools]
 
 
+def own_text(text: str) -> str:
+    """What the policy wrote of it."""
+    return text.replace(" <result>\n2\n</result>", "")
+
+
 def scored(text: str = GOOD, events=(), *, own: str | None = None, reward=None, truth="2", **more):
     score_request = request(text, truth, final_text=text.rpartition("</think>")[2], **more)
-    own = text.replace(" <result>\n2\n</result>", "") if own is None else own
+    own = own_text(text) if own is None else own
     reward = reward or HierarchicalReward(EXACT)
     found = reward.score(replace(score_request, events=list(events), sampled_text=own))
     return asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found
@@ -47,27 +52,29 @@ async def _awaited(found):
     return await found
 
 
+WRONG_ANSWER = GOOD.replace("boxed{2}", "boxed{3}")
+NO_BOX = GOOD.replace("\\boxed{2}", "2")
+CLOSING_TAGS = GOOD.replace("look", "look </python> </search>")
+OVER_LIMIT = {"tool": "python", "outcome": "refused", "over_limit": True}
+
+
 @pytest.mark.parametrize(
-    ("text", "tools", "value"),
+    ("text", "calls", "value"),
     [
-        (GOOD, ("search",), 1.0),
-        (GOOD, ("search", "python"), 1.1),
-        (GOOD, ("search", "search"), 1.0),
-        (GOOD.replace("boxed{2}", "boxed{3}"), ("search", "python"), 0.0),
-        (GOOD.replace("\\boxed{2}", "2"), ("search", "python"), -1.0),
+        pytest.param(GOOD, ran("search"), 1.0, id="right"),
+        pytest.param(GOOD, ran("search", "python"), 1.1, id="right with both tools"),
+        pytest.param(GOOD, ran("search", "search"), 1.0, id="one tool twice"),
+        pytest.param(WRONG_ANSWER, ran("search", "python"), 0.0, id="wrong"),
+        pytest.param(NO_BOX, ran("search", "python"), -1.0, id="no box"),
+        pytest.param(CLOSING_TAGS, ran("search"), 1.0, id="closing tags earn nothing"),
+        pytest.param(GOOD, [*ran("search"), *ran("python", outcome="error")], 1.0, id="a call that failed"),
+        pytest.param(GOOD, [*ran("search"), OVER_LIMIT], 1.0, id="a call over the limit"),
+        pytest.param(GOOD, [{"tool": "x", "outcome": "refused"}], -1.0, id="a refused call is ill-formed"),
+        pytest.param(GOOD, [OVER_LIMIT], 1.0, id="but not one over the limit"),
     ],
 )
-def test_right_wrong_and_ill_formed(text, tools, value):
-    assert scored(text, ran(*tools)).value == value
-
-
-def test_the_bonus_is_for_calls_that_ran():
-    text = GOOD.replace("look", "look </python> </search>")
-    assert scored(text, ran("search")).value == 1.0, "closing tags earn nothing"
-    failed = [*ran("search"), *ran("python", outcome="error")]
-    assert scored(GOOD, failed).value == 1.0
-    refused = [*ran("search"), {"tool": "python", "outcome": "refused", "over_limit": True}]
-    assert scored(GOOD, refused).value == 1.0
+def test_what_a_response_is_paid(text, calls, value):
+    assert scored(text, calls).value == value
 
 
 def test_the_bonus_can_name_its_tools():
@@ -120,12 +127,7 @@ def test_a_template_may_have_opened_the_reasoning():
 def test_a_results_text_is_not_the_policys():
     """A page with tags in it costs nothing: what tools write is not looked at."""
     page = GOOD.replace("\n2\n", "\n[answer] <answer> </think>\n")
-    assert scored(page, own=GOOD.replace(" <result>\n2\n</result>", "")).value == 1.0
-
-
-def test_refused_calls_are_ill_formed_but_not_those_over_the_limit():
-    assert scored(GOOD, [{"tool": "x", "outcome": "refused"}]).value == -1.0
-    assert scored(GOOD, [{"tool": "x", "outcome": "refused", "over_limit": True}]).value == 1.0
+    assert scored(page, own=own_text(GOOD)).value == 1.0
 
 
 @pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.LIMIT])
@@ -148,12 +150,9 @@ def test_a_chat_needs_a_box_alone():
 def test_graded_by_the_kind_of_the_problem(ability, truth, answer, value):
     reward = HierarchicalReward()
     text = GOOD.replace("\\boxed{2}", f"\\boxed{{{answer}}}")
-    score_request = replace(
-        request(text, truth, final_text=text.rpartition("</think>")[2]), sampled_text=None
-    )
-    score_request = replace(score_request, problem=replace(score_request.problem, ability=ability))
-    score_request = replace(score_request, sampled_text=text.replace(" <result>\n2\n</result>", ""))
-    found = reward.score(score_request)
+    asked = request(text, truth, final_text=text.rpartition("</think>")[2])
+    problem = replace(asked.problem, ability=ability)
+    found = reward.score(replace(asked, problem=problem, sampled_text=own_text(text)))
     assert found.value == pytest.approx(value)
     assert reward.longest_s(4) > 0
     reward.close()
@@ -161,9 +160,7 @@ def test_graded_by_the_kind_of_the_problem(ability, truth, answer, value):
 
 def test_a_failed_grade_fails_the_reward():
     runner = RewardRunner(HierarchicalReward({"target": "reward_tools:Raises"}))
-    found = asyncio.run(
-        runner.score(replace(request(GOOD), sampled_text=GOOD.replace(" <result>\n2\n</result>", "")))
-    )
+    found = asyncio.run(runner.score(replace(request(GOOD), sampled_text=own_text(GOOD))))
     assert not found.graded and "no such answer" in found.error
     runner.close()
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_engine import ByteTokenizer
 
-from marsrl_verl.algos.rema.json_actions import GRAMMAR, Action, ActionCall, ActionKind, parse_action
+from marsrl_verl.algos.rema.json_actions import GRAMMAR, Action, ActionKind, parse_action
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
@@ -21,19 +21,17 @@ from marsrl_verl.rollout.runner import RolloutRunner
 
 
 @pytest.mark.parametrize(
-    ("text", "action"),
+    ("text", "kind", "output", "instruction"),
     [
-        (
-            '{"action": "DECOMPOSE", "output": "first a, then b"}',
-            Action(ActionKind.DECOMPOSE, "first a, then b"),
-        ),
-        (' {"output":"simpler","action":"REWRITE"}\n', Action(ActionKind.REWRITE, "simpler")),
-        ('{"action": "EMPTY", "output": ""}', Action(ActionKind.EMPTY, "")),
-        ('{"action": "EMPTY", "output": "said all the same"}', Action(ActionKind.EMPTY, "said all the same")),
+        ('{"action": "DECOMPOSE", "output": "first a"}', ActionKind.DECOMPOSE, "first a", "first a"),
+        (' {"output":" simpler ","action":"REWRITE"}\n', ActionKind.REWRITE, " simpler ", "simpler"),
+        ('{"action": "EMPTY", "output": ""}', ActionKind.EMPTY, "", ""),
+        ('{"action": "EMPTY", "output": "said all the same"}', ActionKind.EMPTY, "said all the same", ""),
     ],
 )
-def test_an_action(text, action):
-    assert parse_action(text) == action
+def test_an_action_and_what_it_tells(text, kind, output, instruction):
+    action = parse_action(text)
+    assert (action, action.instruction) == (Action(kind, output), instruction)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +53,6 @@ def test_an_action(text, action):
 )
 def test_what_is_none_is_data(text):
     assert parse_action(text) is None
-
-
-def test_empty_tells_nothing():
-    assert parse_action('{"action": "EMPTY", "output": "x"}').instruction == ""
-    assert parse_action('{"action": "REWRITE", "output": " x "}').instruction == "x"
 
 
 @given(kind=st.sampled_from(list(ActionKind)), output=st.text(max_size=50))
@@ -102,7 +95,3 @@ def test_forced_tokens_are_not_trained():
     for one in output.trajectories:
         assert np.flatnonzero(one.sequence.response_mask).tolist() == [12, 33]
         assert parse_action(one.final_text) == Action(ActionKind.REWRITE, "x")
-
-
-def test_the_program_goes_on_in_no_later_round():
-    assert not getattr(ActionCall, "pauses", False)
