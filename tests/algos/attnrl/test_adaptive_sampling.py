@@ -34,20 +34,21 @@ def test_trees_of_six_responses_by_how_many_are_right(rounding, trees):
     assert [trees_to_expand(ProblemStatistics(c, 6, 0.0), rounding) for c in range(7)] == trees
 
 
-def test_the_papers_filter_keeps_what_reaches_the_mean():
-    keeps = [
-        passes_filter(ProblemStatistics(c, 6, y), FilterRule.PAPER, 0.5)
-        for c, y in ((6, 0.4), (0, 0.5), (3, 0.6))
-    ]
-    assert keeps == [False, True, True]
-
-
-def test_the_released_filter_judges_problems_that_are_all_right_and_wants_more_than_the_mean():
-    rule = FilterRule.RELEASED
-    assert not passes_filter(ProblemStatistics(6, 6, 0.5), rule, 0.5)
-    assert passes_filter(ProblemStatistics(6, 6, 0.51), rule, 0.5)
-    assert passes_filter(ProblemStatistics(5, 6, 0.1), rule, 0.5)
-    assert passes_filter(ProblemStatistics(6, 6, 0.1), FilterRule.NONE, 0.5)
+@pytest.mark.parametrize(
+    ("rule", "right", "influence", "kept"),
+    [
+        (FilterRule.PAPER, 6, 0.4, False),
+        (FilterRule.PAPER, 0, 0.5, True),
+        (FilterRule.PAPER, 3, 0.6, True),
+        (FilterRule.RELEASED, 6, 0.5, False),
+        (FilterRule.RELEASED, 6, 0.51, True),
+        (FilterRule.RELEASED, 5, 0.1, True),
+        (FilterRule.NONE, 6, 0.1, True),
+    ],
+)
+def test_filters_at_a_mean_of_one_half(rule, right, influence, kept):
+    """The paper keeps what reaches the mean; the released filter wants more, of what is all right."""
+    assert passes_filter(ProblemStatistics(right, 6, influence), rule, 0.5) is kept
 
 
 def test_equal_problems_all_pass_the_papers_filter_whatever_the_rounding():

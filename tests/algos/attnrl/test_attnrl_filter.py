@@ -9,7 +9,6 @@ from scheduler_tools import problems
 from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import FilterRule
-from marsrl_verl.algos.attnrl.config import Config
 from marsrl_verl.algos.attnrl.method import CONTINUATION
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.stage import EndReason
@@ -55,17 +54,13 @@ def became(rule: FilterRule, keep_unbranched: bool = True) -> dict[str, str]:
     return found
 
 
+PAPER = {
+    "p0": AS_IT_IS, "p1": AS_IT_IS, "p2": EXPANDED, "p3": REJECTED, "p4": EXPANDED, "p5": NOTHING,
+}  # fmt: skip
 RULES = {
     FilterRule.NONE: dict.fromkeys(RIGHT, EXPANDED),
     FilterRule.RELEASED: dict.fromkeys(RIGHT, EXPANDED) | {"p3": REJECTED},
-    FilterRule.PAPER: {
-        "p0": AS_IT_IS,
-        "p1": AS_IT_IS,
-        "p2": EXPANDED,
-        "p3": REJECTED,
-        "p4": EXPANDED,
-        "p5": NOTHING,
-    },
+    FilterRule.PAPER: PAPER,
 }
 
 
@@ -74,17 +69,6 @@ def test_the_rules_side_by_side(rule):
     assert became(rule) == RULES[rule]
 
 
-def test_the_default_rejects_only_what_is_always_solved():
-    assert became(Config().filter) == RULES[FilterRule.RELEASED]
-
-
 def test_without_unexpanded_responses_only_expanded_problems_are_trained():
     found = became(FilterRule.PAPER, keep_unbranched=False)
-    assert found == {
-        "p0": NOTHING,
-        "p1": NOTHING,
-        "p2": EXPANDED,
-        "p3": REJECTED,
-        "p4": EXPANDED,
-        "p5": NOTHING,
-    }
+    assert found == PAPER | {"p0": NOTHING, "p1": NOTHING}

@@ -8,10 +8,11 @@ from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import BatchController, ExpansionRounding, FilterRule
 from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, FciAggregation
-from marsrl_verl.algos.attnrl.method import (
-    CONTINUATION,
-    INITIAL,
-)
+from marsrl_verl.algos.attnrl.method import CONTINUATION, INITIAL
+
+
+def batch_controller() -> BatchController:
+    return BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
 
 
 def test_figures_of_whole_trees():
@@ -69,15 +70,9 @@ def test_responses_without_any_influence_are_counted(influence, share):
         (BranchCriterion.FCI, FilterRule.NONE, False, True),
     ],
 )
-def test_the_trainer_looks_at_responses_only_where_something_needs_it(
-    criterion, filter_rule, recorded, probed
-):
-    attnrl = method(
-        criterion=criterion,
-        filter=filter_rule,
-        expansion=ExpansionRounding.ROUND,
-        record_log_probs=recorded,
-    )
+def test_the_trainer_looks_only_where_something_needs_it(criterion, filter_rule, recorded, probed):
+    rules = {"filter": filter_rule, "expansion": ExpansionRounding.ROUND}
+    attnrl = method(criterion=criterion, record_log_probs=recorded, **rules)
     assert bool(attnrl.probes(INITIAL)) == probed and not attnrl.probes(CONTINUATION)
     if not probed:
         results, _ = run(attnrl)
@@ -117,7 +112,7 @@ def test_influence_per_later_step_is_what_branching_and_filter_see():
 
 
 def test_the_batch_controller_waits_for_the_pipeline_to_fill():
-    controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
+    controller = batch_controller()
     attnrl = method(controller=controller)
     assert attnrl.schedule.problems_per_step(2) == 2
     run(attnrl, steps=1)
@@ -130,7 +125,7 @@ def test_the_batch_controller_waits_for_the_pipeline_to_fill():
 
 def test_deferred_trees_are_told_to_the_batch_controller_when_they_train():
     """With `min_groups` a step may train nothing although trees were completed."""
-    controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
+    controller = batch_controller()
     attnrl = method(controller=controller)
     step_metrics(attnrl, finished=2, deferred=5)
     assert controller.problems == 2.0, "nothing is known yet"
@@ -145,7 +140,7 @@ def test_deferred_trees_are_told_to_the_batch_controller_when_they_train():
 
 def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_last_stage():
     """Responses of one step cannot be branched: their problems are trained and end at the first stage."""
-    controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
+    controller = batch_controller()
     attnrl = method(controller=controller)
     step_metrics(attnrl, trained=10, unfinished=2)
     assert controller.problems == 2.0, "the pipeline may be filling"
@@ -163,18 +158,11 @@ def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_las
 
 
 def test_the_state_is_restored():
-    attnrl = method(
-        filter=FilterRule.PAPER,
-        expansion=ExpansionRounding.ROUND,
-        controller=BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9),
-    )
+    rules = {"filter": FilterRule.PAPER, "expansion": ExpansionRounding.ROUND}
+    attnrl = method(controller=batch_controller(), **rules)
     run(attnrl)
     step_metrics(attnrl, trained=10, finished=2)
-    again = method(
-        filter=FilterRule.PAPER,
-        expansion=ExpansionRounding.ROUND,
-        controller=BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9),
-    )
+    again = method(controller=batch_controller(), **rules)
     again.load_state_dict(attnrl.state_dict())
     assert again.state_dict() == attnrl.state_dict()
     assert again.mean.count == 6

@@ -76,11 +76,6 @@ def test_a_token_that_names_the_answer_ends_the_choice_by_entropy(tmp_path, caps
     assert points("7+5 ok\n12") == "1"
 
 
-def test_a_rule_out_of_range_is_refused(tmp_path, capsys):
-    assert show(tmp_path, "--text", RESPONSE, "--top-share", "0")[0] == 2
-    assert "rule.top_share = 0.0" in capsys.readouterr().err
-
-
 def test_a_file_and_markup_in_it(tmp_path):
     path = tmp_path / "response.txt"
     path.write_text("1<2\n2+2=4\n")
@@ -108,9 +103,14 @@ def test_log_probabilities_are_taken_in_pieces(monkeypatch):
     torch.testing.assert_close(torch.tensor(log_probs), expected)
 
 
-def test_an_empty_response_is_refused(tmp_path, capsys):
-    assert show(tmp_path, "--text", "")[0] == 2
-    assert "at least one token" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [(RESPONSE, ("--top-share", "0"), "rule.top_share = 0.0"), ("", (), "at least one token")],
+    ids=["a rule out of range", "an empty response"],
+)
+def test_what_can_not_be_shown_is_refused(tmp_path, capsys, text, more, said):
+    assert show(tmp_path, "--text", text, *more)[0] == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -132,11 +132,11 @@ def run_folder(tmp_path):
         for k, reward in enumerate((1.0, 0.0, 0.0))
     ]  # fmt: skip
     run = tmp_path / "run"
-    for step, lines in ((3, [first]), (4, others)):
-        path = run / "rollouts" / f"step_{step}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "rollouts").mkdir(parents=True)
     (run / "trained").mkdir()
+    for step, lines in ((3, [first]), (4, others)):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (run / "rollouts" / f"step_{step}.jsonl").write_text(text)
     (run / "trained/step_3.json").write_text("{}")
     (run / "trained/step_4.json").write_text(
         json.dumps({"p/initial/0#1": [[[ends[1], 0.25], [ends[-1], -0.75]]]})
