@@ -13,13 +13,7 @@ from scheduler_tools import ShortPrompts
 from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
-from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
-    Fallback,
-    LoopRules,
-    RunEnd,
-    SystemRun,
-    candidates,
-)
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import Fallback, LoopRules, RunEnd, SystemRun, candidates
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Problem, Sampling

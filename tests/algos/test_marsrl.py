@@ -326,11 +326,7 @@ def test_equal_rewards_and_untrained_roles_are_not_trained():
 
 @pytest.mark.parametrize(
     ("train_roles", "last"),
-    [
-        (["solver"], "solver"),
-        (["verifier"], "verifier_2"),
-        (["solver", "corrector"], "corrector_2"),
-    ],
+    [(["solver"], "solver"), (["verifier"], "verifier_2"), (["solver", "corrector"], "corrector_2")],
 )
 def test_the_chain_ends_at_the_last_trained_role(train_roles, last):
     chain = ["solver", "verifier_1", "corrector_1", "verifier_2", "corrector_2"]

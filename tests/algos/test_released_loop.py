@@ -6,21 +6,17 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-import pytest
 from evaluation_tools import evaluate_system
 from marsrl_script import ScriptedEngine
 from scheduler_tools import ShortPrompts
 from scripted_engine import Reply
 
-from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun, candidates, verdict_of
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun, candidates
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.algos.marsrl.verdict import Verdict, VerdictParser, VerdictReward
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.rewards.base import ScoreRequest
 
 VERDICTS = 11
 SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
@@ -103,36 +99,3 @@ def test_every_sequence_of_verdicts_is_answered_as_by_the_published_script():
         run.problem.problem_id: (played(run), published(sequences[run.problem.problem_id])) for run in runs
     }
     assert {name: pair for name, pair in pairs.items() if pair[0] != pair[1]} == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "released"),
-    [
-        ("<think>All of it is correct, and then", Verdict.CORRECT),
-        ("<think>hm</think>Fine.\n\n**Correctness**: Wrong", Verdict.WRONG),
-    ],
-)
-def test_a_verifier_that_is_cut_off_is_read_by_the_released_parser_alone(text, released):
-    found = {}
-    for parser in VerdictParser:
-        reward = VerdictReward(parser.value)
-
-        def score(item, trajectory, reward=reward):
-            if item.role != VERIFIER:
-                return RewardResult(1.0, {"answer": "1"})
-            return reward.score(ScoreRequest.of(item, trajectory))
-
-        def script(item, k):
-            if item.role == VERIFIER:
-                return Reply(text, FinishReason.LENGTH)
-            return Reply("\\boxed{1}")
-
-        (run,) = evaluate_system(
-            ScriptedEngine(script, scorer=score),
-            [Problem("p", "question", "1")],
-            ShortPrompts(),
-            SAMPLING,
-            correction_rounds=1,
-        ).runs
-        found[parser] = verdict_of(run.calls[1].trajectory)
-    assert found == {VerdictParser.STRICT: Verdict.INVALID, VerdictParser.RELEASED: released}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -165,11 +163,6 @@ def test_a_response_without_influence_is_shown_too(run_folder, tmp_path):
     assert "not trained" in page and not re.search(r"influence \d", page) and marked(page) == []
 
 
-def test_a_folder_that_is_no_runs_is_named(tmp_path, capsys):
-    assert main(["--run", str(tmp_path / "absent"), "--sample", "q"]) == 2
-    assert f"{tmp_path / 'absent'} holds no rollouts/" in capsys.readouterr().err
-
-
 def test_unknown_responses_empty_ones_and_older_runs_are_refused(run_folder, capsys):
     assert main(["--run", str(run_folder), "--sample", "q"]) == 2
     assert "has no trajectory 'q'" in capsys.readouterr().err
@@ -191,16 +184,10 @@ def test_a_tokenizer_that_cuts_other_steps_is_refused(run_folder, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--run", "x"], ["--run", "x", "--sample", "y", "--text", "z"], ["--model", "x"]]
+    "arguments", [[], ["--run", "x"], ["--run", "x", "--sample", "y", "--text", "z"], ["--model", "x"]]
 )
-def test_arguments_that_do_not_go_together(arguments):
+def test_arguments_that_do_not_go_together(arguments, capsys):
     with pytest.raises(SystemExit) as raised:
         main(arguments)
-    assert raised.value.code == 2
-
-
-def test_help_names_what_is_needed():
-    done = subprocess.run(
-        [sys.executable, "-m", "marsrl_verl.algos.attnrl.show"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and "--model" in done.stderr and "--text" in done.stderr
+    printed = capsys.readouterr().err
+    assert raised.value.code == 2 and "--model" in printed and "--text" in printed

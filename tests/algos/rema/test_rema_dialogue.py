@@ -11,18 +11,7 @@ import pytest
 from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rema_dialogue_script import (
-    END,
-    PROBLEM,
-    ROOM,
-    Talking,
-    chosen,
-    endless,
-    hold,
-    shown,
-    talk,
-    turns_of,
-)
+from rema_dialogue_script import END, PROBLEM, ROOM, Talking, chosen, endless, hold, shown, talk, turns_of
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
