@@ -150,14 +150,6 @@ def answered(*answers: str | None) -> list[Candidate]:
     return [Candidate(f"a#{i}", True, answer) for i, answer in enumerate(answers)]
 
 
-def test_one_candidate_of_each_answer():
-    chosen = choose(answered("7", "7", "8", None, None), 9, "adaptive", rng(), distinct_answers=True)
-    assert sorted(str(candidate.answer) for candidate in chosen) == ["7", "8", "None"]
-    assert len(choose(answered("7", "7", "7"), 2, "random", rng(), distinct_answers=True)) == 1
-    assert len(choose(answered(None, None), 2, "random", rng(), distinct_answers=True)) == 1
-    assert choose([], 2, "random", rng(), distinct_answers=True) == []
-
-
 def test_solutions_of_an_answer_are_drawn_uniformly_and_frequent_answers_do_not_win():
     pool = answered("7", "7", "7", "8")
     counts = Counter(
@@ -187,26 +179,6 @@ def test_choices_of_a_seed_stay():
     }
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("ab"), st.booleans(), st.sampled_from(["7", "8", "9", None])), max_size=9
-    ),
-    st.integers(0, 5),
-    st.sampled_from(list(Strategy)),
-    st.integers(0, 50),
-    st.randoms(),
-)
-def test_distinct_answers_in_any_order(rows, k, strategy, seed, shuffler):
-    pool = [Candidate(f"{parent}#{i}", good, answer) for i, (parent, good, answer) in enumerate(rows)]
-    chosen = choose(pool, k, strategy, rng(seed), distinct_answers=True)
-    answers = [candidate.answer for candidate in chosen]
-    assert len(answers) == len(set(answers)) == min(k, len({answer for _, _, answer in rows}))
-    assert set(chosen) <= set(pool)
-    shuffled = list(pool)
-    shuffler.shuffle(shuffled)
-    assert choose(shuffled, k, strategy, rng(seed), distinct_answers=True) == chosen
-
-
 pools = st.builds(
     candidates,
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 4), max_size=3),
@@ -214,15 +186,30 @@ pools = st.builds(
 )
 
 
-@given(pools, st.integers(0, 6), st.sampled_from(list(Strategy)), st.integers(0, 50), st.randoms())
-def test_always_k_or_all_of_them_no_duplicates_any_order(pool, k, strategy, seed, shuffler):
-    chosen = choose(pool, k, strategy, rng(seed))
-    ids = [candidate.sample_id for candidate in chosen]
-    assert len(ids) == len(set(ids)) == min(k, len(pool))
+CANDIDATES = st.lists(
+    st.tuples(st.sampled_from("ab"), st.booleans(), st.sampled_from(["7", "8", "9", None])), max_size=9
+)
+
+
+@given(
+    CANDIDATES,
+    st.integers(0, 6),
+    st.sampled_from(list(Strategy)),
+    st.booleans(),
+    st.integers(0, 50),
+    st.randoms(),
+)
+def test_always_k_or_all_of_them_no_duplicates_any_order(rows, k, strategy, distinct, seed, shuffler):
+    """Of distinct answers one each; None is one too."""
+    pool = [Candidate(f"{parent}#{i}", good, answer) for i, (parent, good, answer) in enumerate(rows)]
+    chosen = choose(pool, k, strategy, rng(seed), distinct_answers=distinct)
+    kinds = [one.answer if distinct else one.sample_id for one in chosen]
+    all_kinds = {one.answer if distinct else one.sample_id for one in pool}
+    assert len(kinds) == len(set(kinds)) == min(k, len(all_kinds))
     assert set(chosen) <= set(pool)
     shuffled = list(pool)
     shuffler.shuffle(shuffled)
-    assert choose(shuffled, k, strategy, rng(seed)) == chosen
+    assert choose(shuffled, k, strategy, rng(seed), distinct_answers=distinct) == chosen
 
 
 @given(pools, st.integers(0, 6), st.integers(0, 50), st.randoms())

@@ -70,13 +70,6 @@ def test_a_continuation_keeps_the_beginning_its_versions_and_its_log_probs():
             assert sequence.new_tokens == one.new_tokens == added
 
 
-def test_influence_chooses_the_steps():
-    # Of five values the top fifth is the largest alone; the earliest other step fills up.
-    results, _ = run(method(), influence=[0.0, 0.1, 0.2, 0.9, 0.3], count=1)
-    kept = {len(group.request.prefix) for group in results[1].trained if group.request.prefix is not None}
-    assert kept == {len("first line\n"), len("first line\nsecond line\nthird line\n")}
-
-
 def test_advantages_are_the_trees_by_segment():
     attnrl = method()
     results, _ = run(attnrl, count=1)
@@ -115,13 +108,6 @@ def test_unexpanded_responses_are_trained_or_dropped_and_count_in_the_root_eithe
     kept, dropped = rows(True), rows(False)
     assert len(kept) == 12 and len(dropped) == 10
     assert {name: kept[name] for name in dropped} == dropped
-
-
-@pytest.mark.parametrize("right", [True, False])
-def test_problems_without_a_difference_are_not_trained(right):
-    results, _ = run(method(), answers=always(right))
-    assert not any(step.trained for step in results)
-    assert {end.reason for step in results for end in step.ended} == {EndReason.FINISHED}
 
 
 def test_a_difference_that_only_continuations_make_is_trained():
