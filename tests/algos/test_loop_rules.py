@@ -8,7 +8,7 @@ import pytest
 from evaluation_tools import evaluate_system
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marsrl_script import ScriptedEngine, SkillModel
+from marsrl_script import ScriptedEngine
 from scheduler_tools import ShortPrompts
 from scripted_engine import Reply
 
@@ -227,17 +227,6 @@ def test_an_accepted_solution_is_the_answer_whatever_others_have():
         assert (run.end, answer(run), run.solved) == (RunEnd.ACCEPTED, "B", True)
 
 
-def test_released_where_nobody_passes_the_solvers_answer_wins():
-    run = play("----", "ABBB", accept_passes=4, reject_fails=4, fallback="released")
-    assert (run.end, answer(run), run.solved) == (RunEnd.REJECTED, "A", False)
-
-
-def test_released_three_passes_and_a_fail_tie_with_four_passes_and_the_earlier_wins():
-    run = play("+++-++++", "AB", accept_passes=4, reject_fails=10, correction_rounds=10, fallback="released")
-    assert [(one.passes, one.judgements) for one in candidates(run.calls)] == [(3, 4), (4, 4)]
-    assert (run.end, answer(run), run.solved) == (RunEnd.ACCEPTED, "A", False)
-
-
 def test_released_counts_finished_calls_only_readable_or_not():
     # A: one unreadable and one Wrong; B: a pass, one cut off and one Wrong.
     run = play("?-+/-", "AB", accept_passes=2, correction_rounds=3, fallback="released")
@@ -304,37 +293,6 @@ def test_what_holds_for_every_run(verdicts, answers, rounds, data):
         assert run.calls[-1].request.role == VERIFIER
     if fallback is Fallback.LAST and pool:
         assert run.answer is run.solution
-
-
-@settings(deadline=None, max_examples=50)
-@given(seed=st.integers(0, 10_000), rounds=st.integers(1, 4))
-def test_the_defaults_are_one_pass_no_rejection_and_the_last_solution(seed, rounds):
-    def outcome(**rules):
-        evaluation = evaluate_system(
-            ScriptedEngine(SkillModel(seed=seed)),
-            [Problem(str(i), "question", "42") for i in range(4)],
-            ShortPrompts(),
-            SAMPLING,
-            correction_rounds=rounds,
-            samples_per_problem=2,
-            **rules,
-        )
-        return [
-            (run.end, run.final_reward, [call.request.group_id for call in run.calls])
-            for run in evaluation.runs
-        ]
-
-    assert outcome() == outcome(accept_passes=1, reject_fails=None, fallback="last")
-    for end, _, calls in outcome():
-        assert end is not RunEnd.REJECTED
-        names = [name.rpartition("/")[2] for name in calls if not name.endswith("_again")]
-        expected = [
-            "solver",
-            *(f"{role}_{i}" for i in range(1, rounds + 1) for role in (VERIFIER, CORRECTOR)),
-        ]
-        assert names == expected[: len(names)]
-        if end is RunEnd.ROUNDS_USED:
-            assert names == expected
 
 
 # --- settings -------------------------------------------------------------------------------------
