@@ -139,16 +139,16 @@ def test_system_accuracy_is_the_answer_at_the_end():
 
 
 def test_effort_by_hand():
-    def run(end: RunEnd, *calls) -> SystemRun:
+    def run(problem: str, end: RunEnd, *calls) -> SystemRun:
         made = [call(role, stage=f"{role}_{number}", tokens=tokens) for role, number, tokens in calls]
-        return SystemRun(Problem("p", "q", "a"), 0, calls=made, end=end)
+        return SystemRun(Problem(problem, "q", "a"), 0, calls=made, end=end)
 
     asked_again = [(SOLVER, 0, 5), (VERIFIER, 1, 2), (VERIFIER, 1, 3), (CORRECTOR, 2, 4), (VERIFIER, 3, 1)]
     runs = [
-        run(RunEnd.NO_SOLUTION, (SOLVER, 0, 9)),
-        run(RunEnd.ACCEPTED, *asked_again),
-        run(RunEnd.ACCEPTED, (SOLVER, 0, 5), (VERIFIER, 1, 1)),
-        run(RunEnd.REJECTED, (SOLVER, 0, 5), (VERIFIER, 1, 2), (CORRECTOR, 2, 4), (VERIFIER, 3, 1)),
+        run("a", RunEnd.NO_SOLUTION, (SOLVER, 0, 9)),
+        run("b", RunEnd.ACCEPTED, *asked_again),
+        run("c", RunEnd.ACCEPTED, (SOLVER, 0, 5), (VERIFIER, 1, 1)),
+        run("d", RunEnd.REJECTED, (SOLVER, 0, 5), (VERIFIER, 1, 2), (CORRECTOR, 2, 4), (VERIFIER, 3, 1)),
     ]
     found = effort(Runs("t", runs))
     assert list(found) == list(EFFORT_METRICS)
