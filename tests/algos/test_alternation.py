@@ -19,18 +19,17 @@ def turns(**settings) -> Alternation:
     return found
 
 
-def test_the_first_turn_is_as_long_as_the_others():
-    """Steps begin at 1: with turns of three they are 1-3, 4-6, 7-9."""
-    found = [turns(interval=3).due(step) for step in range(1, 10)]
-    assert found == ["planner"] * 3 + ["solver"] * 3 + ["planner"] * 3
-    assert [turns(interval=1).due(step) for step in (1, 2, 3)] == ["planner", "solver", "planner"]
-
-
-def test_ten_steps_are_the_default_and_any_role_can_be_first():
-    found = turns(first="solve")
-    assert [found.due(step) for step in (1, 10, 11, 20, 21)] == [
-        "solver", "solver", "planner", "planner", "solver",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "steps", "due"),
+    [
+        pytest.param({"interval": 3}, range(1, 10), "ppp sss ppp", id="the first is as long as the others"),
+        pytest.param({"interval": 1}, range(1, 4), "psp", id="one step each"),
+        pytest.param({"first": "solve"}, (1, 10, 11, 20, 21), "ss pp s", id="ten steps, another first"),
+    ],
+)
+def test_turns(settings, steps, due):
+    """Steps begin at 1."""
+    assert "".join(turns(**settings).due(step)[0] for step in steps) == due.replace(" ", "")
 
 
 def test_roles_of_one_policy_have_one_turn():

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scheduler_tools import build
+from scheduler_tools import build, rewarded_group
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.credit import Estimator, EstimatorConfig, EstimatorCredit
-from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import is_trained, trained_rows
-from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import KL_PENALTIES, Rows
-from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.demo.prompts import TinyPrompts
 
-
-def group(name: str, rewards: list[float], role: str = "solver") -> Group:
-    members = [
-        Trajectory(
-            f"{name}#{k}",
-            [Sequence(role, [1], [1, 2], [0.0, 0.0])],
-            FinishReason.STOP,
-            reward=RewardResult(reward),
-        )
-        for k, reward in enumerate(rewards)
-    ]
-    return Group(RolloutRequest(name, Problem("p", "?", "1"), role, role, (), len(members)), members)
-
-
-GROUPS = [group("g0", [1, 0]), group("g1", [1, 1])]
+GROUPS = [
+    rewarded_group("g0", "solver", [1, 0], [2, 2]),
+    rewarded_group("g1", "solver", [1, 1], [2, 2]),
+]
 
 
 class Weighted(EstimatorCredit):
@@ -59,11 +44,8 @@ def test_a_group_with_equal_rewards_is_for_reinforce_alone():
     by_group = build(MarsRL, TinyPrompts(), **config)
     by_step = build(MarsRL, TinyPrompts(), estimator="reinforce_pp", **config)
     assert [is_trained(by_group, [one], 1) for one in GROUPS] == [True, False]
-    assert [is_trained(by_step, [one], 1) for one in (*GROUPS, group("g2", [1, 0], "verifier"))] == [
-        True,
-        True,
-        False,
-    ]
+    groups = (*GROUPS, rewarded_group("g2", "verifier", [1, 0], [2, 2]))
+    assert [is_trained(by_step, [one], 1) for one in groups] == [True, True, False]
     assert len(trained_rows(by_step, GROUPS, 1)) == 4
 
 
@@ -88,7 +70,7 @@ def test_advantages_are_those_of_the_estimator_times_the_rows_factors():
 @pytest.mark.parametrize("estimator", Estimator)
 def test_kl_lowers_what_tokens_before_it_are_worth(estimator):
     config = settings(estimator=estimator, normalize_std=estimator is not Estimator.GROUP)
-    groups = [group("g", [1, 0])]
+    groups = GROUPS[:1]
     rows = Rows.of(groups, EstimatorCredit(config).keep(groups))
     rows.columns[KL_PENALTIES] = np.array([0.0, 0.0, 0.5, 0.0], dtype=np.float32)
     found = EstimatorCredit(config).advantages(rows)

@@ -52,17 +52,6 @@ PASSED = judgement(Verdict.CORRECT, 0.0, report="fine")
 INVALID = judgement(Verdict.INVALID, 0.0, report="hm")
 
 
-def test_the_chain_of_the_paper():
-    method = marsrl()
-    assert [(stage.name, stage.role) for stage in method.stages(method.config)] == [
-        ("solver", "solver"),
-        ("verifier_1", "verifier"),
-        ("corrector_1", "corrector"),
-        ("verifier_2", "verifier"),
-        ("corrector_2", "corrector"),
-    ]
-
-
 def test_a_solver_request_asks_the_problem():
     [item] = marsrl().first_requests(PROBLEM, step=7)
     assert item == RolloutRequest(
@@ -102,20 +91,14 @@ def test_correctors_get_the_judged_solution_and_the_report():
     assert item.messages[2]["content"].endswith("step 2 is false")
 
 
-def test_a_verifier_whose_scorer_says_nothing_of_a_report_is_shown_whole():
+@pytest.mark.parametrize(("report", "shown"), [(None, True), ("", False)], ids=["not told", "lost"])
+def test_a_verifier_whose_scorer_says_nothing_of_a_report_is_shown_whole(report, shown):
+    """A report that the released rule lost stays lost."""
     method = marsrl(requests_per_stage=1)
     [judged] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
-    verdicts = answered(judged, [PASSED, PASSED, PASSED, flagged(1.0, None)], texts=["", "", "", "Wrong!"])
+    verdicts = answered(judged, [PASSED] * 3 + [flagged(1.0, report)], texts=["", "", "", "Wrong!"])
     [item] = method.next_requests(PROBLEM, "verifier_1", [verdicts], 0)
-    assert item.messages[2]["content"].endswith("Wrong!")
-
-
-def test_a_report_that_the_released_rule_lost_stays_lost():
-    method = marsrl(requests_per_stage=1)
-    [judged] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
-    verdicts = answered(judged, [PASSED, PASSED, PASSED, flagged(1.0, "")], texts=["", "", "", "Wrong!"])
-    [item] = method.next_requests(PROBLEM, "verifier_1", [verdicts], 0)
-    assert "Wrong!" not in item.messages[2]["content"]
+    assert item.messages[2]["content"].endswith("Wrong!") is shown
 
 
 def test_the_second_verifier_judges_the_corrector():
@@ -131,33 +114,27 @@ def test_the_second_verifier_judges_the_corrector():
 # --- eligibility -----------------------------------------------------------------------------------
 
 
-def test_cut_off_and_empty_solutions_are_not_passed_on():
+UNGRADED = RewardResult(0.0, error="the grader took longer than 10 s", graded=False)
+GARBLED = RewardResult(0.0, error="parsing failed")
+
+
+@pytest.mark.parametrize(
+    ("reward", "text", "finish", "judged"),
+    [
+        pytest.param(RewardResult(0.0), "wrong", FinishReason.STOP, True, id="wrong"),
+        pytest.param(RewardResult(0.0), "cut off", FinishReason.LENGTH, False, id="cut off"),
+        pytest.param(RewardResult(0.0), "", FinishReason.STOP, False, id="empty"),
+        pytest.param(RewardResult(0.0), "aborted", FinishReason.ABORTED, False, id="aborted"),
+        pytest.param(UNGRADED, "x", FinishReason.STOP, False, id="not graded"),
+        pytest.param(GARBLED, "x", FinishReason.STOP, True, id="garbled"),
+    ],
+)
+def test_which_solutions_are_judged(reward, text, finish, judged):
     method = marsrl()
-    group = solutions(
-        method,
-        [0.0, 0.0, 1.0, 0.0],
-        texts=["cut off", "", "good", "aborted"],
-        reasons=[FinishReason.LENGTH, FinishReason.STOP, FinishReason.STOP, FinishReason.ABORTED],
-    )
-    [item] = method.next_requests(PROBLEM, "solver", [group], 0)
-    assert item.inputs["solution"] == "good"
-
-
-def test_a_solution_that_could_not_be_graded_is_not_judged():
-    method = marsrl()
-    group = solutions(method, [0, 0, 1, 1])
-    for one in group.trajectories[:2]:
-        one.reward = RewardResult(0.0, error="the grader took longer than 10 s", graded=False)
-    requests = method.next_requests(PROBLEM, "solver", [group], 1)
-    assert {item.parent_id for item in requests} == {one.trajectory_id for one in group.trajectories[2:]}
-
-
-def test_a_garbled_answer_is_judged_like_any_wrong_one():
-    method = marsrl()
-    group = solutions(method, [0, 1, 1, 1])
-    group.trajectories[0].reward = RewardResult(0.0, error="parsing failed")
-    requests = method.next_requests(PROBLEM, "solver", [group], 1)
-    assert group.trajectories[0].trajectory_id in {item.parent_id for item in requests}
+    [item] = method.first_requests(PROBLEM, 0)
+    group = answered(item, [RewardResult(1.0), reward], ["right", text], [FinishReason.STOP, finish])
+    shown = [one.inputs["solution"] for one in method.next_requests(PROBLEM, "solver", [group], 0)]
+    assert sorted(shown) == sorted(["right", text] if judged else ["right"])
 
 
 def test_only_readable_wrong_verdicts_of_finished_answers_lead_to_a_corrector():
@@ -232,20 +209,16 @@ def test_what_correctors_are_given():
     assert corrector_classes([1, 1, 0, 0], selection="balanced") == [0, 1]
 
 
-def test_random_corrector_requests_are_uniform_over_both_verifier_groups():
-    """Eight false alarms about one solution, one error found in the other: both inputs are false alarms in
-    C(8, 2) / C(9, 2) of the seeds."""
+def test_random_corrector_requests_are_drawn_from_both_verifier_groups_together():
+    """Eight false alarms about one solution, one error found in the other: not one of each group."""
     shares = []
-    for seed in range(600):
+    for seed in range(40):
         method = marsrl(seed, selection="random", group_size=8)
         first, second = method.next_requests(PROBLEM, "solver", [solutions(method, [1, 0, *[0] * 6])], 1)
-        groups = [
-            answered(first, [flagged(0.0)] * 8),
-            answered(second, [flagged(1.0)] + [PASSED] * 7),
-        ]
+        groups = [answered(first, [flagged(0.0)] * 8), answered(second, [flagged(1.0)] + [PASSED] * 7)]
         requests = method.next_requests(PROBLEM, "verifier_1", groups, 2)
         shares.append(all(item.parent_id.startswith(first.group_id) for item in requests))
-    assert sum(shares) / len(shares) == pytest.approx(28 / 36, abs=0.06)  # standard error 0.017
+    assert 20 < sum(shares) < 40, "28 / 36 of them"
 
 
 def test_requests_are_counted_per_problem_or_per_group():
@@ -297,16 +270,9 @@ def test_distinct_answers_concern_verifiers_only():
 def test_distinct_answers_are_counted_over_the_groups_of_a_stage():
     for scope, expected in (("problem", 1), ("group", 2)):
         method = marsrl(distinct_answers=True, select_scope=scope)
-        judged = method.next_requests(
-            PROBLEM,
-            "solver",
-            [
-                answered(
-                    method.first_requests(PROBLEM, 0)[0], [RewardResult(0.0, {"answer": a}) for a in "78"]
-                )
-            ],
-            0,
-        )
+        [item] = method.first_requests(PROBLEM, 0)
+        wrong = answered(item, [RewardResult(0.0, {"answer": answer}) for answer in "78"])
+        judged = method.next_requests(PROBLEM, "solver", [wrong], 0)
         flags = [answered(item, [flagged(1.0)]) for item in judged]
         repaired = [
             answered(item, [RewardResult(1.0, {"answer": "2"})] * 2)
@@ -363,7 +329,9 @@ def test_equal_rewards_and_untrained_roles_are_not_trained():
     [(["solver"], "solver"), (["verifier"], "verifier_2"), (["solver", "corrector"], "corrector_2")],
 )
 def test_the_chain_ends_at_the_last_trained_role(train_roles, last):
-    assert MarsRL.stages(Config(train_roles=train_roles))[-1].name == last
+    chain = ["solver", "verifier_1", "corrector_1", "verifier_2", "corrector_2"]
+    found = [stage.name for stage in MarsRL.stages(Config(train_roles=train_roles))]
+    assert found == chain[: chain.index(last) + 1]
 
 
 # --- settings --------------------------------------------------------------------------------------

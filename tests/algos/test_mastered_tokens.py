@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,13 +92,6 @@ def test_where_it_is_off_nothing_is_read_or_masked():
     bare = rows()
     del bare.columns[OLD_LOG_PROBS], bare.columns[ENTROPIES]
     assert MasteredTokens().masks(bare, packed(ADVANTAGES)) is None
-
-
-def test_the_settings_node():
-    node = MasteredTokensConfig(enabled=True, probability=0.9, target_entropy=0.3, scope="role")
-    assert node.scope is EntropyScope.ROLE
-    with pytest.raises(ValueError, match="token"):
-        MasteredTokensConfig(scope="token")
 
 
 def test_nothing_is_masked_without_tokens():

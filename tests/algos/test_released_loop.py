@@ -6,20 +6,17 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-import pytest
 from evaluation_tools import evaluate_system
 from marsrl_script import ScriptedEngine
+from scheduler_tools import ShortPrompts
 from scripted_engine import Reply
 
-from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun, candidates, verdict_of
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun, candidates
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.algos.marsrl.verdict import Verdict, VerdictParser, VerdictReward
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.rewards.base import ScoreRequest
 
 VERDICTS = 11
 SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
@@ -62,19 +59,6 @@ def published(passes: tuple[bool, ...]) -> Played:
     return Played(counts.index(max(counts)), accepted, read, corrections)
 
 
-class Prompts:
-    """No words: the script of the engine knows the stage."""
-
-    def solver(self, problem):
-        return ({"role": "user", "content": problem.question},)
-
-    def verifier(self, problem, solution):
-        return ({"role": "user", "content": solution},)
-
-    def corrector(self, problem, solution, report):
-        return ({"role": "user", "content": report},)
-
-
 def preset() -> dict[str, object]:
     """The loop's settings as `evaluation=marsrl_released` composes them."""
     arguments = parse_arguments(["evaluation=marsrl_released", "cluster=cpu"])
@@ -94,8 +78,7 @@ def played(run: SystemRun) -> Played:
     )
 
 
-def play_all(settings: dict[str, object]) -> dict[str, tuple[Played, Played]]:
-    """What the system with these settings, and what the script makes of every sequence of verdicts."""
+def test_every_sequence_of_verdicts_is_answered_as_by_the_published_script():
     sequences = {
         "".join("+" if one else "-" for one in passes): passes
         for passes in itertools.product((True, False), repeat=VERDICTS)
@@ -107,65 +90,12 @@ def play_all(settings: dict[str, object]) -> dict[str, tuple[Played, Played]]:
         passes = sequences[item.problem.problem_id][int(item.stage.rpartition("_")[2]) - 1]
         return Reply(f"Read.\n\n**Correctness**: {'Correct' if passes else 'Wrong'}")
 
-    evaluation = evaluate_system(
-        ScriptedEngine(script, seed=None),
-        [Problem(name, "question", "1") for name in sequences],
-        Prompts(),
-        SAMPLING,
-        samples_per_problem=1,
-        tag="t",
-        **settings,
-    )
-    assert len(evaluation.runs) == 2048
-    return {
-        run.problem.problem_id: (played(run), published(sequences[run.problem.problem_id]))
-        for run in evaluation.runs
+    problems = [Problem(name, "question", "1") for name in sequences]
+    runs = evaluate_system(
+        ScriptedEngine(script, seed=None), problems, ShortPrompts(), SAMPLING, **preset()
+    ).runs
+    assert len(runs) == 2048
+    pairs = {
+        run.problem.problem_id: (played(run), published(sequences[run.problem.problem_id])) for run in runs
     }
-
-
-def test_every_sequence_of_verdicts_is_answered_as_by_the_published_script():
-    pairs = play_all(preset())
     assert {name: pair for name, pair in pairs.items() if pair[0] != pair[1]} == {}
-
-
-def test_with_ten_rounds_the_loop_is_one_verdict_short():
-    """The script's "ten" counts what follows its first verdict: as numbers of rounds and rejects they give
-    another answer or acceptance for some sequences."""
-    pairs = play_all({**preset(), "correction_rounds": 10, "reject_fails": 10}).values()
-    assert sum(ours.answer != theirs.answer for ours, theirs in pairs) == 114
-    assert sum(ours.accepted != theirs.accepted for ours, theirs in pairs) == 56
-
-
-@pytest.mark.parametrize(
-    ("text", "released"),
-    [
-        ("<think>All of it is correct, and then", Verdict.CORRECT),
-        ("<think>hm</think>Fine.\n\n**Correctness**: Wrong", Verdict.WRONG),
-    ],
-)
-def test_a_verifier_that_is_cut_off_is_read_by_the_released_parser_alone(text, released):
-    found = {}
-    for parser in VerdictParser:
-        reward = VerdictReward(parser.value)
-
-        def score(item, trajectory, reward=reward):
-            if item.role != VERIFIER:
-                return RewardResult(1.0, {"answer": "1"})
-            return reward.score(ScoreRequest.of(item, trajectory))
-
-        def script(item, k):
-            if item.role == VERIFIER:
-                return Reply(text, FinishReason.LENGTH)
-            return Reply("\\boxed{1}")
-
-        (run,) = evaluate_system(
-            ScriptedEngine(script, scorer=score),
-            [Problem("p", "question", "1")],
-            Prompts(),
-            SAMPLING,
-            correction_rounds=1,
-            samples_per_problem=1,
-            tag="t",
-        ).runs
-        found[parser] = verdict_of(run.calls[1].trajectory)
-    assert found == {VerdictParser.STRICT: Verdict.INVALID, VerdictParser.RELEASED: released}

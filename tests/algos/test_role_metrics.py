@@ -1,10 +1,12 @@
 import pytest
 from evaluation_tools import trajectory
 
-from marsrl_verl.algos.marsrl.evaluation.loop_rules import SystemRun
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import (
+    EFFORT_METRICS,
     EVALUATION_METRICS,
     ROLE_METRICS,
+    effort,
     f1_estimates,
     role_observations,
     system_observations,
@@ -18,27 +20,13 @@ from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.estimators import estimates
 from marsrl_verl.evaluation.runs import Call, Runs
-from marsrl_verl.evaluation.training_metrics import (
-    role_metric,
-    training_metrics,
-)
+from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
 
 YES, NO, ODD = Verdict.CORRECT, Verdict.WRONG, Verdict.INVALID
 
 
-def sample(
-    group, k=0, reward=0.0, verdict=None, tokens=3, end=FinishReason.STOP, text="x", error=None, answer=None
-):
-    return trajectory(
-        f"{group}#{k}",
-        reward=reward,
-        answer=answer,
-        verdict=verdict,
-        error=error,
-        finish=end,
-        text=text,
-        ids=range(tokens),
-    )
+def sample(group, k=0, reward=0.0, verdict=None, tokens=3, end=FinishReason.STOP, **rest):
+    return trajectory(f"{group}#{k}", reward=reward, verdict=verdict, finish=end, ids=range(tokens), **rest)
 
 
 def request(group, role, truth=None, stage=None, problem="p", n=1):
@@ -46,9 +34,9 @@ def request(group, role, truth=None, stage=None, problem="p", n=1):
     return RolloutRequest(group, Problem(problem, "q", "a"), stage or role, role, (), n, inputs=inputs)
 
 
-def call(role, truth=None, problem="p", **kwargs):
+def call(role, truth=None, problem="p", stage=None, **kwargs):
     group = f"{problem}/{role}"
-    return Call(request(group, role, truth, problem=problem), sample(group, **kwargs))
+    return Call(request(group, role, truth, stage, problem), sample(group, **kwargs))
 
 
 def judged(truth, verdict, problem="p", **kwargs):
@@ -142,18 +130,36 @@ def test_a_judgement_needs_the_truth():
 
 
 def test_system_accuracy_is_the_answer_at_the_end():
-    runs = [
-        SystemRun(
-            Problem("p", "q", "a"), 0, calls=[call(SOLVER, reward=0.0)], solver_reward=0.0, final_reward=1.0
-        ),
-        SystemRun(
-            Problem("p", "q", "a"), 1, calls=[call(SOLVER, reward=0.0)], solver_reward=0.0, final_reward=0.0
-        ),
-    ]
+    problem, calls = Problem("p", "q", "a"), [call(SOLVER, reward=0.0)]
+    runs = [SystemRun(problem, k, calls=calls, solver_reward=0.0, final_reward=1.0 - k) for k in range(2)]
     found = estimates(system_observations(Runs("t", runs)))
     assert list(found) == list(EVALUATION_METRICS)
     assert (found["solver_accuracy"].mean, found["system_accuracy"].mean) == (0.0, 0.5)
     assert found["verifier_accuracy"].mean is None
+
+
+def test_effort_by_hand():
+    def run(problem: str, end: RunEnd, *calls) -> SystemRun:
+        made = [call(role, stage=f"{role}_{number}", tokens=tokens) for role, number, tokens in calls]
+        return SystemRun(Problem(problem, "q", "a"), 0, calls=made, end=end)
+
+    asked_again = [(SOLVER, 0, 5), (VERIFIER, 1, 2), (VERIFIER, 1, 3), (CORRECTOR, 2, 4), (VERIFIER, 3, 1)]
+    runs = [
+        run("a", RunEnd.NO_SOLUTION, (SOLVER, 0, 9)),
+        run("b", RunEnd.ACCEPTED, *asked_again),
+        run("c", RunEnd.ACCEPTED, (SOLVER, 0, 5), (VERIFIER, 1, 1)),
+        run("d", RunEnd.REJECTED, (SOLVER, 0, 5), (VERIFIER, 1, 2), (CORRECTOR, 2, 4), (VERIFIER, 3, 1)),
+    ]
+    found = effort(Runs("t", runs))
+    assert list(found) == list(EFFORT_METRICS)
+    assert {name: (item.mean, item.n) for name, item in found.items()} == {
+        "accepted_share": (2 / 4, 4),
+        "rejected_share": (1 / 4, 4),
+        "iterations": (5 / 4, 4),
+        "calls": (3.0, 4),
+        "tokens": (42 / 4, 4),
+    }
+    assert all(item.low < item.mean < item.high for item in found.values())
 
 
 def group_of(name, role, samples, truth=None, stage=None):
@@ -161,23 +167,13 @@ def group_of(name, role, samples, truth=None, stage=None):
 
 
 def test_training_metrics_by_hand():
+    right = sample("s1", 0, 1.0, tokens=10, answer="7")
+    cut = sample("s1", 1, 0.0, tokens=20, end=FinishReason.LENGTH)
+    ungraded = sample("s2", 0, 0.0, tokens=30, error="grader timed out")
+    too_long = sample("s2", 1, 0.0, tokens=0, end=FinishReason.PROMPT_TOO_LONG)
     groups = [
-        group_of(
-            "s1",
-            SOLVER,
-            [
-                sample("s1", 0, 1.0, tokens=10, answer="7"),
-                sample("s1", 1, 0.0, tokens=20, end=FinishReason.LENGTH),
-            ],
-        ),
-        group_of(
-            "s2",
-            SOLVER,
-            [
-                sample("s2", 0, 0.0, tokens=30, error="grader timed out"),
-                sample("s2", 1, 0.0, tokens=0, end=FinishReason.PROMPT_TOO_LONG),
-            ],
-        ),
+        group_of("s1", SOLVER, [right, cut]),
+        group_of("s2", SOLVER, [ungraded, too_long]),
         group_of("v", VERIFIER, [sample("v", 0, 1.0, NO), sample("v", 1, 0.0, ODD)], 0.0, "verifier_1"),
     ]
     found = training_metrics(groups, MarsRL)

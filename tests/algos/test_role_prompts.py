@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.marsrl.prompts import VERIFIER_SYSTEM, VERIFIER_USER, MathPrompts, RolePrompts, quoted
+from marsrl_verl.algos.marsrl.prompts import (
+    CORRECTOR_REQUEST,
+    VERIFIER_SYSTEM,
+    VERIFIER_USER,
+    MathPrompts,
+    quoted,
+)
 from marsrl_verl.algos.marsrl.verdict import Verdict, parse_verdict
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason
@@ -24,8 +30,6 @@ def test_the_solver_gets_the_datasets_own_chat():
 
 def test_without_a_chat_the_solver_gets_the_problem():
     assert MathPrompts().solver(PROBLEM) == ({"role": "user", "content": PROBLEM.question},)
-    [message] = MathPrompts(solver_instruction="Box it.").solver(PROBLEM)
-    assert message["content"] == PROBLEM.question + "\n\nBox it."
 
 
 def test_the_verifier_gets_rules_problem_and_solution_word_for_word():
@@ -98,15 +102,6 @@ def test_the_corrector_is_asked_in_the_solvers_chat():
     assert asked[1]["content"] == "1 + 1 = ?\n\nBox it."
 
 
-def test_prompts_must_word_all_roles():
-    class Partial(RolePrompts):
-        def solver(self, problem):
-            return ()
-
-    with pytest.raises(TypeError, match="abstract"):
-        Partial()
-
-
 def test_a_solver_instruction_ends_the_last_user_message():
     chat = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
     prompts = MathPrompts(solver_instruction="Box it.")
@@ -114,3 +109,43 @@ def test_a_solver_instruction_ends_the_last_user_message():
     assert asked == (chat[0], {"role": "user", "content": "u\n\nBox it."})
     assert chat[1]["content"] == "u"
     assert prompts.solver(Problem("p", "q", "1"))[-1]["content"] == "q\n\nBox it."
+
+
+# --- worked examples ------------------------------------------------------------------------------
+
+SUM = Problem("p", "2 + 2?", "4")
+ADDITION = {"question": "1 + 1?", "answer": "2"}
+
+
+def texts(chat):
+    return [(message["role"], message["content"]) for message in chat]
+
+
+def test_each_role_has_its_own():
+    examples = {
+        "verifier": [{**ADDITION, "solution": "3", "answer": "Correctness: Wrong"}],
+        "corrector": [{**ADDITION, "solution": "3", "report": "It is 2."}],
+    }
+    prompts = MathPrompts(examples=examples)
+    assert texts(prompts.solver(SUM)) == [("user", "2 + 2?")]
+    system, user, answer, asked = prompts.verifier(SUM, "5")
+    assert (system["role"], answer["content"]) == ("system", "Correctness: Wrong")
+    assert user["content"] == MathPrompts().verifier(Problem("", "1 + 1?", ""), "3")[1]["content"]
+    assert asked == MathPrompts().verifier(SUM, "5")[1]
+    assert texts(prompts.corrector(SUM, "5", "No.")) == [
+        ("user", "1 + 1?"), ("assistant", "3"), ("user", CORRECTOR_REQUEST.format(report="It is 2.")),
+        ("assistant", "2"),
+        ("user", "2 + 2?"), ("assistant", "5"), ("user", CORRECTOR_REQUEST.format(report="No.")),
+    ]  # fmt: skip
+
+
+def test_the_solvers_examples_are_not_the_correctors():
+    prompts = MathPrompts(examples={"solver": [ADDITION]})
+    assert len(prompts.solver(SUM)) == 3
+    assert prompts.corrector(SUM, "5", "No.") == MathPrompts().corrector(SUM, "5", "No.")
+
+
+@pytest.mark.parametrize("example", [ADDITION, {**ADDITION, "solution": "3", "report": "x"}])
+def test_an_example_shows_what_the_prompt_shows(example):
+    with pytest.raises(ValueError, match=r"examples.verifier\[0\] has .*, expected \['question', 'solution'"):
+        MathPrompts(examples={"verifier": [example]})

@@ -14,6 +14,7 @@ from tree_groups import agent_request, config, runner_settings
 
 from marsrl_verl.algos.arpo.advantages import NODE
 from marsrl_verl.algos.arpo.figures import ROOTS, AgentEvaluation, agent_metrics, executed
+from marsrl_verl.algos.arpo.prompts import AgentPrompts
 from marsrl_verl.algos.arpo.rollout import PROGRAM
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.prompts import ProblemPrompts
@@ -133,3 +134,9 @@ def test_a_bonus_makes_no_answer_right(value, bonus, solved):
     with pytest.raises(StopIteration):
         program.send(one)
     assert run.solved is solved
+
+
+def test_worked_examples_stand_behind_what_explains_the_tools():
+    prompts = AgentPrompts(tools=("python",), examples={"problem": [{"question": "1 + 1?", "answer": "2"}]})
+    roles = [message["role"] for message in prompts.problem(Problem("p", "2 + 2?", "4"))]
+    assert roles == ["system", "user", "assistant", "user"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -21,10 +22,14 @@ from agent_scripts import (
 from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paper_methods import Trained, train
+from scheduler_tools import build
 from scripted_client import run_once, run_rounds
 from tree_groups import agent_request, config, runner_settings
 
 from marsrl_verl.algos.arpo.advantages import NODE
+from marsrl_verl.algos.arpo.method import ARPO
+from marsrl_verl.core.prompts import ProblemPrompts
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.tools.base import ToolOutcome, ToolResult
@@ -153,10 +158,6 @@ def test_the_probes_tokens_are_kept():
     tree(client=client)
     probes = [one for one in client.requests if one["decoding"].top_log_probs]
     assert probes and {one["decoding"].max_tokens for one in probes} == {4}
-    starts = [one["prompt"] for one in client.requests]
-    assert len(set(starts)) == len(starts) - sum(
-        count - 1 for count in Counter(starts).values()
-    )  # what begins alike are roots, and forks beside whom they leave
     first = next(one["prompt"] for one in probes)
     assert any(one["prompt"] == first + says(0, 0)[:4] for one in client.requests), (
         "the rest goes on after them"
@@ -233,18 +234,12 @@ def test_roots_and_forks_are_always_as_many_as_asked_for(n, roots, beam, limit, 
         assert sum(event["executed"] for event in one.events) <= limit
 
 
-def test_without_forks_nothing_is_probed():
-    for one, n in ((config(branching={"law": "off"}), 4), (config(), 1)):
-        client = AgentClient(says=says, seed=None)
-        tree(one, client, n=n)
-        assert {item["decoding"].top_log_probs for item in client.requests} == {0}
-
-
-def test_random_forks_are_not_probed_either():
+@pytest.mark.parametrize(("law", "n"), [("off", 4), ("threshold", 1), ("random", 8)])
+def test_where_no_entropy_decides_nothing_is_probed(law, n):
     client = AgentClient(says=says, seed=None)
-    members = tree(config(branching={"law": "random"}), client).trajectories
+    members = tree(config(branching={"law": law}), client, n=n).trajectories
     assert {item["decoding"].top_log_probs for item in client.requests} == {0}
-    assert any(one.fork for one in members)
+    assert any(one.fork for one in members) == (law == "random")
 
 
 def test_the_events_say_why_it_was_forked():
@@ -377,3 +372,59 @@ def test_what_a_function_does_wrong_ends_its_request_and_is_said(own):
     assert (
         "marsrl.algo.branching.law = own_law:too_many returned 2; expected True, False or a number" in detail
     )
+
+
+# --- through the scheduler: every step is a process of its own -------------------------------------
+
+
+def talks(k: int, turn: int) -> str:
+    head = "ok. " if turn == 0 else f"{UNSURE}{k}{UNSURE}{UNSURE} "
+    return head + (call("python", "x" * (k + 1)) if turn < 1 + k % 3 else "it is.</s>")
+
+
+def trained(segment: int | None, attribution: str = "soft", seed: int | None = None) -> list[Trained]:
+    one = config(group_size=6, attribution=attribution, branching={"roots": 3})
+    limits = {"solver": replace(LIMITS, max_prompt_tokens=200, segment_tokens=segment)}
+    return train(
+        lambda: build(ARPO, ProblemPrompts(), one),
+        lambda _: AgentClient(tokenizer=Tokenizer(), says=talks, seed=seed),
+        limits,
+        **runner_settings(one, FakeTools(seed=seed or 0)),
+    )
+
+
+@lru_cache
+def without_segments(attribution: str) -> Trained:
+    (one,) = trained(None, attribution)
+    return one
+
+
+def test_what_is_trained():
+    """So that the property below is about something."""
+    one = without_segments("soft")
+    assert len(one.groups) == 3 and len(one.rows) == 18
+    assert any(member.fork for group in one.groups for member in group.trajectories)
+    assert not np.allclose(one.advantages, without_segments("hard").advantages)
+
+
+@given(st.integers(5, 60), st.sampled_from(["soft", "hard", "sibling"]), st.integers(0, 1000))
+@settings(max_examples=8)
+def test_segments_processes_and_the_order_of_answers_change_nothing(segment, attribution, seed):
+    steps, expected = trained(segment, attribution, seed), without_segments(attribution)
+    found = {group.group_id: group for step in steps for group in step.groups}
+    assert len(found) == sum(len(step.groups) for step in steps) == 3, "every group is trained once"
+    worth: dict[str, np.ndarray] = {}
+    for step in steps:
+        for row in range(len(step.rows)):
+            name = step.rows.trajectory(row).trajectory_id
+            assert name not in worth, "no trajectory is trained twice"
+            worth[name] = step.advantages[step.rows.slice(row)]
+    for row in range(len(expected.rows)):
+        name = expected.rows.trajectory(row).trajectory_id
+        assert worth.pop(name) == pytest.approx(expected.advantages[expected.rows.slice(row)], abs=1e-6)
+    assert not worth, "nothing else is trained"
+    for group in expected.groups:
+        for one, other in zip(found[group.group_id].trajectories, group.trajectories, strict=True):
+            assert (one.text, one.finish, one.fork) == (other.text, other.finish, other.fork)
+            mine = replace(one.sequence, versions=())
+            assert equal_sequences(mine, replace(other.sequence, versions=()))

@@ -7,16 +7,8 @@ from marsrl_script import ScriptedEngine
 from scheduler_tools import ShortPrompts, build, problems, saved
 from scripted_engine import Reply
 
-from marsrl_verl.algos.attnrl.adaptive_sampling import (
-    BatchController,
-    ExpansionRounding,
-    FilterRule,
-)
-from marsrl_verl.algos.attnrl.method import (
-    CONTINUATION,
-    INITIAL,
-    AttnRL,
-)
+from marsrl_verl.algos.attnrl.adaptive_sampling import BatchController, ExpansionRounding, FilterRule
+from marsrl_verl.algos.attnrl.method import CONTINUATION, INITIAL, AttnRL
 from marsrl_verl.algos.attnrl.responses import INFLUENCE
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
 from marsrl_verl.core.group import Group

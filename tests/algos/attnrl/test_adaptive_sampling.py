@@ -1,11 +1,15 @@
-"""Filter, expansion and batch size of AttnRL, worked out by hand."""
+"""Filter, expansion and batch size of AttnRL, worked out by hand; who is expanded, trained or rejected."""
 
 import math
 
 import numpy as np
 import pytest
+from attnrl_tools import LINES, SAMPLING, annotate, method, segments
 from hypothesis import given
 from hypothesis import strategies as st
+from marsrl_script import ScriptedEngine
+from scheduler_tools import problems
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
@@ -19,6 +23,9 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     passes_filter,
     trees_to_expand,
 )
+from marsrl_verl.algos.attnrl.method import CONTINUATION
+from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.stage import EndReason
 
 
 @pytest.mark.parametrize(
@@ -34,20 +41,21 @@ def test_trees_of_six_responses_by_how_many_are_right(rounding, trees):
     assert [trees_to_expand(ProblemStatistics(c, 6, 0.0), rounding) for c in range(7)] == trees
 
 
-def test_the_papers_filter_keeps_what_reaches_the_mean():
-    keeps = [
-        passes_filter(ProblemStatistics(c, 6, y), FilterRule.PAPER, 0.5)
-        for c, y in ((6, 0.4), (0, 0.5), (3, 0.6))
-    ]
-    assert keeps == [False, True, True]
-
-
-def test_the_released_filter_judges_problems_that_are_all_right_and_wants_more_than_the_mean():
-    rule = FilterRule.RELEASED
-    assert not passes_filter(ProblemStatistics(6, 6, 0.5), rule, 0.5)
-    assert passes_filter(ProblemStatistics(6, 6, 0.51), rule, 0.5)
-    assert passes_filter(ProblemStatistics(5, 6, 0.1), rule, 0.5)
-    assert passes_filter(ProblemStatistics(6, 6, 0.1), FilterRule.NONE, 0.5)
+@pytest.mark.parametrize(
+    ("rule", "right", "influence", "kept"),
+    [
+        (FilterRule.PAPER, 6, 0.4, False),
+        (FilterRule.PAPER, 0, 0.5, True),
+        (FilterRule.PAPER, 3, 0.6, True),
+        (FilterRule.RELEASED, 6, 0.5, False),
+        (FilterRule.RELEASED, 6, 0.51, True),
+        (FilterRule.RELEASED, 5, 0.1, True),
+        (FilterRule.NONE, 6, 0.1, True),
+    ],
+)
+def test_filters_at_a_mean_of_one_half(rule, right, influence, kept):
+    """The paper keeps what reaches the mean; the released filter wants more, of what is all right."""
+    assert passes_filter(ProblemStatistics(right, 6, influence), rule, 0.5) is kept
 
 
 def test_equal_problems_all_pass_the_papers_filter_whatever_the_rounding():
@@ -138,3 +146,66 @@ def test_the_number_is_always_inside_the_limits(found, smoothing):
     for samples in found:
         one.observe(samples)
         assert 4 <= one.number() <= 256 and math.isfinite(one.problems)
+
+
+# --- what becomes of each problem ------------------------------------------------------------------
+
+RIGHT = {"p0": 3, "p1": 1, "p2": 3, "p3": 6, "p4": 6, "p5": 0}
+"""First responses of six that are right."""
+INFLUENCE = {"p0": 0.1, "p1": 0.2, "p2": 0.6, "p3": 0.3, "p4": 0.7, "p5": 0.2}
+"""Mean influence of a step. Of all problems the mean is 0.35, of the two that are always solved 0.5."""
+EXPANDED, AS_IT_IS, NOTHING, REJECTED = "expanded", "first responses", "no difference", "rejected"
+
+
+def became(rule: FilterRule, keep_unbranched: bool = True) -> dict[str, str]:
+    """What becomes of each problem, from the round of first responses to the one of continuations."""
+
+    def answers(item, k):
+        right = k < RIGHT[item.problem.problem_id] if item.prefix is None else k == 0
+        return Reply(f"{LINES}\\boxed{{{item.problem.ground_truth if right else 'no'}}}")
+
+    attnrl = method(group_size=6, filter=rule, keep_unbranched=keep_unbranched)
+    scheduler, engine = Scheduler(attnrl, "pipelined"), ScriptedEngine(answers)
+    scheduler.start_step(1, problems(6))
+    scheduler.absorb(engine.generate(scheduler.next_round(), SAMPLING))
+    for group in scheduler.completed_stages():
+        for one in group.trajectories:
+            annotate(attnrl, one, [INFLUENCE[group.request.problem.problem_id]] * 10)
+    result = scheduler.finish_step()
+    ended = {end.problem_id: end.reason for end in result.ended}
+    trained = {group.request.problem.problem_id: group for group in result.trained}
+    found = {}
+    for name in RIGHT:
+        if name not in ended:
+            found[name] = EXPANDED
+        elif name in trained:
+            found[name] = AS_IT_IS
+            credited = segments(attnrl, [trained[name]])
+            assert list(credited) == [one.trajectory_id for one in trained[name].trajectories]
+            assert all(value for parts in credited.values() for _, value in parts)
+        else:
+            found[name] = REJECTED if ended[name] is EndReason.REJECTED else NOTHING
+    scheduler.start_step(2, [])
+    continued = {item.problem.problem_id for item in scheduler.next_round() if item.stage == CONTINUATION}
+    assert continued == {name for name, fate in found.items() if fate == EXPANDED}
+    return found
+
+
+PAPER = {
+    "p0": AS_IT_IS, "p1": AS_IT_IS, "p2": EXPANDED, "p3": REJECTED, "p4": EXPANDED, "p5": NOTHING,
+}  # fmt: skip
+RULES = {
+    FilterRule.NONE: dict.fromkeys(RIGHT, EXPANDED),
+    FilterRule.RELEASED: dict.fromkeys(RIGHT, EXPANDED) | {"p3": REJECTED},
+    FilterRule.PAPER: PAPER,
+}
+
+
+@pytest.mark.parametrize("rule", FilterRule)
+def test_the_rules_side_by_side(rule):
+    assert became(rule) == RULES[rule]
+
+
+def test_without_unexpanded_responses_only_expanded_problems_are_trained():
+    found = became(FilterRule.PAPER, keep_unbranched=False)
+    assert found == PAPER | {"p0": NOTHING, "p1": NOTHING}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from pathlib import Path
+
 import pytest
 from attnrl_tools import LINES, always, method, run, step_metrics
 from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import BatchController, ExpansionRounding, FilterRule
 from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, FciAggregation
-from marsrl_verl.algos.attnrl.method import (
-    CONTINUATION,
-    INITIAL,
-)
+from marsrl_verl.algos.attnrl.method import CONTINUATION, INITIAL
+from marsrl_verl.core.stage import EndReason
+from marsrl_verl.settings.rules import RuleError
+
+
+def batch_controller() -> BatchController:
+    return BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
 
 
 def test_figures_of_whole_trees():
@@ -35,9 +42,11 @@ def test_figures_of_whole_trees():
 
 
 @pytest.mark.parametrize(("right", "name", "other"), [(True, "all", "none"), (False, "none", "all")])
-def test_trees_without_a_difference_are_counted_as_discarded(right, name, other):
+def test_trees_without_a_difference_are_discarded_and_counted(right, name, other):
     attnrl = method()
-    run(attnrl, steps=2, answers=always(right))
+    results, _ = run(attnrl, steps=2, answers=always(right))
+    assert not any(step.trained for step in results)
+    assert {end.reason for step in results for end in step.ended} == {EndReason.FINISHED}
     found = step_metrics(attnrl)
     assert found["attnrl/ended_problems"] == found["attnrl/discarded_problems"] == 2
     assert found[f"attnrl/leaves_{name}_correct_share"] == found[f"attnrl/stays_{name}_correct_share"] == 1.0
@@ -69,15 +78,9 @@ def test_responses_without_any_influence_are_counted(influence, share):
         (BranchCriterion.FCI, FilterRule.NONE, False, True),
     ],
 )
-def test_the_trainer_looks_at_responses_only_where_something_needs_it(
-    criterion, filter_rule, recorded, probed
-):
-    attnrl = method(
-        criterion=criterion,
-        filter=filter_rule,
-        expansion=ExpansionRounding.ROUND,
-        record_log_probs=recorded,
-    )
+def test_the_trainer_looks_only_where_something_needs_it(criterion, filter_rule, recorded, probed):
+    rules = {"filter": filter_rule, "expansion": ExpansionRounding.ROUND}
+    attnrl = method(criterion=criterion, record_log_probs=recorded, **rules)
     assert bool(attnrl.probes(INITIAL)) == probed and not attnrl.probes(CONTINUATION)
     if not probed:
         results, _ = run(attnrl)
@@ -117,7 +120,7 @@ def test_influence_per_later_step_is_what_branching_and_filter_see():
 
 
 def test_the_batch_controller_waits_for_the_pipeline_to_fill():
-    controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
+    controller = batch_controller()
     attnrl = method(controller=controller)
     assert attnrl.schedule.problems_per_step(2) == 2
     run(attnrl, steps=1)
@@ -130,7 +133,7 @@ def test_the_batch_controller_waits_for_the_pipeline_to_fill():
 
 def test_deferred_trees_are_told_to_the_batch_controller_when_they_train():
     """With `min_groups` a step may train nothing although trees were completed."""
-    controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
+    controller = batch_controller()
     attnrl = method(controller=controller)
     step_metrics(attnrl, finished=2, deferred=5)
     assert controller.problems == 2.0, "nothing is known yet"
@@ -145,7 +148,7 @@ def test_deferred_trees_are_told_to_the_batch_controller_when_they_train():
 
 def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_last_stage():
     """Responses of one step cannot be branched: their problems are trained and end at the first stage."""
-    controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
+    controller = batch_controller()
     attnrl = method(controller=controller)
     step_metrics(attnrl, trained=10, unfinished=2)
     assert controller.problems == 2.0, "the pipeline may be filling"
@@ -163,18 +166,107 @@ def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_las
 
 
 def test_the_state_is_restored():
-    attnrl = method(
-        filter=FilterRule.PAPER,
-        expansion=ExpansionRounding.ROUND,
-        controller=BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9),
-    )
+    rules = {"filter": FilterRule.PAPER, "expansion": ExpansionRounding.ROUND}
+    attnrl = method(controller=batch_controller(), **rules)
     run(attnrl)
     step_metrics(attnrl, trained=10, finished=2)
-    again = method(
-        filter=FilterRule.PAPER,
-        expansion=ExpansionRounding.ROUND,
-        controller=BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9),
-    )
+    again = method(controller=batch_controller(), **rules)
     again.load_state_dict(attnrl.state_dict())
     assert again.state_dict() == attnrl.state_dict()
     assert again.mean.count == 6
+
+
+# --- branch points by a function of the user's, named by the setting alone -------------------------
+
+DOCS = Path(__file__).parents[3] / "docs" / "new_method.md"
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Makes a module of functions, and names one of them."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name: str, code: str) -> str:
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(code))
+        return name
+
+    return write
+
+
+def begins(results) -> set[str]:
+    """What continuations begin with."""
+    groups = [group for step in results for group in step.trained if group.request.stage == CONTINUATION]
+    return {bytes(group.request.prefix.response_ids.tolist()).decode() for group in groups}
+
+
+def test_the_rule_of_the_documentation(own):
+    text = DOCS.read_text().partition("## Rules of your own")[2]
+    code = textwrap.dedent(re.search(r"\n\n(    from .*?)\n\n    python", text, re.DOTALL)[1])
+    assert len(code.splitlines()) <= 15
+    attnrl = method(criterion=own("my_rules", code) + ":doubts", num_branch_points=1, record_log_probs=False)
+    [probe] = attnrl.probes(INITIAL)
+    assert probe.entropies and probe.measure is None, "what the rule needs, and no influence"
+
+    def doubting(item, k):
+        answer = item.problem.ground_truth if k % 2 else "no"
+        return Reply(f"first\nBut wait\nthird\nfourth\n\\boxed{{{answer}}}")
+
+    results, _ = run(attnrl, answers=doubting)
+    assert begins(results) == {"first\n"}
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        ("[-abs(step - 2) for step in range(len(response.steps))]", {"first line\nsecond line\n"}),
+        ("[step if step != 3 else -np.inf for step in range(4)] + [-np.inf]", {"first line\nsecond line\n"}),
+        ("[float(at == 5) for at in range(len(response.token_ids))]", {"first"}),
+        ("[-float(text != 'h') for text in response.texts]", {"first line\nsecond line\nt"}),
+        ("response.influence", {"first line\nsecond line\n"}),
+        ("response.log_probs * 0 + (np.arange(len(response.texts)) == 3)", {"fir"}),
+    ],
+)
+def test_scores_of_steps_and_of_tokens(own, score, expected, request):
+    name = f"scores_{request.node.callspec.indices['score']}"
+    code = f"""
+        import numpy as np
+        from marsrl_verl.settings.rules import needs
+
+        @needs("influence")
+        def rule(response):
+            return {score}
+    """
+    attnrl = method(criterion=own(name, code) + ":rule", num_branch_points=1)
+    assert begins(run(attnrl)[0]) == expected
+    assert attnrl.probes(INITIAL)[0].outputs == ("influence",)
+
+
+def test_draws_are_those_of_the_seed(own):
+    name = own("draws", "def rule(response):\n    return response.rng.random(len(response.steps))\n")
+    found = [begins(run(method(criterion=f"{name}:rule", num_branch_points=1))[0]) for _ in range(2)]
+    assert found[0] == found[1] and len(found[0]) > 1
+
+
+def test_the_filter_measures_influence_for_itself(own):
+    name = own("first", "def rule(response):\n    return np.zeros(len(response.steps))\nimport numpy as np\n")
+    attnrl = method(criterion=f"{name}:rule", filter=FilterRule.PAPER)
+    assert attnrl.probes(INITIAL)[0].measure is not None
+    assert not method(criterion=f"{name}:rule", record_log_probs=False).probes(INITIAL)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return response.entropies", "LookupError: a function that reads entropies has to say so"),
+        ("return [1.0]", r"returned an array of shape \(1,\); expected a number for each of the 5 steps"),
+        ("return [float('nan')] * len(response.steps)", "returned NaN among its scores"),
+        ("return 'high'", "returned str 'high'; expected a number for each"),
+    ],
+)
+def test_what_a_rule_does_wrong_is_said_with_setting_file_and_line(own, body, said, request):
+    name = own(f"wrong_{request.node.callspec.indices['body']}", f"def rule(response):\n    {body}\n")
+    with pytest.raises(RuleError, match=said) as raised:
+        run(method(criterion=f"{name}:rule"), answers=always(right=True))
+    text = str(raised.value)
+    assert text.startswith(f"marsrl.algo.criterion = {name}:rule ")
+    assert f"{name}.py, line 2" in text or f"{name}.py:1" in text

@@ -11,12 +11,10 @@ from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterRule, TreeChoice
 from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, Shortfall
-from marsrl_verl.algos.attnrl.config import AdvantageRule
+from marsrl_verl.algos.attnrl.config import AdvantageRule, Config
 from marsrl_verl.algos.attnrl.credit import by_problem, problem_tree, tree_metrics, treerl_advantages
-from marsrl_verl.algos.attnrl.method import (
-    CONTINUATION,
-    INITIAL,
-)
+from marsrl_verl.algos.attnrl.method import CONTINUATION, INITIAL, AttnRL
+from marsrl_verl.config.batching import BatchPlan
 from marsrl_verl.core.method import is_trained
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
@@ -59,10 +57,8 @@ def test_a_continuation_keeps_the_beginning_its_versions_and_its_log_probs():
     by_id = {one.trajectory_id: one.sequence for group in results[1].trained for one in group.trajectories}
     for group in groups:
         parent, kept = by_id[group.request.parent_id], len(group.request.prefix)
-        assert bytes(parent.response_ids[:kept].tolist()).decode() in (
-            "first line\n",
-            "first line\nsecond line\n",
-        )
+        beginning = bytes(parent.response_ids[:kept].tolist()).decode()
+        assert beginning in ("first line\n", "first line\nsecond line\n")
         for one in group.trajectories:
             sequence = one.sequence
             added = len(sequence) - kept
@@ -72,13 +68,6 @@ def test_a_continuation_keeps_the_beginning_its_versions_and_its_log_probs():
             assert np.all(recorded[:kept] == -0.5) and np.all(np.isnan(recorded[kept:]))
             assert sequence.token_versions().tolist() == [0] * kept + [1] * added
             assert sequence.new_tokens == one.new_tokens == added
-
-
-def test_influence_chooses_the_steps():
-    # Of five values the top fifth is the largest alone; the earliest other step fills up.
-    results, _ = run(method(), influence=[0.0, 0.1, 0.2, 0.9, 0.3], count=1)
-    kept = {len(group.request.prefix) for group in results[1].trained if group.request.prefix is not None}
-    assert kept == {len("first line\n"), len("first line\nsecond line\nthird line\n")}
 
 
 def test_advantages_are_the_trees_by_segment():
@@ -119,13 +108,6 @@ def test_unexpanded_responses_are_trained_or_dropped_and_count_in_the_root_eithe
     kept, dropped = rows(True), rows(False)
     assert len(kept) == 12 and len(dropped) == 10
     assert {name: kept[name] for name in dropped} == dropped
-
-
-@pytest.mark.parametrize("right", [True, False])
-def test_problems_without_a_difference_are_not_trained(right):
-    results, _ = run(method(), answers=always(right))
-    assert not any(step.trained for step in results)
-    assert {end.reason for step in results for end in step.ended} == {EndReason.FINISHED}
 
 
 def test_a_difference_that_only_continuations_make_is_trained():
@@ -190,23 +172,21 @@ def test_repeated_points_have_more_continuations():
     assert [item.n for item in continued] == [4] * 4
 
 
-def test_a_missing_probe_is_an_error_that_names_the_trajectory():
-    attnrl = method()
+@pytest.mark.parametrize(
+    ("criterion", "missing"),
+    [
+        (BranchCriterion.FCI, "Forward Context Influence was not"),
+        (BranchCriterion.ENTROPY, "entropies were not"),
+    ],
+)
+def test_a_missing_probe_is_an_error_that_names_the_trajectory(criterion, missing):
+    attnrl = method(criterion=criterion)
+    (probe,) = attnrl.probes(INITIAL)
+    assert probe.entropies or criterion is BranchCriterion.FCI
     scheduler = Scheduler(attnrl, "pipelined")
     scheduler.start_step(1, problems(1))
     scheduler.absorb(ScriptedEngine(script).generate(scheduler.next_round(), SAMPLING))
-    with pytest.raises(ValueError, match="p0/initial/0#0: its Forward Context Influence was not computed"):
-        scheduler.finish_step()
-
-
-def test_missing_entropies_are_an_error_that_names_the_trajectory():
-    attnrl = method(criterion=BranchCriterion.ENTROPY)
-    (with_entropies,), (without,) = attnrl.probes(INITIAL), method(record_log_probs=False).probes(INITIAL)
-    assert with_entropies.entropies and not without.entropies
-    scheduler = Scheduler(attnrl, "pipelined")
-    scheduler.start_step(1, problems(1))
-    scheduler.absorb(ScriptedEngine(script).generate(scheduler.next_round(), SAMPLING))
-    with pytest.raises(ValueError, match="p0/initial/0#0: its entropies were not computed"):
+    with pytest.raises(ValueError, match=f"p0/initial/0#0: its {missing} computed"):
         scheduler.finish_step()
 
 
@@ -270,20 +250,6 @@ def test_minority_first_chooses_the_wrong_responses_of_a_problem_that_is_mostly_
     assert "p10/initial/0#2" in parents and len(parents) == 2  # exp(-3/4) * 4 = 1.89
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"group_size": 1}, "group_size"),
-        ({"delta": 0}, "delta"),
-        ({"num_branch_points": 0}, "num_branch_points"),
-        ({"num_continuations": 0}, "num_continuations"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        method(**settings)
-
-
 def test_a_prompt_that_is_too_long_is_left_out():
     attnrl = method(limits={"solver": 0})
     assert attnrl.first_requests(problems(1)[0], 1) == []
@@ -308,3 +274,11 @@ def test_treerl_worked_out_by_hand():
     assert found[("r1", 5)] == pytest.approx(-1.0)
     equal = build_tree([Path(one.name, one.length, 1.0, one.parent, one.branch) for one in paths])
     assert treerl_advantages(equal) == pytest.approx(0.0)
+
+
+def test_batches_have_a_stage_of_responses_and_one_of_continuations():
+    stages = AttnRL.stages(Config())
+    plan = BatchPlan(stages, 64, True, 10, 8, 1, None)
+    assert [(one.groups_per_problem, one.group_size) for one in plan.stages] == [(1, 6), (12, 2)]
+    assert plan.samples == plan.trained_rows == 64 * 30
+    assert BatchPlan(stages, 64, True, 10, 8, 1, 100).samples == 64 * 6 + 36 * 2

@@ -41,24 +41,22 @@ INFLUENCE = [0, 0.1, 0.9, 0.2, 0.8, 0.7, 0.1, 0, 0, 0]
 """The quantile 0.8 of these ten is 0.72 (between 0.7 and 0.8), so that steps 2 and 4 are candidates."""
 
 
-def test_the_earliest_of_the_most_influential_steps():
-    assert np.quantile(INFLUENCE, 0.8) == pytest.approx(0.72)
-    assert chosen(response_features(TEN, influence=INFLUENCE)) == [10, 20]
-    assert chosen(response_features(TEN, influence=INFLUENCE), num_branch_points=1) == [10]
+FEW = [0, 0, 0, 0.3, 0, 0, 0, 0, 0.1, 0]
+"""Of these it is below 0.1, so that any positive value is a candidate."""
 
 
-def test_more_steps_qualify_with_a_larger_share():
-    assert chosen(response_features(TEN, influence=INFLUENCE), top_share=0.6, num_branch_points=3) == [
-        5,
-        10,
-        15,
-    ]
-
-
-def test_few_positive_values_make_any_of_them_a_candidate():
-    few = [0, 0, 0, 0.3, 0, 0, 0, 0, 0.1, 0]
-    assert np.quantile(few, 0.8) < 0.1
-    assert chosen(response_features(TEN, influence=few)) == [15, 40]
+@pytest.mark.parametrize(
+    ("influence", "rule", "points"),
+    [
+        pytest.param(INFLUENCE, {}, [10, 20], id="the earliest of the most influential"),
+        pytest.param(INFLUENCE, {"num_branch_points": 1}, [10], id="one"),
+        pytest.param(INFLUENCE, {"top_share": 0.6, "num_branch_points": 3}, [5, 10, 15], id="larger share"),
+        pytest.param(FEW, {}, [15, 40], id="few positive values"),
+    ],
+)
+def test_points_of_influence(influence, rule, points):
+    assert np.quantile(INFLUENCE, 0.8) == pytest.approx(0.72) and np.quantile(FEW, 0.8) < 0.1
+    assert chosen(response_features(TEN, influence=influence), **rule) == points
 
 
 @pytest.mark.parametrize(
@@ -114,33 +112,32 @@ def test_without_any_influence_the_released_code_takes_spaced_steps():
     assert chosen(one, min_token_distance=512, shortfall=Shortfall.FEWER) == []
 
 
-def test_the_least_probable_tokens_before_the_answer():
-    surprisal = [9.0, 0.1, 0.5, 0.4, 8.0, 0.2]
-    rule = {"criterion": BranchCriterion.SURPRISAL}
-    assert chosen(response_features([3, 3], token_scores=surprisal), **rule) == [
-        2,
-        4,
-    ]  # token 0 is the prompt's own
-    assert chosen(response_features([3, 3], token_scores=surprisal, thinking=1), **rule) == [1, 2]
-    assert chosen(response_features([3, 3], token_scores=surprisal, answer_token=3), **rule) == [1, 2]
-    assert chosen(response_features([3, 3], token_scores=surprisal), min_token_distance=3, **rule) == [1, 4]
-    assert chosen(response_features([], token_scores=[]), **rule) == []
+SURPRISAL = [9.0, 0.1, 0.5, 0.4, 8.0, 0.2]
+"""Token 0 is the prompt's own."""
+ENTROPIES = [9.0, 0.1, 0.5, 0.4, 0.2, 8.0]
 
 
-def test_the_tokens_of_most_entropy_are_anywhere_but_at_the_ends():
-    entropies = [9.0, 0.1, 0.5, 0.4, 0.2, 8.0]
-    rule = {"criterion": BranchCriterion.ENTROPY}
-    assert chosen(response_features([3, 3], token_scores=entropies), **rule) == [2, 3]
-    assert chosen(response_features([3, 3], token_scores=entropies, thinking=1, answer_token=1), **rule) == [
-        2,
-        3,
-    ]
-    assert chosen(response_features([3, 3], token_scores=entropies), min_token_distance=2, **rule) == [2, 4]
-    assert (
-        chosen(response_features([1], token_scores=[1.0]), **rule)
-        == chosen(response_features([], token_scores=[]), **rule)
-        == []
-    )
+@pytest.mark.parametrize(
+    ("criterion", "scores", "known", "distance", "points"),
+    [
+        ("surprisal", SURPRISAL, {}, 0, [2, 4]),
+        ("surprisal", SURPRISAL, {"thinking": 1}, 0, [1, 2]),
+        ("surprisal", SURPRISAL, {"answer_token": 3}, 0, [1, 2]),
+        ("surprisal", SURPRISAL, {}, 3, [1, 4]),
+        ("surprisal", [], {}, 0, []),
+        ("entropy", ENTROPIES, {}, 0, [2, 3]),
+        ("entropy", ENTROPIES, {"thinking": 1, "answer_token": 1}, 0, [2, 3]),
+        ("entropy", ENTROPIES, {}, 2, [2, 4]),
+        ("entropy", [1.0], {}, 0, []),
+        ("entropy", [], {}, 0, []),
+    ],
+)
+def test_points_by_token(criterion, scores, known, distance, points):
+    """The least probable ones come before the answer, those of most entropy are anywhere but at the ends."""
+    lengths = [3, 3] if len(scores) == 6 else [1] * len(scores)
+    one = response_features(lengths, token_scores=scores, **known)
+    rule = {"criterion": BranchCriterion(criterion), "min_token_distance": distance}
+    assert chosen(one, **rule) == points
 
 
 def test_the_mean_takes_away_what_an_early_step_has_for_being_early():
@@ -182,7 +179,6 @@ def test_missing_figures_are_refused():
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"num_branch_points": 0}, "num_branch_points"),
         ({"top_share": 0.0}, "top_share"),
         ({"top_share": float("nan")}, "top_share"),
         ({"min_token_distance": -1}, "min_token_distance"),

@@ -11,18 +11,7 @@ import pytest
 from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rema_dialogue_script import (
-    END,
-    PROBLEM,
-    ROOM,
-    Talking,
-    chosen,
-    endless,
-    hold,
-    shown,
-    talk,
-    turns_of,
-)
+from rema_dialogue_script import END, PROBLEM, ROOM, Talking, chosen, endless, hold, shown, talk, turns_of
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
@@ -112,8 +101,7 @@ def test_every_ending_is_data(name):
     says, more, (finish, detail), turns = ENDS[name]
     (one,) = hold(says, **more)
     assert (one.finish, one.detail) == (finish, detail)
-    last = {"end": detail or "finished", "turns": turns}
-    assert one.events[-1] == last
+    assert one.events[-1] == {"end": detail or "finished", "turns": turns}
     assert one.value == (1.0 if name == "finished" else 0.0) and one.comparable
     said = {event["role"] for event in one.events[:-1]}
     assert {sequence.role for sequence in one.sequences if sequence.trained_tokens} == said

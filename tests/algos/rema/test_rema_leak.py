@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from marsrl_verl.rewards.base import ScoreRequest
 
 QUESTION = "A box has 12 red and 5 blue balls, and x = 3. How many balls are there?"
 VALUES = {"inputs": {LOOK_FOR_VALUES: True}}
+PLANS = yaml.safe_load(Path(__file__).with_name("leaks.yaml").read_text(encoding="utf-8"))
 EXACT = PlanReward(grader="marsrl_verl.rewards.exact:ExactAnswerReward")
 
 
@@ -29,87 +31,14 @@ def leak(plan: str, truth: str, question: str = QUESTION, reward: PlanReward = E
     return dict(found.info)
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        r"Add them; you get \boxed{17}.",
-        "Add both numbers. The answer is 17.",
-        "The total number of balls will be 17, so write that.",
-        "First 12 + 5 = 17, then box it.",
-        "12 + 5 = 10 + 7 = 17",
-        "The answer is $\\frac{34}{2}$.",
-        "**Answer:** 17.0",
-        "Compute $12+5=17$ and check it.",
-        "Final answer = 17",
-        "The sum equals 17",
-        r"The answer is \fbox{ 17 }",
-        "The result is 17.\nNow explain why.",
-        "17 is the answer.",
-        "So $\\frac{34}{2}$ should be your final answer.",
-        "You will get 17.",
-        "We obtain 17, and that is it.",
-        "This equals 17",
-        "Add them: it comes out as 17.",
-        "It works out to 17; box it.",
-        "12 + 5 simplifies to 17.",
-        r"Note that $12 + 5 \approx 17$.",
-        "12 + 5 → 17",
-        "12 + 5 => 17",
-        r"$12 + 5 \Longrightarrow 17$",
-        "Add the balls, so: 17.",
-        "Add the balls, therefore 17.",
-        "The probability that x > 0.5 is 17.",
-        "You get the idea. You get 17.",
-        "The answer is hidden. The answer is 17.",
-        "You should end up with 17.",
-        "That leaves 17.",
-        "That leaves you with 17.",
-        "x should be 17",
-        "I think it's 17.",
-        "I think it is 17, but check.",
-        "Output 17",
-        "Write 17 in a box.",
-        "Put $17$ in \\boxed{}.",
-        "Report 17 as the final answer.",
-        "Verify that your result matches 17.",
-        "Make sure you arrive at 17",
-        "You must reach exactly 17!",
-        "Conclude that 17.",
-        "You will end up with 17 balls.",
-        "This leaves us with 17 red balls.",
-        "The answer is seventeen.",
-        "You get seventeen balls.",
-        "The two numbers add up to 17.",
-    ],
-)
+@pytest.mark.parametrize("plan", PLANS["leaks"])
 def test_a_plan_that_claims_the_answer_leaks_it(plan):
-    assert leak(plan, "17")["leak"], plan
+    assert leak(plan, "17")["leak"]
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        "Add the red balls to the blue balls.",
-        "Add 12 and 5, and put the sum in \\boxed{}.",
-        "Write the number of balls in a box such as \\boxed{3}.",
-        "There are 17 ways to be confused; do not be.",
-        "Note that 12 - 5 = 7. Think about the sum instead.",
-        "What is the answer? Count all of them.",
-        "The answer must be larger than 12.",
-        "To get 17 balls more you would have to buy some.",
-        "So use 17 as a bound, and make a list.",
-        "Check whether you get 17 or 18.",
-        "If x <= 17 then go on.",
-        "Make sure you use all 17 numbers of the list.",
-        "That leaves the balls, 17 or not.",
-        "Box what you find.",
-        "It's best to list 17 cases first.",
-        "Verify that your result matches the question.",
-        "",
-    ],
-)
-def test_a_plan_that_claims_something_else_does_not(plan):
-    assert not leak(plan, "17")["leak"], plan
+@pytest.mark.parametrize("plan", PLANS["no_leaks"])
+def test_a_plan_that_claims_something_else_or_only_uses_the_number_does_not(plan):
+    assert not leak(plan, "17")["leak"]
 
 
 def test_what_the_question_states_is_no_secret():
@@ -171,24 +100,6 @@ def test_claims(text, found):
 def test_any_text_has_few_claims_and_no_accident(text):
     assert len(claims(text)) <= 24
     assert isinstance(leak(text, "12")["leak"], bool)
-
-
-def test_a_hostile_plan_is_read_in_time():
-    for plan in (
-        r"\boxed{" * 20_000,
-        "= " * 20_000,
-        "the answer is " * 20_000,
-        "answer" + " " * 50_000 + "is 4",
-        "so " * 20_000 + "17",
-        "you get 1 " * 20_000,
-        "1 is the " * 20_000,
-        "1" * 50_000,
-        "1 " * 20_000,
-        "$" * 20_000,
-        "twenty " * 5_000,
-        "17 apples " * 5_000,
-    ):
-        leak(plan, "17", **VALUES)
 
 
 @pytest.mark.parametrize(
@@ -257,77 +168,6 @@ def test_values_are_looked_for_where_that_is_asked():
     assert told == {"leak": False, "value_leak": True, "leaked": "17"}
 
 
-PLAINEST = [
-    "17",
-    "17.",
-    "**17**",
-    "It is 17",
-    "I think 17 is right",
-    "You should get 17 hens",
-    "You should get 17",
-    "We should end with 17",
-    "Seventeen",
-    "(17)",
-    "Answer: 17",
-    "17 hens",
-    "There are 17 hens.",
-    "There will be 17 hens left.",
-    "She has 17 hens.",
-    "She has 17 hens now.",
-    "He now has 17.",
-    "I believe it's 17.",
-    "My guess: 17",
-    "17 seems right.",
-    "17 is correct.",
-    "17 is what you want.",
-    "That makes 17.",
-    "Expect 17.",
-    "You will find 17.",
-    "Check that you get 17.",
-    "Verify that it is 17.",
-    "Make sure you get 17.",
-    "It has to be 17.",
-    "Think about it and say 17.",
-    "Say 17.",
-    "Tell them 17.",
-    "The correct choice is 17.",
-    "Your result: 17",
-    "Final: 17",
-    "= 17",
-    "Ans 17",
-    "ans = 17",
-    "17 (the answer)",
-    "The hens number 17.",
-    "In total 17.",
-    "Altogether 17 hens.",
-    "Result 17",
-]
-
-
-@pytest.mark.parametrize("plan", PLAINEST)
-def test_the_plainest_leaks_are_found(plan):
-    assert leak(plan, "17")["leak"]
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        "Add 12 and 17, then subtract 5.",
-        "First read the 17 lines of the question.",
-        "There are 17 hens at first; then subtract.",
-        "Multiply 17 by 3.",
-        "Start from 17 and take 4 away.",
-        "Step 17: check.",
-        "She has 17 hens and sells 4. Work out what is left.",
-        "Use x for the 17 boxes.",
-        "17 boxes hold 5 each, so multiply.",
-        "Subtract 4 from 17 to get the rest.",
-    ],
-)
-def test_a_number_that_is_only_used_is_no_claim(plan):
-    assert not leak(plan, "17")["leak"]
-
-
 @given(
     n=st.integers(18, 998),
     lead=st.sampled_from(["Note", "There may be", "Consider all", "It's", "Output", "You end up with"]),
@@ -363,10 +203,16 @@ def test_plans_written_by_somebody_who_did_not_know_the_rules():
     assert value <= 7 and equivalence <= 5
 
 
-@pytest.mark.parametrize("unit", ["1", "0", "1,", "1,111,", "step 1 ", "dividing by ", "1 a ", "√1", "$20 "])
+HOSTILE = (
+    r"\boxed{", "= ", "the answer is ", " ", "so ", "you get 1 ", "1 is the ", "1", "0", "1 ", "$", "twenty ",
+    "17 apples ", "1,", "1,111,", "step 1 ", "dividing by ", "1 a ", "√1", "$20 ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
 def test_hostile_plans_take_no_time(unit):
     """Time grows with the length alone."""
-    plan = (unit * 20_000)[:20_000]
+    plan = "answer" + (unit * 20_000)[:20_000] + "is 4"
     began = time.process_time()
-    values(plan)
-    assert time.process_time() - began < 1.0
+    leak(plan, "17", **VALUES)
+    assert time.process_time() - began < 2.0

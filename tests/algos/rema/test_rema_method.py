@@ -11,6 +11,7 @@ from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.algos.rema.dialogue.evaluation import DialogueEvaluation, dialogue_figures
 from marsrl_verl.algos.rema.dialogue.method import ReMA
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, MathDialogue, quoted
+from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.core.alternation import Alternation
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import is_trained, trained_rows
@@ -118,12 +119,8 @@ def test_a_problem_is_asked_once_within_the_limit_of_its_prompt():
     )
     made = ReMA(Config(group_size=4, alternate={"enabled": True, "interval": 1}), tools)
     (request,) = made.first_requests(Problem("p", "1+1", "2"), 3)
-    assert (request.group_id, request.role, request.n, request.created_step) == (
-        "p/dialogue/0",
-        META_THINKING,
-        4,
-        3,
-    )
+    found = (request.group_id, request.role, request.n, request.created_step)
+    assert found == ("p/dialogue/0", META_THINKING, 4, 3)
     (stage,) = ReMA.stages(made.config)
     assert (request.rollout, request.stage) == (stage.program, stage.name)
     assert made.first_requests(Problem("q", "1+1+1+1+1+1", "6"), 3) == []
@@ -178,10 +175,7 @@ def test_evaluation_holds_the_same_dialogues():
     }  # fmt: skip
     effort = evaluation.effort(runs, 0.95)
     assert (effort["turns"].mean, effort["calls"].mean) == (2.0, 4.0)
-    assert (effort["meta_thinking_message_length"].mean, effort["reasoning_message_length"].mean) == (
-        8.5,
-        3.0,
-    )
+    assert [effort[f"{role}_message_length"].mean for role in (META_THINKING, REASONING)] == [8.5, 3.0]
     assert evaluation.derived(observed, 0.95)["dialogue_pass_at_2"].mean == 1.0
     assert evaluation.example_summary(runs.runs[0]).headline == "The agents solve it in 2 turns"
     assert evaluation.result(runs.runs[0]) == "correct (finished)"
@@ -227,3 +221,14 @@ def test_a_question_has_no_heading_of_the_prompts():
     assert lines.count("Instruction:") == 1 and lines[-2:] == ["Instruction:", "Do it."]
     assert "Instruction: is a word" in lines and quoted("no heading") == "no heading"
     assert FINISH in MathDialogue().meta_thinking(Problem("p", "?", "1"))[0]["content"]
+
+
+def test_worked_examples_of_agents_that_talk_and_agents_that_plan():
+    problem, addition = Problem("p", "2 + 2?", "4"), {"question": "1 + 1?", "answer": "2"}
+    dialogue = MathDialogue(examples={"reasoning": [{**addition, "instruction": "Add."}]})
+    assert len(dialogue.meta_thinking(problem)) == 2
+    assert len(dialogue.reasoning(problem, "Add.")) == 4
+    planned = MathPlanPrompts(examples={"direct": [addition], "solution": [{**addition, "plan": "Add."}]})
+    assert len(planned.solution(problem, "Add.")) == 4
+    assert planned.solution(problem, " ") == planned.direct(problem)
+    assert len(planned.plan(problem)) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from marsrl_verl.algos.rema.single_turn.config import Config, FilterConfig
@@ -63,15 +63,10 @@ def test_every_role_has_its_passes_and_no_more(roles, episodes, filtered, iterat
     assert [trained.count(role) for role in roles] == [iterations * episodes] * len(roles)
 
 
-def test_ten_samples_and_the_paper_s_bounds_keep_two_to_eight():
-    found = between(0.2, 0.8)
-    for successes in range(11):
-        found.note(str(successes), successes, 10)
-    assert [name for name in found.counts if found.keeps(name)] == [str(one) for one in range(2, 9)]
-
-
+@example(lowest=2, highest=8, samples=10)
 @given(lowest=st.integers(0, 10), highest=st.integers(0, 10), samples=st.integers(1, 40))
 def test_a_rate_that_is_a_bound_is_kept(lowest, highest, samples):
+    """Of ten samples and the paper's bounds 2 and 8 that is 2 to 8."""
     found = between(lowest / 10, highest / 10)
     for successes in range(samples + 1):
         found.note(str(successes), successes, samples)
@@ -112,11 +107,17 @@ def test_metrics_say_how_much_is_left():
     }
 
 
+OWN = """
+def some(successes, samples):
+    return 0 < successes < samples
+
+def rate(successes, samples):
+    return successes / samples
+"""
+
+
 def test_a_function_of_the_user_s_says_which_problems_are_kept(tmp_path, monkeypatch):
-    code = (
-        "def some(successes, samples):\n    return 0 < successes < samples\n\ndef rate(successes, samples):\n"
-    )
-    (tmp_path / "own_filter.py").write_text(code + "    return successes / samples\n")
+    (tmp_path / "own_filter.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     found = between(0.2, 0.8, rule="own_filter:some")
     for successes in range(11):

@@ -37,11 +37,15 @@ def in_pass(number: int, **changes) -> ReMASingleTurn:
     return one
 
 
-def scored(one: ReMASingleTurn, item: RolloutRequest, text: str, graded: float = 0.0, **info) -> Trajectory:
+def scored(item: RolloutRequest, text: str, graded: float = 0.0, k: int = 0, **info) -> Trajectory:
     """A trajectory as its reward worker leaves it."""
-    found = single_call(f"{item.group_id}#0", reward=graded, role=item.role, text=text, final_text=text)
+    found = single_call(f"{item.group_id}#{k}", reward=graded, role=item.role, text=text, final_text=text)
     found.reward = RewardResult(graded, info)
     return found
+
+
+def characters(messages) -> int:
+    return sum(len(message["content"]) for message in messages)
 
 
 LOW_FILTER, LOW, HIGH_FILTER, HIGH = 0, 1, 5, 6
@@ -65,9 +69,7 @@ def test_plans_and_solutions_of_each_pass(number, plans, greedy_plan, solutions,
     (first,) = one.first_requests(PROBLEMS[0], 3)
     assert (first.stage, first.role, first.n, first.created_step) == ("plan", META_THINKING, plans, 3)
     assert first.sampling == ({META_THINKING: GREEDY} if greedy_plan else {})
-    members = [
-        replace_id(scored(one, first, f"Do it like {k}."), f"{first.group_id}#{k}") for k in range(plans)
-    ]
+    members = [scored(first, f"Do it like {k}.", k=k) for k in range(plans)]
     found = one.next_requests(PROBLEMS[0], "plan", [Group(first, members)], 3)
     assert [item.n for item in found] == [solutions] * plans
     assert [item.parent_id for item in found] == [each.trajectory_id for each in members]
@@ -78,15 +80,10 @@ def test_plans_and_solutions_of_each_pass(number, plans, greedy_plan, solutions,
     assert len({item.group_id for item in found}) == plans
 
 
-def replace_id(one: Trajectory, name: str) -> Trajectory:
-    one.trajectory_id = name
-    return one
-
-
 def test_several_solutions_of_a_plan_are_sampled():
     one = in_pass(HIGH, solutions_per_plan=3)
     (first,) = one.first_requests(PROBLEMS[0], 1)
-    (item, *_) = one.next_requests(PROBLEMS[0], "plan", [Group(first, [scored(one, first, "x")])], 1)
+    (item, *_) = one.next_requests(PROBLEMS[0], "plan", [Group(first, [scored(first, "x")])], 1)
     assert (item.n, item.sampling) == (3, {})
 
 
@@ -102,7 +99,7 @@ def test_several_solutions_of_a_plan_are_sampled():
 def test_a_plan_that_nobody_can_follow_has_no_solution(text, finish):
     one = in_pass(HIGH)
     (first,) = one.first_requests(PROBLEMS[0], 1)
-    plan = scored(one, first, text)
+    plan = scored(first, text)
     plan.finish = finish
     assert one.next_requests(PROBLEMS[0], "plan", [Group(first, [plan])], 1) == []
     reward = one.late_rewards([Group(first, [plan])])[plan.trajectory_id]
@@ -110,32 +107,24 @@ def test_a_plan_that_nobody_can_follow_has_no_solution(text, finish):
 
 
 def test_a_prompt_that_is_too_long_is_not_asked():
-    def tokens(messages):
-        return sum(len(message["content"]) for message in messages)
-
     limits = {META_THINKING: 10_000, REASONING: 2_000}
-    one = build(ReMASingleTurn, MathPlanPrompts(), limits=limits, tokens=tokens)
+    one = build(ReMASingleTurn, MathPlanPrompts(), limits=limits, tokens=characters)
     (first,) = one.first_requests(PROBLEMS[0], 1)
-    members = [
-        replace_id(scored(one, first, "y" * (3_000 * k + 1)), f"{first.group_id}#{k}") for k in range(2)
-    ]
+    members = [scored(first, "y" * (3_000 * k + 1), k=k) for k in range(2)]
     (item,) = one.next_requests(PROBLEMS[0], "plan", [Group(first, members)], 1)
     assert item.parent_id == members[0].trajectory_id
     for of_the_one, of_the_other in ((10, 10_000), (10_000, 10)):
         short = {META_THINKING: of_the_one, REASONING: of_the_other}
-        one = build(ReMASingleTurn, MathPlanPrompts(), limits=short, tokens=tokens)
+        one = build(ReMASingleTurn, MathPlanPrompts(), limits=short, tokens=characters)
         assert one.first_requests(PROBLEMS[0], 1) == []
 
 
 def test_a_pair_without_room_for_a_plan_is_skipped_and_counted():
     """It is the data's fault: no plan of it earns 0."""
 
-    def tokens(messages):
-        return sum(len(message["content"]) for message in messages)
-
     prompts = JudgePrompts()
     limits = {META_THINKING: 10_000, REASONING: 2_000}
-    one = build(ReMASingleTurn, prompts, limits=limits, tokens=tokens)
+    one = build(ReMASingleTurn, prompts, limits=limits, tokens=characters)
     fits, too_long = (
         Problem(f"{size}", "Which?", "A", extra_info={"answer_a": "x" * size, "answer_b": "y"})
         for size in (10, 2_000)
@@ -147,7 +136,7 @@ def test_a_pair_without_room_for_a_plan_is_skipped_and_counted():
     (ended,) = scheduler.finish_step().ended
     assert (ended.problem_id, ended.reason) == ("2000", EndReason.SKIPPED)
     for process in ("vrp", "mrp"):
-        alone = build(ReMASingleTurn, prompts, process=process, limits=limits, tokens=tokens)
+        alone = build(ReMASingleTurn, prompts, process=process, limits=limits, tokens=characters)
         assert alone.first_requests(fits, 1) and not alone.first_requests(too_long, 1)
 
 
@@ -188,12 +177,11 @@ def test_a_phase_asks_what_its_agent_solves_now_and_then():
 
 def test_it_ends_with_its_last_iteration():
     one = method(iterations=1, episodes=1)
-    assert [one.schedule.passes_left() for _ in range(4) if one.schedule.pass_ended(1) is None] == [
-        2,
-        1,
-        0,
-        0,
-    ]
+    left = []
+    for _ in range(4):
+        one.schedule.pass_ended(1)
+        left.append(one.schedule.passes_left())
+    assert left == [2, 1, 0, 0]
     assert not one.schedule.admits(PROBLEMS[0])
     assert method().schedule.passes_left() is None
 
@@ -231,16 +219,11 @@ def test_one_policy_learns_at_a_time(number, due):
 def problem_groups(one: ReMASingleTurn, plans: list[str], graded: list[list[float]], **info) -> list[Group]:
     """A problem's plans, and the solutions of each."""
     (first,) = one.first_requests(PROBLEMS[0], 1)
-    members = [
-        replace_id(scored(one, first, text, **info), f"{first.group_id}#{k}") for k, text in enumerate(plans)
-    ]
+    members = [scored(first, text, k=k, **info) for k, text in enumerate(plans)]
     groups = [Group(first, members)]
     for item, values in zip(one.next_requests(PROBLEMS[0], "plan", groups, 1), graded, strict=True):
         solutions = [
-            replace_id(
-                scored(one, item, rf"\boxed{{{k}}}", value, answer=str(k) if value < 1 else "7"),
-                f"{item.group_id}#{k}",
-            )
+            scored(item, rf"\boxed{{{k}}}", value, k, answer=str(k) if value < 1 else "7")
             for k, value in enumerate(values)
         ]
         groups.append(Group(item, solutions))
@@ -411,13 +394,8 @@ def test_the_most_that_a_step_holds():
 def test_no_pass_holds_more(problems, n, plans, k, samples, number):
     if problems < plans:
         return  # refused
-    settings = {
-        "group_size": n,
-        "plans_per_problem": plans,
-        "solutions_per_plan": k,
-        "filter": {"samples": samples},
-    }
-    one = in_pass(number, **settings)
+    more = {"solutions_per_plan": k, "filter": {"samples": samples}}
+    one = in_pass(number, group_size=n, plans_per_problem=plans, **more)
     asked = one.schedule.problems_per_step(problems)
     (first,) = one.first_requests(PROBLEMS[0], 1)
     solutions, _ = one._solutions()

@@ -18,13 +18,11 @@ from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.algos.rema.single_turn.rewards import (
     PARALLEL,
     AnswerEquality,
-    PenaltyMode,
     SolutionValues,
     answer_counts,
     consistencies,
     consistency,
     definite_answer,
-    penalised,
     solution_reward,
     tells_answers,
 )
@@ -94,11 +92,6 @@ def test_consistency_depends_neither_on_order_nor_on_wording(counts, none, seed)
     expected = 0.0 if 2 * none > len(answers) else max(counts) / len(answers)
     assert consistency(answers) == pytest.approx(expected)
     assert sorted(count for _, count in answer_counts(answers)) == sorted(one for one in counts if one)
-
-
-def test_a_penalty_replaces_or_adds():
-    assert penalised(0.75, -1.0, PenaltyMode.REPLACE) == -1.0
-    assert penalised(0.75, -1.0, PenaltyMode.ADD) == -0.25
 
 
 def test_answers_are_compared_by_the_reward_that_grades_them():
