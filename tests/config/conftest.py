@@ -48,9 +48,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def base_overrides(model, data) -> tuple[str, ...]:
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data file with 8 problems."""
+    return make_data(tmp_path_factory.mktemp("data") / "held_out.jsonl", ["2"] * 8)
+
+
+@pytest.fixture(scope="session")
+def base_overrides(model, data, held_out) -> tuple[str, ...]:
     """Overrides that put the fixtures' model and data in place of the tiny world's."""
-    return (f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={data}")
+    return (f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={held_out}")
 
 
 @pytest.fixture(scope="session")
