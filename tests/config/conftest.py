@@ -49,8 +49,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data file with 8 problems."""
-    return make_data(tmp_path_factory.mktemp("data") / "held_out.jsonl", ["2"] * 8)
+    """A data file with 32 problems."""
+    return make_data(tmp_path_factory.mktemp("data") / "held_out.jsonl", ["2"] * 32)
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from typing import Any
 
 import pytest
+import yaml
 
 from marsrl_verl.settings.issues import MAX_LINES, ConfigError
 
@@ -21,6 +24,30 @@ def assert_message(text: str, key: str, hint: str) -> None:
 Case = tuple[Any, ...]
 """What is changed, the key that the message names (by default the last one that is changed, with its value),
 and a part of what it says."""
+
+
+def lines(text: str) -> list[list[str]]:
+    """The parts of each line of a table; what is indented below a line belongs to it."""
+    joined = re.sub(r"\n {5,}", " ", text.strip())
+    return [[part.strip() for part in line.split(" | ")] for line in joined.splitlines()]
+
+
+def refusals(text: str, **sets: dict[str, object]) -> dict[str, Case]:
+    """Cases by their names, each a line: the name, what is changed, the key that the message names, if it is
+    another, and a part of what it says. A word without a value is one of `sets`."""
+    found: dict[str, Case] = {}
+    for name, words, *said in lines(text):
+        changes: dict[str, object] = {}
+        for word in shlex.split(words):
+            key, equals, value = word.partition("=")
+            changes |= {key: yaml.safe_load(value)} if equals else sets[word]
+        found[name] = changes, *said
+    return found
+
+
+def commands(text: str) -> dict[str, tuple[list[str], str, str]]:
+    """The same of words that are typed."""
+    return {name: (shlex.split(words), key, hint) for name, words, key, hint in lines(text)}
 
 
 def assert_checks_refuse(checked, *case: Any) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from messages import assert_checks_refuse, assert_refused
+from messages import assert_checks_refuse, assert_refused, refusals
 from small_files import SHAPE, make_model
 
 from marsrl_verl.algos.attnrl.config import Config
@@ -18,68 +18,41 @@ BATCH = f"{KEY}.adaptive_batch"
 OVERRIDES = "actor_rollout_ref.model.override_config"
 TREE = {ALGO: {**defaults(Config), "name": "attnrl"}}
 
-REFUSED = {
-    "another method": ({f"{KEY}.delta": 2}, f"{KEY}.delta", "a setting of attnrl"),
-    "unknown criterion": ({**TREE, f"{KEY}.criterion": "entropi"}, "surprisal, entropy"),
-    "unknown filter": ({**TREE, f"{KEY}.filter": "hard"}, "released"),
-    "no distance": ({**TREE, f"{KEY}.delta": 0}, "at least 1"),
-    "a distance that the tiny world's responses do not have": (
-        {**TREE, f"{KEY}.delta": 4},
-        "at most 5 steps",
-    ),
-    "no branch": ({**TREE, f"{KEY}.num_branch_points": 0}, "at least 1"),
-    "no continuation": ({**TREE, f"{KEY}.num_continuations": 0}, "least 1"),
-    "no share": ({**TREE, f"{KEY}.top_share": 0.0}, "above 0"),
-    "share without FCI": ({**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.top_share": 0.5}, "criterion=fci"),
-    "delta without FCI": (
-        {**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.filter": "none", f"{KEY}.delta": 2},
-        "criterion=fci",
-    ),
-    "aggregation without FCI": (
-        {**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.filter": "none", f"{KEY}.fci_aggregation": "mean"},
-        "criterion=fci",
-    ),
-    "unknown cut": ({**TREE, f"{KEY}.step_ends": "lines"}, "breaks, tokens"),
-    "shortfall of tokens": (
-        {**TREE, f"{KEY}.criterion": "entropy", f"{KEY}.shortfall": "apart"},
-        "chooses steps",
-    ),
-    "decay without a moving mean": ({**TREE, f"{KEY}.filter_decay": 0.5}, "ema"),
-    "a mean that never moves": (
-        {**TREE, f"{KEY}.filter_mean": "ema", f"{KEY}.filter_decay": 1.0},
-        "nothing ever changes",
-    ),
-    "a batch that never moves": (
-        {**TREE, f"{BATCH}.enabled": True, f"{BATCH}.smoothing": 1.0},
-        "nothing ever changes",
-    ),
-    "a distance that no response has": ({**TREE, f"{KEY}.min_token_distance": 100_000}, "at most"),
-    "choice among all": ({**TREE, f"{KEY}.expansion": "all", f"{KEY}.tree_choice": "minority"}, "expansion"),
-    "batch that does not adapt": ({**TREE, f"{BATCH}.max_problems": 9}, f"{BATCH}.enabled=true"),
-    "limits that cross": (
-        {**TREE, f"{BATCH}.enabled": True, f"{BATCH}.min_problems": 9, f"{BATCH}.max_problems": 8},
-        "min_problems",
-    ),
-    "other roles": (
-        {**TREE, f"{ALGO}.correction_rounds": 1},
-        f"{ALGO}.correction_rounds",
-        "a setting of marsrl, and the method is attnrl",
-    ),
-    "overlap": ({**TREE, "marsrl.pipeline.overlap": "one_step"}, "none"),
-    "parts of a tree": ({**TREE, "marsrl.pipeline.max_segments": 2, "marsrl.pipeline.min_group": 2}, "null"),
-    "a kernel on the processor": ({**TREE, f"{KEY}.fci_backend": "triton"}, "Use auto or chunked"),
-    "FCI of eager attention": (
-        {**TREE, OVERRIDES: {"attn_implementation": "eager"}},
-        f"{OVERRIDES}.attn_implementation = eager",
-        "Use sdpa or flash_attention_2",
-    ),
-    "a filter by FCI of eager attention": (
-        {**TREE, f"{KEY}.criterion": "surprisal", OVERRIDES: {"attn_implementation": "eager"}},
-        f"{OVERRIDES}.attn_implementation = eager",
-        "not in it",
-    ),
-    "recorded without trees": ({"marsrl.off_policy.mode": "recorded"}, "pois"),
-}
+REFUSED = refusals(
+    f"""
+    another method | {ALGO}.delta=2 | {ALGO}.delta | a setting of attnrl
+    unknown filter | TREE {ALGO}.filter=hard | released
+    no distance | TREE {ALGO}.delta=0 | at least 1
+    a distance that the tiny world's responses do not have | TREE {ALGO}.delta=4 | at most 5 steps
+    no continuation | TREE {ALGO}.num_continuations=0 | least 1
+    no share | TREE {ALGO}.top_share=0.0 | above 0
+    share without FCI | TREE {ALGO}.criterion=earliest {ALGO}.top_share=0.5 | criterion=fci
+    delta without FCI | TREE {ALGO}.criterion=earliest {ALGO}.filter=none {ALGO}.delta=2 | criterion=fci
+    aggregation without FCI | TREE {ALGO}.criterion=earliest {ALGO}.filter=none {ALGO}.fci_aggregation=mean
+        | criterion=fci
+    unknown cut | TREE {ALGO}.step_ends=lines | breaks, tokens
+    shortfall of tokens | TREE {ALGO}.criterion=entropy {ALGO}.shortfall=apart | chooses steps
+    decay without a moving mean | TREE {ALGO}.filter_decay=0.5 | ema
+    a mean that never moves | TREE {ALGO}.filter_mean=ema {ALGO}.filter_decay=1.0 | nothing ever changes
+    a batch that never moves | TREE {BATCH}.enabled=true {BATCH}.smoothing=1.0 | nothing ever changes
+    a distance that no response has | TREE {ALGO}.min_token_distance=100000 | at most
+    choice among all | TREE {ALGO}.expansion=all {ALGO}.tree_choice=minority | expansion
+    batch that does not adapt | TREE {BATCH}.max_problems=9 | {BATCH}.enabled=true
+    limits that cross | TREE {BATCH}.enabled=true {BATCH}.min_problems=9 {BATCH}.max_problems=8 | min_problems
+    other roles | TREE {ALGO}.correction_rounds=1 | {ALGO}.correction_rounds
+        | a setting of marsrl, and the method is attnrl
+    overlap | TREE marsrl.pipeline.overlap=one_step | none
+    parts of a tree | TREE marsrl.pipeline.max_segments=2 marsrl.pipeline.min_group=2 | null
+    a kernel on the processor | TREE {ALGO}.fci_backend=triton | Use auto or chunked
+    FCI of eager attention | TREE '{OVERRIDES}={{attn_implementation: eager}}'
+        | {OVERRIDES}.attn_implementation = eager | Use sdpa or flash_attention_2
+    a filter by FCI of eager attention
+        | TREE {ALGO}.criterion=surprisal '{OVERRIDES}={{attn_implementation: eager}}'
+        | {OVERRIDES}.attn_implementation = eager | not in it
+    recorded without trees | marsrl.off_policy.mode=recorded | pois
+    """,
+    TREE=TREE,
+)
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from answer_files import numbered, write_answers
-from messages import assert_checks_refuse, assert_message, assert_refused
+from messages import assert_checks_refuse, assert_message, assert_refused, refusals
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.locations import config_folder, group_options
@@ -26,102 +26,56 @@ SERVED = {
 }
 FILED = {**ROLES, f"{NODE}.kind": "jsonl"}
 
-REFUSED = {
-    "strings that nothing has": (
-        {**SERVED, f"{ENDPOINT}.send_stop": True},
-        f"{ENDPOINT}.send_stop = True",
-        "have no strings that end an answer",
-    ),
-    "unknown kind": ({POLICY: "solver", f"{NODE}.kind": "json"}, "Did you mean jsonl?"),
-    "trained Solver": (
-        {**SERVED, ALGO: ["solver", "verifier"]},
-        f"{ALGO} = solver, verifier",
-        "algo=marsrl_vc",
-    ),
-    "no endpoint": ({**SERVED, f"{ENDPOINT}.base_urls": []}, f"{ENDPOINT}.base_urls = []", "No endpoint"),
-    "no model": ({**SERVED, f"{ENDPOINT}.model": " "}, "none is named"),
-    "no file": (FILED, f"{JSONL}.path = null", "No file is named"),
-    "endpoint without kind": (
-        {f"{ENDPOINT}.base_urls": ["http://host/v1"], POLICY: "solver"},
-        f"{NODE}.kind",
-        "Nothing names a value",
-    ),
-    "a policy without a role": ({**SERVED, POLICY: None}, f"{NODE}.kind = endpoint", "no effect"),
-    "a role without a policy": ({**SERVED, POLICY: "sovler"}, f"{POLICY} = sovler", "Did you mean solver?"),
-    "the model's own name": ({"marsrl.policies.shared.kind": "endpoint"}, "has this name"),
-    "no name of a folder": ({"marsrl.policies.a b.kind": "endpoint"}, "letters, digits"),
-    "a frozen Verifier that is trained": (
-        {**SERVED, POLICY: None, VERIFIER: "solver"},
-        f"{ALGO} = verifier, corrector",
-        "train_roles=[corrector]",
-    ),
-    "a file for a Verifier": (
-        {**FILED, f"{JSONL}.path": "a", ALGO: ["corrector"], POLICY: None, VERIFIER: "solver"},
-        f"{VERIFIER} = solver",
-        "kind endpoint",
-    ),
-    "both": ({**SERVED, f"{JSONL}.path": "a.jsonl"}, "a policy is of one kind"),
-    "both the other way": (
-        {**FILED, f"{JSONL}.path": "a.jsonl", f"{ENDPOINT}.temperature": 0.6},
-        "no effect with marsrl.policies.solver.kind = jsonl",
-    ),
-    "URL without scheme": (
-        {**SERVED, f"{ENDPOINT}.base_urls": ["host:8000/v1"]},
-        f"{ENDPOINT}.base_urls = host:8000/v1",
-        "http://host:8000/v1",
-    ),
-    "URL of another kind": (
-        {**SERVED, f"{ENDPOINT}.base_urls": ["http://a/v1", "ftp://b/v1"]},
-        f"{ENDPOINT}.base_urls = ftp://b/v1",
-        "http or https",
-    ),
-    "URL with a wrong port": (
-        {**SERVED, f"{ENDPOINT}.base_urls": ["http://host:80x/v1"]},
-        f"{ENDPOINT}.base_urls = http://host:80x/v1",
-        "no URL",
-    ),
-    "whole URL": (
-        {**SERVED, f"{ENDPOINT}.base_urls": ["http://host/v1/chat/completions"]},
-        f"{ENDPOINT}.base_urls",
-        "<base URL>/chat/completions",
-    ),
-    "negative temperature": ({**SERVED, f"{ENDPOINT}.temperature": -1.0}, "at least 0"),
-    "top-p": ({**SERVED, f"{ENDPOINT}.top_p": 0.0}, "at most 1"),
-    "no token": ({**SERVED, f"{ENDPOINT}.max_tokens": 0}, "at least 1"),
-    "no time": ({**SERVED, f"{ENDPOINT}.timeout_s": 0.0}, "above 0"),
-    "time beyond a round's patience": (
-        {**SERVED, f"{ENDPOINT}.timeout_s": 3600.0},
-        "marsrl.run.progress_timeout_s above 3600",
-    ),
-    "negative retries": ({**SERVED, f"{ENDPOINT}.retries": -1}, "at least 0"),
-    "pause without retries": (
-        {**SERVED, f"{ENDPOINT}.retries": 0, f"{ENDPOINT}.backoff_s": 3.0},
-        "no effect",
-    ),
-    "fewer requests than workers": (
-        {
-            **SERVED,
-            f"{ENDPOINT}.max_concurrent_requests": 3,
-            "actor_rollout_ref.rollout.agent.num_workers": 4,
-        },
-        f"{ENDPOINT}.max_concurrent_requests = 3",
-        "Set it to 4 or more",
-    ),
-    "key in the body": (
-        {**SERVED, f"{ENDPOINT}.extra_body": {"temperature": 0.6}},
-        f"{ENDPOINT}.extra_body.temperature = 0.6",
-        f"Set {ENDPOINT}.temperature",
-    ),
-    "stream": (
-        {**SERVED, f"{ENDPOINT}.extra_body": {"stream": True}},
-        f"{ENDPOINT}.extra_body.stream = True",
-        "Leave it out",
-    ),
-    "evaluation of the Solver alone": (
-        {**SERVED, "marsrl.evaluation.correction_rounds": 0},
-        "training does not change it",
-    ),
-}
+REFUSED = refusals(
+    f"""
+    strings that nothing has | SERVED {ENDPOINT}.send_stop=true | have no strings that end an answer
+    unknown kind | {POLICY}=solver {NODE}.kind=json | Did you mean jsonl?
+    trained Solver | SERVED {ALGO}=[solver,verifier] | {ALGO} = solver, verifier | algo=marsrl_vc
+    no endpoint | SERVED {ENDPOINT}.base_urls=[] | {ENDPOINT}.base_urls = [] | No endpoint
+    no model | SERVED '{ENDPOINT}.model='"'"' '"'"'' | none is named
+    no file | FILED | {JSONL}.path = null | No file is named
+    endpoint without kind | '{ENDPOINT}.base_urls=['"'"'http://host/v1'"'"']' {POLICY}=solver | {NODE}.kind
+        | Nothing names a value
+    a policy without a role | SERVED {POLICY}=null | {NODE}.kind = endpoint | no effect
+    a role without a policy | SERVED {POLICY}=sovler | {POLICY} = sovler | Did you mean solver?
+    the model's own name | marsrl.policies.shared.kind=endpoint | has this name
+    no name of a folder | 'marsrl.policies.a b.kind=endpoint' | letters, digits
+    a frozen Verifier that is trained | SERVED {POLICY}=null {VERIFIER}=solver | {ALGO} = verifier, corrector
+        | train_roles=[corrector]
+    a file for a Verifier | FILED {JSONL}.path=a {ALGO}=[corrector] {POLICY}=null {VERIFIER}=solver
+        | kind endpoint
+    both | SERVED {JSONL}.path=a.jsonl | a policy is of one kind
+    both the other way | FILED {JSONL}.path=a.jsonl {ENDPOINT}.temperature=0.6
+        | no effect with {NODE}.kind = jsonl
+    URL without scheme | SERVED '{ENDPOINT}.base_urls=['"'"'host:8000/v1'"'"']'
+        | {ENDPOINT}.base_urls = host:8000/v1 | http://host:8000/v1
+    URL of another kind | SERVED '{ENDPOINT}.base_urls=['"'"'http://a/v1'"'"','"'"'ftp://b/v1'"'"']'
+        | {ENDPOINT}.base_urls = ftp://b/v1 | http or https
+    URL with a wrong port | SERVED '{ENDPOINT}.base_urls=['"'"'http://host:80x/v1'"'"']'
+        | {ENDPOINT}.base_urls = http://host:80x/v1 | no URL
+    whole URL | SERVED '{ENDPOINT}.base_urls=['"'"'http://host/v1/chat/completions'"'"']'
+        | {ENDPOINT}.base_urls | <base URL>/chat/completions
+    negative temperature | SERVED {ENDPOINT}.temperature=-1.0 | at least 0
+    top-p | SERVED {ENDPOINT}.top_p=0.0 | at most 1
+    no token | SERVED {ENDPOINT}.max_tokens=0 | at least 1
+    no time | SERVED {ENDPOINT}.timeout_s=0.0 | above 0
+    time beyond a round's patience | SERVED {ENDPOINT}.timeout_s=3600.0
+        | marsrl.run.progress_timeout_s above 3600
+    negative retries | SERVED {ENDPOINT}.retries=-1 | at least 0
+    pause without retries | SERVED {ENDPOINT}.retries=0 {ENDPOINT}.backoff_s=3.0 | no effect
+    fewer requests than workers
+        | SERVED {ENDPOINT}.max_concurrent_requests=3 actor_rollout_ref.rollout.agent.num_workers=4
+        | {ENDPOINT}.max_concurrent_requests = 3 | Set it to 4 or more
+    key in the body | SERVED '{ENDPOINT}.extra_body={{temperature: 0.6}}'
+        | {ENDPOINT}.extra_body.temperature = 0.6 | Set {ENDPOINT}.temperature
+    stream | SERVED '{ENDPOINT}.extra_body={{stream: true}}' | {ENDPOINT}.extra_body.stream = True
+        | Leave it out
+    evaluation of the Solver alone | SERVED marsrl.evaluation.correction_rounds=0
+        | training does not change it
+    """,
+    SERVED=SERVED,
+    FILED=FILED,
+)
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from messages import assert_checks_refuse, assert_refused
+from messages import assert_checks_refuse, assert_refused, refusals
 
 from marsrl_verl.config.models import adapters
 from marsrl_verl.demo.assets import model_path
@@ -13,57 +13,29 @@ VLLM, SAVED = f"{ROLLOUT}.engine_kwargs.vllm", "actor_rollout_ref.actor.checkpoi
 RANK = {f"{MODEL}.lora_rank": 8}
 ROLES = ["corrector", "solver", "verifier"]
 
-REFUSED = {
-    "no rank": ({f"{MODEL}.lora_rank": -1}, "from 0 to 512"),
-    "too high a rank": ({f"{MODEL}.lora_rank": 1024}, "from 0 to 512"),
-    "adapters without a rank": (
-        {"marsrl.default_policy": "lora_per_role"},
-        f"{MODEL}.lora_rank = 0",
-        "Adapters have no rank",
-    ),
-    "one adapter without a rank": (
-        {"marsrl.policies.judge.kind": "lora", "marsrl.roles.verifier.policy": "judge"},
-        f"{MODEL}.lora_rank = 0",
-        "policies=lora_per_role",
-    ),
-    "a scale without a rank": (
-        {f"{MODEL}.lora_alpha": 8},
-        "no effect with actor_rollout_ref.model.lora_rank = 0",
-    ),
-    "modules without a rank": (
-        {f"{MODEL}.target_modules": ["q_proj"]},
-        f"{MODEL}.target_modules",
-        "no effect",
-    ),
-    "a model beside adapters": (
-        {**RANK, "marsrl.policies.judge.kind": "model", "marsrl.roles.verifier.policy": "judge"},
-        "marsrl.policies.judge.kind = model",
-        "every trained policy is an adapter on one model",
-    ),
-    "models beside adapters": (
-        {**RANK, "marsrl.default_policy": "model_per_role"},
-        "marsrl.default_policy = model_per_role",
-        "every trained policy is an adapter on one model",
-    ),
-    "an engine without the model": ({**RANK, f"{ROLLOUT}.load_format": "dummy"}, "read the model themselves"),
-    "a merged model": (
-        {**RANK, SAVED: ["model", "optimizer", "extra", "hf_model"]},
-        f"{SAVED} = ",
-        "PEFT folder",
-    ),
-    "parameters": (
-        {**RANK, f"{MODEL}.target_parameters": ["gate"]},
-        f"{MODEL}.target_parameters",
-        "modules alone",
-    ),
-    "embeddings": (
-        {**RANK, f"{MODEL}.target_modules": ["q_proj", "lm_head"]},
-        f"{MODEL}.target_modules",
-        "linear",
-    ),
-    "the engine's own number": ({**RANK, f"{VLLM}.max_loras": 4}, "follows from the adapters"),
-    "quantised weights": ({**RANK, "actor_rollout_ref.actor.fsdp_config.qat.enable": True}, "Quantised"),
-}
+REFUSED = refusals(
+    f"""
+    no rank | {MODEL}.lora_rank=-1 | from 0 to 512
+    too high a rank | {MODEL}.lora_rank=1024 | from 0 to 512
+    adapters without a rank | marsrl.default_policy=lora_per_role | {MODEL}.lora_rank = 0
+        | Adapters have no rank
+    one adapter without a rank | marsrl.policies.judge.kind=lora marsrl.roles.verifier.policy=judge
+        | {MODEL}.lora_rank = 0 | policies=lora_per_role
+    a scale without a rank | {MODEL}.lora_alpha=8 | no effect with {MODEL}.lora_rank = 0
+    modules without a rank | {MODEL}.target_modules=[q_proj] | {MODEL}.target_modules | no effect
+    a model beside adapters | RANK marsrl.policies.judge.kind=model marsrl.roles.verifier.policy=judge
+        | marsrl.policies.judge.kind = model | every trained policy is an adapter on one model
+    models beside adapters | RANK marsrl.default_policy=model_per_role
+        | every trained policy is an adapter on one model
+    an engine without the model | RANK {ROLLOUT}.load_format=dummy | read the model themselves
+    a merged model | RANK {SAVED}=[model,optimizer,extra,hf_model] | {SAVED} =  | PEFT folder
+    parameters | RANK {MODEL}.target_parameters=[gate] | {MODEL}.target_parameters | modules alone
+    embeddings | RANK {MODEL}.target_modules=[q_proj,lm_head] | {MODEL}.target_modules | linear
+    the engine's own number | RANK {VLLM}.max_loras=4 | follows from the adapters
+    quantised weights | RANK actor_rollout_ref.actor.fsdp_config.qat.enable=true | Quantised
+    """,
+    RANK=RANK,
+)
 
 
 @pytest.mark.parametrize(

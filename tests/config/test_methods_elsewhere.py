@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from messages import assert_refused
+from messages import assert_refused, commands
 
 from marsrl_verl.algos import registry
 from marsrl_verl.config.command_line import parse_arguments
@@ -154,22 +154,19 @@ def test_its_own_group_on_the_search_path(run, package):
     assert "votes: 3" in folder.out
 
 
-REFUSED = {
-    "a value out of its range": (
-        "marsrl.algo.votes=1",
-        "marsrl.algo.votes = 1",
-        "at least 2: one vote is no majority",
-    ),
-    "a rule of its own": ("marsrl.algo.votes=9", "marsrl.algo.votes = 9", "More than there are."),
-    "an unknown key": ("marsrl.algo.vote=5", "marsrl.algo.vote", "Did you mean marsrl.algo.votes?"),
-    "a wrong kind": ("marsrl.algo.votes=many", "marsrl.algo.votes = many", "expected a whole number"),
-}
+REFUSED = commands("""
+    a value out of its range | marsrl.algo.votes=1 | marsrl.algo.votes = 1
+        | at least 2: one vote is no majority
+    a rule of its own | marsrl.algo.votes=9 | marsrl.algo.votes = 9 | More than there are.
+    an unknown key | marsrl.algo.vote=5 | marsrl.algo.vote | Did you mean marsrl.algo.votes?
+    a wrong kind | marsrl.algo.votes=many | marsrl.algo.votes = many | expected a whole number
+""")
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_its_settings_are_refused_like_ours(run, package, case):
-    word, key, said = REFUSED[case]
-    assert_refused(run(f"marsrl.algo.name={NAME}", word, "cluster=cpu"), key, said)
+    words, key, said = REFUSED[case]
+    assert_refused(run(f"marsrl.algo.name={NAME}", *words, "cluster=cpu"), key, said)
 
 
 def test_its_policy_loss_is_the_only_one(run, package):

@@ -27,8 +27,16 @@ OTHERS = tuple(name for name in installed_methods() if name not in ("marsrl", "g
 OPTIONS["evaluation"] = [name for name in OPTIONS["evaluation"] if not name.startswith(OTHERS)]
 OPTIONS["algo"] = [name for name in OPTIONS["algo"] if method_of(name) in ("marsrl", "grpo")]
 MODELS, CLUSTERS = OPTIONS["model"], OPTIONS["cluster"]
-# The groups whose settings meet in the same keys are crossed; the others are dealt out over these.
-CROSSED = [(model, cluster) for model in MODELS for cluster in CLUSTERS]
+# The groups whose settings meet in the same keys are crossed; the others are dealt out over these. Models
+# that fit everywhere meet one cluster each beside the CPU; `auto` is the CPU here.
+SMALLEST = [name for name in MODELS if name.startswith(("tiny", "smollm2"))]
+GPU_CLUSTERS = [name for name in CLUSTERS if name not in ("auto", "cpu")]
+CROSSED = [
+    ("custom", "auto"),
+    *((name, cluster) for name in MODELS if name not in SMALLEST for cluster in ("cpu", *GPU_CLUSTERS)),
+    *((name, "cpu") for name in SMALLEST),
+    *((name, GPU_CLUSTERS[number % len(GPU_CLUSTERS)]) for number, name in enumerate(SMALLEST)),
+]
 DEALT = ("algo", "data", "reward", "pipeline", "evaluation")
 PAIRS = [
     (

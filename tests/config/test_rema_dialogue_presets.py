@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from messages import assert_refused
+from messages import assert_refused, commands
 from rema_dialogue_script import END, hold
 from small_files import make_data
 
@@ -210,61 +210,48 @@ ENDPOINT = (
     "marsrl.policies.far.endpoint.model=m",
 )  # fmt: skip
 LISTS = ("marsrl.roles.meta_thinking.max_sequence_tokens", "marsrl.roles.reasoning.max_sequence_tokens")
-REFUSED = {
-    "a prompt that fills the list": ([f"{LISTS[0]}=60"], f"{LISTS[0]} = 60", "leaves none for a response"),
-    "a list shorter than what follows": ([f"{LISTS[0]}=61", "marsrl.roles.meta_thinking.max_new_tokens=62"],
-                                         f"{LISTS[0]} = 61", "which it never reaches"),
-    "a list that is never so long": ([f"{LISTS[1]}=138"], f"{LISTS[1]} = 138", "90 + 48 = 138"),
-    "no room behind the first prompt": (
-        [f"{LISTS[1]}=105"], "marsrl.algo.message_tokens = 16", "has room for 15 (max_sequence_tokens 105)",
-    ),
-    "no room for a message": (
-        ["marsrl.algo.message_tokens=49"], "marsrl.algo.message_tokens = 49",
-        "n turns of such messages take up to 98 n tokens",
-    ),
-    "a penalty over more than a list": (
-        ["marsrl.algo.overlong.enabled=true", "marsrl.algo.overlong.tokens=49"],
-        "marsrl.algo.overlong.tokens = 49", "has 48 tokens",
-    ),
-    "a penalty that is off": (["marsrl.algo.overlong.penalty=0.5"], "algo.overlong.penalty", "enabled"),
-    "a mean that knows no turns": (
-        ["marsrl.training.loss_mean=null"], "marsrl.algo.loss.ratio = arithmetic", "have one ratio",
-    ),
-    "turns of shared weights": (
-        ["marsrl.algo.alternate.enabled=true"], "marsrl.algo.alternate.enabled", "have one policy (shared)",
-    ),
-    "turns that are off": (["marsrl.algo.alternate.interval=3"], "marsrl.algo.alternate.interval", "enabled"),
-    "a discount of turns without returns": (
-        ["marsrl.algo.gamma_turn=0.9"], "marsrl.algo.gamma_turn = 0.9", "estimator=reinforce_pp",
-    ),
-    "a discount of tokens beside a ratio of turns": (
-        ["marsrl.algo.estimator=reinforce_pp", "marsrl.algo.gamma=0.99"],
-        "marsrl.algo.gamma = 0.99", "marsrl.algo.loss.ratio=token",
-    ),
-    "KL of tokens beside a ratio of turns": (
-        ["marsrl.algo.estimator=reinforce_pp", "algorithm.use_kl_in_reward=true"],
-        "algorithm.use_kl_in_reward = True", "gradient of no published loss",
-    ),
-    "a message twice at least": (["marsrl.algo.guards.same_messages=1"], "same_messages = 1", "at least 2"),
-    "answers from a file": (
-        ["marsrl.policies.far.kind=jsonl", "marsrl.policies.far.jsonl.path=a.jsonl",
-         "marsrl.roles.meta_thinking.policy=far"],
-        "marsrl.policies.far.kind = jsonl", "each message answers another one",
-    ),
-    "two kinds of stop strings": (
-        [*ENDPOINT, "marsrl.roles.meta_thinking.policy=far", "marsrl.policies.far.endpoint.send_stop=true",
-         "marsrl.policies.far.endpoint.extra_body.stop=[x]"],
-        "marsrl.policies.far.endpoint.extra_body.stop", "own strings are sent (send_stop)",
-    ),
-    "nobody learns": (
-        [*ENDPOINT, "marsrl.roles.meta_thinking.policy=far", "marsrl.roles.reasoning.policy=far"],
-        "marsrl.roles.meta_thinking.policy = far", "nothing is trained",
-    ),
-    "prompts that know no dialogue": (
-        ["marsrl.prompts.target=marsrl_verl.core.prompts:ProblemPrompts"], "marsrl.prompts.target",
-        "DialoguePrompts",
-    ),
-}  # fmt: skip
+REFUSED = commands("""
+    a prompt that fills the list | marsrl.roles.meta_thinking.max_sequence_tokens=60
+        | marsrl.roles.meta_thinking.max_sequence_tokens = 60 | leaves none for a response
+    a list shorter than what follows
+        | marsrl.roles.meta_thinking.max_sequence_tokens=61 marsrl.roles.meta_thinking.max_new_tokens=62
+        | marsrl.roles.meta_thinking.max_sequence_tokens = 61 | which it never reaches
+    a list that is never so long | marsrl.roles.reasoning.max_sequence_tokens=138
+        | marsrl.roles.reasoning.max_sequence_tokens = 138 | 90 + 48 = 138
+    no room behind the first prompt | marsrl.roles.reasoning.max_sequence_tokens=105
+        | marsrl.algo.message_tokens = 16 | has room for 15 (max_sequence_tokens 105)
+    no room for a message | marsrl.algo.message_tokens=49 | marsrl.algo.message_tokens = 49
+        | n turns of such messages take up to 98 n tokens
+    a penalty over more than a list | marsrl.algo.overlong.enabled=true marsrl.algo.overlong.tokens=49
+        | marsrl.algo.overlong.tokens = 49 | has 48 tokens
+    a penalty that is off | marsrl.algo.overlong.penalty=0.5 | algo.overlong.penalty | enabled
+    a mean that knows no turns | marsrl.training.loss_mean=null | marsrl.algo.loss.ratio = arithmetic
+        | have one ratio
+    turns of shared weights | marsrl.algo.alternate.enabled=true | marsrl.algo.alternate.enabled
+        | have one policy (shared)
+    turns that are off | marsrl.algo.alternate.interval=3 | marsrl.algo.alternate.interval | enabled
+    a discount of turns without returns | marsrl.algo.gamma_turn=0.9 | marsrl.algo.gamma_turn = 0.9
+        | estimator=reinforce_pp
+    a discount of tokens beside a ratio of turns | marsrl.algo.estimator=reinforce_pp marsrl.algo.gamma=0.99
+        | marsrl.algo.gamma = 0.99 | marsrl.algo.loss.ratio=token
+    KL of tokens beside a ratio of turns | marsrl.algo.estimator=reinforce_pp algorithm.use_kl_in_reward=true
+        | algorithm.use_kl_in_reward = True | gradient of no published loss
+    a message twice at least | marsrl.algo.guards.same_messages=1 | same_messages = 1 | at least 2
+    answers from a file | marsrl.policies.far.kind=jsonl marsrl.policies.far.jsonl.path=a.jsonl
+        marsrl.roles.meta_thinking.policy=far | marsrl.policies.far.kind = jsonl
+        | each message answers another one
+    two kinds of stop strings
+        | marsrl.policies.far.kind=endpoint marsrl.policies.far.endpoint.base_urls=[http://host:8000/v1]
+        marsrl.policies.far.endpoint.model=m marsrl.roles.meta_thinking.policy=far
+        marsrl.policies.far.endpoint.send_stop=true marsrl.policies.far.endpoint.extra_body.stop=[x]
+        | marsrl.policies.far.endpoint.extra_body.stop | own strings are sent (send_stop)
+    nobody learns
+        | marsrl.policies.far.kind=endpoint marsrl.policies.far.endpoint.base_urls=[http://host:8000/v1]
+        marsrl.policies.far.endpoint.model=m marsrl.roles.meta_thinking.policy=far
+        marsrl.roles.reasoning.policy=far | marsrl.roles.meta_thinking.policy = far | nothing is trained
+    prompts that know no dialogue | marsrl.prompts.target=marsrl_verl.core.prompts:ProblemPrompts
+        | marsrl.prompts.target | DialoguePrompts
+""")
 
 
 @pytest.mark.parametrize("name", REFUSED)
