@@ -81,12 +81,15 @@ def _remember_nodes() -> None:
 
 
 def _remember_choices() -> None:
-    """Lists of options and their trees, where all files are of the checkout or of installed packages."""
+    """Lists of options and their trees, where all files are of the checkout or of installed packages. Trees begin
+    with verl's files."""
     create = config_loader_impl.create_defaults_list
     build = config_loader_impl.ConfigLoaderImpl._compose_config_from_defaults_list
+    load = config_loader_impl.ConfigLoaderImpl._load_single_config
     folders = tuple(str(folder) for folder in (config_folder(), verl_folder()))
     lists: dict[Any, DefaultsList] = {}
     trees: dict[int, bytes] = {}
+    upstream: dict[tuple[str | None, ...], bytes] = {}
 
     def list_of(repo: Any, config_name: Any, overrides_list: Sequence[Any], **more: Any) -> DefaultsList:
         sources = [source for source in repo.get_sources() if source.scheme() == "file"]
@@ -104,8 +107,17 @@ def _remember_choices() -> None:
         if not any(defaults is known.defaults for known in lists.values()):
             return build(loader, defaults, repo)
         if id(defaults) not in trees:
-            trees[id(defaults)] = pickle.dumps(build(loader, defaults, repo))
+            names = tuple(one.config_path for one in defaults)
+            own = names.index("marsrl_schema") if "marsrl_schema" in names else 0
+            if names[:own] not in upstream:
+                upstream[names[:own]] = pickle.dumps(build(loader, defaults[:own], repo))
+            begun = SimpleNamespace(config=pickle.loads(upstream[names[:own]]))
+            trees[id(defaults)] = pickle.dumps(build(loader, [begun, *defaults[own:]], repo))
         return pickle.loads(trees[id(defaults)])
 
+    def loaded(loader: Any, default: Any, repo: Any) -> Any:
+        return default if isinstance(default, SimpleNamespace) else load(loader, default, repo)
+
     config_loader_impl.create_defaults_list = list_of
+    config_loader_impl.ConfigLoaderImpl._load_single_config = loaded
     config_loader_impl.ConfigLoaderImpl._compose_config_from_defaults_list = tree_of

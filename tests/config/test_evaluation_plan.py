@@ -76,8 +76,7 @@ REFUSED = refusals(f"""
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(checked, case):
-    changes, key, hint = REFUSED[case]
-    assert_checks_refuse(checked, changes, key, hint)
+    assert_checks_refuse(checked, *REFUSED[case])
 
 
 def test_the_plan_names_every_evaluation_and_its_cost(run):
