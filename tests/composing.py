@@ -81,8 +81,8 @@ def _remember_nodes() -> None:
 
 
 def _remember_choices() -> None:
-    """Lists of options and their trees, where all files are of the checkout or of installed packages. Trees begin
-    with verl's files."""
+    """Lists of options and their trees, which begin with verl's files, where all files are of the checkout or
+    of installed packages."""
     create = config_loader_impl.create_defaults_list
     build = config_loader_impl.ConfigLoaderImpl._compose_config_from_defaults_list
     load = config_loader_impl.ConfigLoaderImpl._load_single_config

@@ -223,11 +223,7 @@ def test_the_cache_is_not_said_twice(run, monkeypatch):
             "marsrl.hardware.gpu_gib",
             "use_fused_kernels=true",
         ),
-        (
-            (*BIG, "cluster=4x8xgpu", "marsrl.hardware.host_gib=64"),
-            "host_gib",
-            "takes 113.7 GiB while",
-        ),
+        ((*BIG, "cluster=4x8xgpu", "marsrl.hardware.host_gib=64"), "host_gib", "takes 113.7 GiB while"),
         ((*BIG, "cluster=8xgpu", "marsrl.hardware.host_gib=256"), "host_gib", "takes 341.2 GiB for what"),
         ((*BIG, "cluster=4x8xgpu", "marsrl.hardware.gpu_gib=0"), "gpu_gib", "above 0"),
         ((*SMALLER, "cluster=cpu"), "VLLM_CPU_KVCACHE_SPACE", "one sequence may have 20,480"),

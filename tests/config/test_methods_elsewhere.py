@@ -254,11 +254,7 @@ def test_what_it_does_not_have_is_refused_on_the_command_line(package, case):
 SEGMENTS, MIN_GROUP = "marsrl.pipeline.max_segments", "marsrl.pipeline.min_group"
 PROGRAMS = {
     "Typo": ((), "marsrl.algo.name = strange_voting.method:Typo", "no attribute 'Ones'"),
-    "TypoInTheName": (
-        (),
-        "marsrl.algo.name",
-        "there is no rollout program 'singlecall'; known: single_call",
-    ),
+    "TypoInTheName": ((), "marsrl.algo.name", "there is no rollout program 'singlecall'; known: single_call"),
     "CannotPause": (
         (f"{SEGMENTS}=2",),
         f"{SEGMENTS} = 2",
@@ -281,10 +277,7 @@ def test_its_rollout_programs_are_checked_before_anything_starts(run, package, n
 
 def test_rollout_programs_that_fit(run, package):
     own = "marsrl.algo.name=strange_voting.method:"
-    for words in (
-        (f"{own}CannotPause",),
-        (f"{own}Trees", f"{SEGMENTS}=2"),
-    ):
+    for words in ((f"{own}CannotPause",), (f"{own}Trees", f"{SEGMENTS}=2")):
         done = run(*words, "cluster=cpu")
         assert (done.status, done.err) == (0, "")
 

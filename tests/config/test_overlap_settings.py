@@ -198,8 +198,7 @@ def test_weights_over_nccl_need_cupy(run, monkeypatch, pipeline, refused):
 
 
 @pytest.mark.parametrize(
-    ("found", "hint"),
-    [(8, "for example 4 each"), (1, "Use cluster=cpu here"), (0, "Use cluster=cpu here")],
+    ("found", "hint"), [(8, "for example 4 each"), (1, "Use cluster=cpu here"), (0, "Use cluster=cpu here")]
 )
 def test_gpus_of_one_machine_are_shared_out(run, monkeypatch, found, hint):
     monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: found)

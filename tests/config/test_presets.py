@@ -225,12 +225,7 @@ def test_the_published_model_is_evaluated_as_in_its_paper():
     released = replace(PUBLISHED, correction_rounds=11, accept_passes=4, reject_fails=11, fallback="released")
     assert evaluated(BIG, path, "evaluation=marsrl_released") == released
     cheap = Evaluation(
-        before=False,
-        every=20,
-        in_between=InBetween(problems=32),
-        temperature=0.6,
-        top_p=0.95,
-        greedy=False,
+        before=False, every=20, in_between=InBetween(problems=32), temperature=0.6, top_p=0.95, greedy=False
     )
     assert evaluated(BIG, path, "evaluation=in_training") == cheap
     alone = evaluated(BIG, path, "algo=grpo", "evaluation=solver")

@@ -91,10 +91,7 @@ def test_what_may_change(checked, old_run, changes):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("marsrl.evaluation.samples_per_problem", 4),
-        ("marsrl.roles.solver.max_new_tokens", 40),
-    ],
+    [("marsrl.evaluation.samples_per_problem", 4), ("marsrl.roles.solver.max_new_tokens", 40)],
 )
 def test_what_may_change_in_another_folder(checked, old_run, key, value):
     refused(checked, {**RESUME, key: value}, key, "trainer.resume_mode=resume_path")

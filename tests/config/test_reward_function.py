@@ -69,11 +69,7 @@ def test_another_name_and_keyword_arguments(run, function):
             "has no function 'compute_scor'; functions there: compute_score, other, strict",
         ),
         (["path=my_score.py", "name=number"], "reward.custom_reward_function.path", "expected a function"),
-        (
-            ["path=my_score.py", "name=strict"],
-            "reward.custom_reward_function.path",
-            "function strict in",
-        ),
+        (["path=my_score.py", "name=strict"], "reward.custom_reward_function.path", "function strict in"),
         (
             ["path=my_score.py", "name=other"],
             "reward.custom_reward_function.path",

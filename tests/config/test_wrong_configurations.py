@@ -195,11 +195,7 @@ def test_keyword_arguments_need_no_plus(run, model, data, braces):
 
 
 @pytest.mark.parametrize(
-    ("file", "hint"),
-    [
-        ("config.json", "no config.json"),
-        ("tokenizer_config.json", "no chat template"),
-    ],
+    ("file", "hint"), [("config.json", "no config.json"), ("tokenizer_config.json", "no chat template")]
 )
 def test_incomplete_model_folder(checked, tmp_path, file, hint):
     folder = make_model(tmp_path / "incomplete")

@@ -186,12 +186,7 @@ def test_refused_setting(checked, case):
         },
         {f"{ACTOR}.policy_loss.loss_mode": "mine", f"{MODEL}.external_lib": "my_losses"},
         {f"{ACTOR}.policy_loss.loss_mode": "dro", f"{ACTOR}.policy_loss.dro_beta": 0.1},
-        {
-            **GPUS,
-            f"{ACTOR}.use_kl_loss": True,
-            f"{ACTOR}.kl_loss_coef": 0.1,
-            f"{ACTOR}.kl_loss_type": "k3+",
-        },
+        {**GPUS, f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": 0.1, f"{ACTOR}.kl_loss_type": "k3+"},
         {f"{ACTOR}.use_kl_loss": True},
         {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": "low_var_kl", f"{KL}.kl_coef": 0.01},
         {
