@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,8 +51,8 @@ def commands(text: str) -> dict[str, tuple[list[str], str, str]]:
     return {name: (shlex.split(words), key, hint) for name, words, key, hint in lines(text)}
 
 
-def assert_checks_refuse(checked, *case: Any) -> None:
-    """The checks refuse the changed configuration and say so in one message.
+def assert_checks_refuse(checked, *case: Any) -> str:
+    """The checks refuse the changed configuration and say so in one message, which is returned.
 
     Args:
         checked: the fixture, which runs the checks.
@@ -65,6 +66,14 @@ def assert_checks_refuse(checked, *case: Any) -> None:
     assert_message(
         str(refused.value), *(named or [f"{key} = {shown if shown.strip() else repr(shown)}"]), hint
     )
+    return str(refused.value)
+
+
+def accepted(run: Callable[..., Any], *words: str) -> Any:
+    """The outcome of a command line that nothing is said against."""
+    done = run(*words)
+    assert (done.status, done.err) == (0, "")
+    return done
 
 
 def assert_refused(done, key: str, hint: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from messages import commands
+from messages import accepted, assert_refused, commands
 
 from marsrl_verl.algos.arpo.config import BranchingConfig, Config
 from marsrl_verl.config.checks.context import typed_settings
@@ -27,8 +27,7 @@ def test_the_presets_are_there():
 
 @pytest.mark.parametrize("algo", PRESETS)
 def test_presets_pass_the_checks(run, algo):
-    done = run(f"algo={algo}", *USUAL)
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, f"algo={algo}", *USUAL)
     assert "tools: python (tags); at most 3 calls" in done.text
     independent = algo in ("grpo_tools", "dapo_tools", "reinforce_pp_tools")
     line = "16 independent trajectories" if independent else "8 roots, 8 forks or further roots"
@@ -47,8 +46,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("training", PUBLISHED)
 def test_published_settings(run, training):
     """The launch scripts of arXiv 2507.19849's runs."""
-    done = run("algo=arpo", *MODEL, "data=parquet", f"training={training}", PYTHON, TOLD, RAY)
-    assert done.err == ""
+    done = accepted(run, "algo=arpo", *MODEL, "data=parquet", f"training={training}", PYTHON, TOLD, RAY)
     config, (batch, lengths, engine) = done.launched, PUBLISHED[training]
     algo, solver = config.marsrl.algo, config.marsrl.roles.solver
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
@@ -128,21 +126,17 @@ def test_contradictions_are_refused(run, name):
     usual = [one for one in USUAL if one != TOLD or "tool" not in name]
     if name == "a tool that is no tag":
         usual.remove(PYTHON)
-    done = run("algo=arpo", *usual, *words)
-    assert done.status == 2
-    assert key in done.err and says in " ".join(done.err.split())
+    assert_refused(run("algo=arpo", *usual, *words), key, says)
 
 
 def test_raised_log_probs_of_the_engine_are_known(run):
     raised = "+actor_rollout_ref.rollout.engine_kwargs.vllm.max_logprobs=60"
-    done = run("algo=arpo", *USUAL, "marsrl.algo.branching.top_log_probs=50", raised)
-    assert (done.status, done.err) == (0, "")
+    accepted(run, "algo=arpo", *USUAL, "marsrl.algo.branching.top_log_probs=50", raised)
 
 
 def test_a_chat_template_calls_tools_of_any_name(run):
     words = ("marsrl.algo.protocol=chat", "+marsrl.tools.Look-up.target=python")
-    done = run("algo=arpo", *[one for one in USUAL if one != TOLD], *words)
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, "algo=arpo", *[one for one in USUAL if one != TOLD], *words)
     assert "(chat)" in done.text
     refused = run("algo=arpo", *USUAL, *words)
     assert "tags would contradict it" in refused.err

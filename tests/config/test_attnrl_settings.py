@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from messages import assert_checks_refuse, assert_refused, refusals
+from messages import accepted, assert_checks_refuse, assert_refused, refusals
 from small_files import SHAPE, make_model
 
 from marsrl_verl.algos.attnrl.config import Config
@@ -62,8 +62,7 @@ def test_refused(checked, case):
 
 def test_a_frozen_solver_is_refused(run):
     done = run(
-        "algo=attnrl",
-        "policies=solver_endpoint",
+        "algo=attnrl policies=solver_endpoint",
         "marsrl.policies.solver.endpoint.base_urls=[http://host:8000/v1]",
         "marsrl.policies.solver.endpoint.model=m",
     )
@@ -91,8 +90,7 @@ def test_accepted(checked, changes):
 
 
 def test_a_kernel_is_accepted_on_gpus(run):
-    done = run("algo=attnrl", "cluster=1xgpu", f"{KEY}.fci_backend=triton", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    accepted(run, "algo=attnrl", "cluster=1xgpu", f"{KEY}.fci_backend=triton", "dry_run=true")
 
 
 LAYERS = {
@@ -122,8 +120,7 @@ def test_a_model_whose_layers_have_no_fci_is_refused(run, tmp_path, layers, said
 
 def test_a_model_with_a_sliding_window_has_fci(run, tmp_path):
     folder = model_with(tmp_path / "model", {"layer_types": ["sliding_attention", "full_attention"]})
-    done = run("algo=attnrl", "cluster=cpu", f"actor_rollout_ref.model.path={folder}", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    accepted(run, "algo=attnrl", "cluster=cpu", f"actor_rollout_ref.model.path={folder}", "dry_run=true")
 
 
 def test_overridden_layers_count(checked):
@@ -150,8 +147,7 @@ def test_the_plan_of_a_step(run):
 )
 def test_the_plan_names_the_distance_from_which_attention_counts(run, more, distance):
     prompts = ["marsrl.roles.solver.max_prompt_tokens=200"] if "target" in str(more) else []
-    done = run("algo=attnrl", "cluster=cpu", "dry_run=true", *more, *prompts)
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, "algo=attnrl", "cluster=cpu", "dry_run=true", *more, *prompts)
     assert f"attention to a step counts from {distance} on" in done.text
     assert "influence:" not in run("algo=treerl", "cluster=cpu", "dry_run=true").out
 
@@ -160,8 +156,7 @@ def test_the_plan_names_the_distance_from_which_attention_counts(run, more, dist
 @pytest.mark.parametrize("pipeline", ["pipelined", "sequential"])
 def test_presets_are_accepted(run, preset, pipeline):
     near = ["marsrl.algo.min_token_distance=8"] if preset == "attnrl_released" else []
-    done = run(f"algo={preset}", f"pipeline={pipeline}", "cluster=cpu", "dry_run=true", *near)
-    assert (done.status, done.err) == (0, "")
+    accepted(run, f"algo={preset}", f"pipeline={pipeline}", "cluster=cpu", "dry_run=true", *near)
 
 
 @pytest.mark.parametrize(("adapts", "said"), [(False, []), (True, ["up to 128 problems", "data has 96"])])

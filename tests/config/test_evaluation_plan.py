@@ -81,10 +81,7 @@ def test_refused(checked, case):
 
 def test_the_plan_names_every_evaluation_and_its_cost(run):
     done = run(
-        "dry_run=true",
-        "marsrl.evaluation.every=5",
-        f"{BETWEEN}.problems=20",
-        f"{BETWEEN}.solver_only=true",
+        f"dry_run=true marsrl.evaluation.every=5 {BETWEEN}.problems=20 {BETWEEN}.solver_only=true",
         "marsrl.evaluation.before=false",
     )
     text = " ".join(done.out.split())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from messages import assert_checks_refuse, assert_refused, refusals
+from messages import accepted, assert_checks_refuse, assert_refused, refusals
 
 from marsrl_verl.config.models import adapters
 from marsrl_verl.demo.assets import model_path
@@ -77,8 +77,7 @@ def test_refused(checked, case):
     ],
 )
 def test_which_policies_are_adapters(run, words, expected):
-    done = run(*words, "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *words, "cluster=cpu")
     rollout, actor = done.launched.actor_rollout_ref.rollout, done.launched.actor_rollout_ref.actor
     assert list(adapters(rollout)) == expected
     assert rollout.load_format == ("auto" if expected else "dummy")
@@ -92,16 +91,16 @@ def test_a_frozen_role_has_no_adapter(run):
         f"{endpoint}.base_urls=[http://host:8000/v1]",
         f"{endpoint}.model=big",
     )
-    done = run(*frozen, f"{MODEL}.lora_rank=4", "marsrl.default_policy=lora_per_role", "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(
+        run, *frozen, f"{MODEL}.lora_rank=4", "marsrl.default_policy=lora_per_role", "cluster=cpu"
+    )
     assert list(adapters(done.launched.actor_rollout_ref.rollout)) == ["corrector", "verifier"]
 
 
 def test_the_plan_counts_what_adapters_train(run):
     model = ("model=qwen3_4b_thinking_2507", f"{MODEL}.path=Qwen/Qwen3-4B-Thinking-2507", "cluster=1xgpu")
     whole = run(*model, "dry_run=true").out
-    done = run(*model, "policies=lora_per_role", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *model, "policies=lora_per_role", "dry_run=true")
     assert "two AdamW moments of the adapters alone" in done.text
 
     def gib(text: str, part: str) -> float:
@@ -115,7 +114,6 @@ def test_the_plan_counts_what_adapters_train(run):
 
 
 def test_a_method_with_one_role_takes_an_adapter_too(run):
-    done = run("algo=grpo", "policies=lora", "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    accepted(run, "algo=grpo", "policies=lora", "cluster=cpu")
     refused = run("algo=grpo", "policies=lora", f"{MODEL}.lora_adapter_path=x", "cluster=cpu")
     assert_refused(refused, f"{MODEL}.lora_adapter_path", "begin at nothing")

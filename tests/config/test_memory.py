@@ -61,10 +61,8 @@ def test_unknown_architectures_are_not_guessed():
 
 def test_estimate_of_the_published_setting(run):
     config = run(
-        "model=qwen3_30b_a3b_thinking_2507",
-        "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
-        "cluster=4x8xgpu",
-        "ray_kwargs.ray_init.address=auto",
+        "model=qwen3_30b_a3b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
+        "cluster=4x8xgpu ray_kwargs.ray_init.address=auto",
     ).launched
     shape = shape_from_config(PUBLISHED["Qwen/Qwen3-30B-A3B-Thinking-2507"])
     found = estimate_memory(config, shape)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from messages import assert_refused, commands
+from messages import accepted, assert_refused, commands
 
 from marsrl_verl.algos import registry
 from marsrl_verl.config.command_line import parse_arguments
@@ -140,14 +140,12 @@ def package(quiet_machine, tmp_path, monkeypatch):
 
 
 def test_named_by_its_class(run, package):
-    done = run(f"marsrl.algo.name={NAME}", "marsrl.algo.votes=5", "cluster=cpu", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, f"marsrl.algo.name={NAME}", "marsrl.algo.votes=5", "cluster=cpu", "dry_run=true")
     assert "votes: 5" in done.text
 
 
 def test_its_own_group_on_the_search_path(run, package):
-    done = run(SEARCH, "algo=voting", "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, SEARCH, "algo=voting", "cluster=cpu")
     assert done.launched.marsrl.algo.votes == 3
     assert done.launched.marsrl.algo.group_size == 8, "a default of its class"
     folder = run(f"hydra.searchpath=[file://{package}/configs]", "algo=voting", "cluster=cpu", "dry_run=true")
@@ -202,8 +200,7 @@ def test_what_its_policy_loss_reads_is_checked_before_anything_starts(run, packa
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_its_policy_loss_reads_is_known(run, package, name):
-    done = run(f"marsrl.algo.name=strange_voting.method:{name}", *KNOWN[name], "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    accepted(run, f"marsrl.algo.name=strange_voting.method:{name}", *KNOWN[name], "cluster=cpu")
 
 
 BARE = "marsrl.algo.name=strange_voting.method:Bare"
@@ -278,8 +275,7 @@ def test_its_rollout_programs_are_checked_before_anything_starts(run, package, n
 def test_rollout_programs_that_fit(run, package):
     own = "marsrl.algo.name=strange_voting.method:"
     for words in ((f"{own}CannotPause",), (f"{own}Trees", f"{SEGMENTS}=2")):
-        done = run(*words, "cluster=cpu")
-        assert (done.status, done.err) == (0, "")
+        accepted(run, *words, "cluster=cpu")
 
 
 def test_the_example_says_that_it_cannot_pause(run, package, monkeypatch):
@@ -299,8 +295,7 @@ ALONE += ("marsrl.algo.train_roles=[solver]", "cluster=cpu")
 
 def test_roles_are_the_methods(run, package):
     """Presets for methods with other roles fit, and the command line names those of this one."""
-    done = run(*ALONE, "evaluation=solver", "actor_rollout_ref.rollout.top_p=1.0")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *ALONE, "evaluation=solver", "actor_rollout_ref.rollout.top_p=1.0")
     assert set(done.launched.marsrl.roles) == set(done.launched.marsrl.reward) == {"solver"}
     rounds = "marsrl.evaluation.correction_rounds"
     assert_refused(run(*ALONE, f"{rounds}=2"), f"{rounds} = 2", "has no verifier and no corrector")

@@ -61,10 +61,8 @@ def test_accepted(checked, case):
 
 def published(run, *overrides):
     return run(
-        "model=qwen3_30b_a3b_thinking_2507",
-        "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
-        "cluster=4x8xgpu",
-        "ray_kwargs.ray_init.address=auto",
+        "model=qwen3_30b_a3b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
+        "cluster=4x8xgpu ray_kwargs.ray_init.address=auto",
         *overrides,
     )
 
@@ -203,10 +201,8 @@ def test_weights_over_nccl_need_cupy(run, monkeypatch, pipeline, refused):
 def test_gpus_of_one_machine_are_shared_out(run, monkeypatch, found, hint):
     monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: found)
     done = run(
-        "model=qwen3_4b_thinking_2507",
-        "actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507",
-        "cluster=8xgpu",
-        "pipeline=overlapped_two_pools",
+        "model=qwen3_4b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507",
+        "cluster=8xgpu pipeline=overlapped_two_pools",
     )
     assert_refused(done, "trainer.n_gpus_per_node = 8", hint)
 

@@ -7,7 +7,7 @@ import json
 import sys
 
 import pytest
-from messages import assert_refused
+from messages import accepted, assert_refused
 from scripted_engine import Reply, ScriptedEngine
 
 from marsrl_verl.algos import registry
@@ -134,8 +134,7 @@ def words(quiet_machine, tmp_path, monkeypatch) -> tuple[str, ...]:
 
 
 def test_plan_prompt_budget_and_evaluation_plan(run, words):
-    done = run(*words, "marsrl.evaluation.attempts=3", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *words, "marsrl.evaluation.attempts=3", "dry_run=true")
     text = " ".join(done.out.split())
     # 32 problems, sampled and greedily: a plan and three answers of up to 48 tokens each.
     assert "after the last step 32 64 256 12,288" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from messages import assert_refused
+from messages import accepted, assert_refused
 
 GLOBAL = "# @package _global_\n"
 
@@ -50,8 +50,7 @@ def test_what_another_file_sets_for_nothing_is_said(run, folder, package):
     (folder / "evaluation" / "mine.yaml").write_text(PACKAGES[package])
     # Named in a root configuration, not on the command line, where it would be refused.
     (folder / "root.yaml").write_text("defaults: [marsrl, override algo: grpo, override evaluation: mine]\n")
-    done = started(run, folder, "--config-name", "root")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(started(run, folder, "--config-name", "root"))
     assert done.out.count("has no effect") == 1
     assert (
         f"warning: {folder}/evaluation/mine.yaml: marsrl.evaluation.accept_passes has no effect." in done.out
@@ -64,8 +63,7 @@ def test_the_plan_says_it_too(run, folder):
     text = f"{GLOBAL}defaults: [tiny, _self_]\nmarsrl: {{roles: {roles}}}\n"
     (folder / "model" / "mine.yaml").write_text(text)
     words = ("model=mine", "actor_rollout_ref.rollout.top_p=0.9", "dry_run=true")
-    done = started(run, folder, "algo=grpo", *words)
-    assert (done.status, done.err) == (0, "")
+    done = accepted(started(run, folder, "algo=grpo", *words))
     said = f"  ! {folder}/model/mine.yaml: marsrl.roles.verifier has no effect. The method has no such role."
     assert done.text.count(said.strip()) == 1
     done = started(run, folder, "model=mine", *words)

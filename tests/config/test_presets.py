@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 import pytest
+from messages import accepted
 from method_removal import method_of
 from omegaconf import OmegaConf
 
@@ -77,15 +78,8 @@ def test_options_compose_and_pass_the_checks(
     monkeypatch.setattr(cpu_defaults, "_processor_flags", frozenset)  # sizes are those of float32
     path = HUB_IDS.get(name, model)
     done = run(
-        f"model={name}",
-        f"cluster={cluster}",
-        f"algo={algo}",
-        f"data={source}",
-        f"reward={reward}",
-        f"pipeline={pipeline}",
-        f"evaluation={evaluation}",
-        f"actor_rollout_ref.model.path={path}",
-        "dry_run=true",
+        f"model={name} cluster={cluster} algo={algo} data={source} reward={reward} pipeline={pipeline}",
+        f"evaluation={evaluation} actor_rollout_ref.model.path={path} dry_run=true",
     )
     assert done.launched is None
     # Where nobody checks a solution, in training or evaluation, sequences are short enough.
@@ -122,14 +116,11 @@ def too_big(name: str, cluster: str, pipeline: str, alone: bool) -> bool:
 
 
 def test_published_setting(run):
-    done = run(
-        "model=qwen3_30b_a3b_thinking_2507",
-        "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
-        "data=parquet",
-        "cluster=4x8xgpu",
-        "ray_kwargs.ray_init.address=auto",
+    done = accepted(
+        run,
+        "model=qwen3_30b_a3b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
+        "data=parquet cluster=4x8xgpu ray_kwargs.ray_init.address=auto",
     )
-    assert done.err == ""
     config = done.launched
     actor, rollout, algo = (
         config.actor_rollout_ref.actor,
@@ -277,8 +268,7 @@ def test_own_configuration_folder(run, tmp_path):
     (own / "study.yaml").write_text(
         "defaults:\n  - marsrl\n  - override algo: big_groups\n  - _self_\nname: study\n"
     )
-    done = run("--config-dir", str(own), "--config-name", "study", "cluster=cpu")
-    assert done.err == ""
+    done = accepted(run, "--config-dir", str(own), "--config-name", "study", "cluster=cpu")
     assert (done.launched.marsrl.algo.group_size, done.launched.marsrl.run.name) == (16, "study")
 
 
@@ -292,8 +282,9 @@ def test_reward_of_ones_own(run, tmp_path):
         "    def score(self, request):\n"
         "        return RewardResult(float(len(request.text) < self.limit))\n"
     )
-    done = run("marsrl.reward.solver.target=length_reward:Length", "marsrl.reward.solver.kwargs.limit=7")
-    assert done.err == ""
+    done = accepted(
+        run, "marsrl.reward.solver.target=length_reward:Length", "marsrl.reward.solver.kwargs.limit=7"
+    )
     assert done.launched.marsrl.reward.solver.kwargs == {"limit": 7}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from messages import assert_refused, commands
+from messages import accepted, assert_refused, commands
 from rema_dialogue_script import END, hold
 from small_files import make_data
 
@@ -26,9 +26,7 @@ NO_CLIP = "With one update per step the importance ratio is exactly 1, so nothin
 
 @pytest.mark.parametrize("algo", ["rema", "rema_released"])
 def test_the_plan_of_dialogues(run, algo):
-    done = run(f"algo={algo}", *SMALL)
-    assert (done.status, done.err) == (0, "")
-    text = " ".join(done.out.split())
+    text = accepted(run, f"algo={algo}", *SMALL).text
     assert "dialogues: up to 30 turns of two messages of up to 16 tokens" in text
     assert "dialogue meta_thinking, reasoning 1 32 512 yes" in text
     assert "trained, at most 1,024" in text, "a row of each agent"
@@ -42,9 +40,9 @@ def test_the_plan_of_dialogues(run, algo):
     ("algo", "trained"), [("rema", "1,024"), ("rema_released", "1,024"), ("rema_separate", "512")]
 )
 def test_the_tiny_world_has_room_for_dialogues(run, algo, trained):
-    done = run(f"algo={algo}", "model=tiny_rema", "data=rema_world", "cluster=cpu", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
-    text = " ".join(done.out.split())
+    text = accepted(
+        run, f"algo={algo}", "model=tiny_rema", "data=rema_world", "cluster=cpu", "dry_run=true"
+    ).text
     assert "messages of up to 56 tokens" in text
     assert "room in the lists for 3 turns of them" in text
     assert f"trained, at most {trained} (" in text, "of two models in turn one agent's rows"
@@ -68,9 +66,7 @@ def test_the_tiny_world_has_room_for_dialogues(run, algo, trained):
     ids=["geometric", "arithmetic", "a narrow range"],
 )
 def test_a_clip_range_that_hardly_acts_is_reported(run, words, warned):
-    done = run("algo=rema", *SMALL, *words)
-    assert (done.status, done.err) == (0, "")
-    text = " ".join(done.out.split())
+    text = accepted(run, "algo=rema", *SMALL, *words).text
     assert ("hardly anything is clipped" in text) == warned
     assert ("and the clip range is 0.2" in text) == warned
 
@@ -87,24 +83,20 @@ def test_a_clip_range_that_hardly_acts_is_reported(run, words, warned):
     ],
 )
 def test_a_bound_that_the_clip_comes_before_is_reported(run, words, warned):
-    done = run("algo=rema", *SMALL, *words)
-    assert (done.status, done.err) == (0, "")
-    text = " ".join(done.out.split())
+    text = accepted(run, "algo=rema", *SMALL, *words).text
     said = "marsrl.algo.loss.log_ratio_clip bounds ratios at 20.1, but they are clipped at 1.2 and 3"
     assert (said in text) == warned
 
 
 def test_agents_that_are_trained_in_turn(run):
     words = ("policies=lora_per_role", "marsrl.algo.alternate.enabled=true")
-    done = run("algo=rema", *SMALL, *words, "marsrl.algo.alternate.first=reasoning")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, "algo=rema", *SMALL, *words, "marsrl.algo.alternate.first=reasoning")
     assert "trained in turn: reasoning, then meta_thinking, 10 steps each" in done.text
 
 
 def test_the_preset_of_separate_agents(run):
     """D.2.2: two models, ten steps each, the meta-thinking agent first."""
-    done = run("algo=rema_separate", *SMALL)
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, "algo=rema_separate", *SMALL)
     assert "trained in turn: meta_thinking, then reasoning, 10 steps each" in done.text
     text = " ".join(done.out.split())
     assert "meta_thinking model meta_thinking" in text and "reasoning model reasoning" in text
@@ -113,9 +105,7 @@ def test_the_preset_of_separate_agents(run):
 
 def test_the_preset_of_separate_agents_with_other_policies(run):
     """A named option takes precedence over the preset's models; one model has nobody to take turns with."""
-    adapters = run("algo=rema_separate", *SMALL, "policies=lora_per_role")
-    assert (adapters.status, adapters.err) == (0, "")
-    text = " ".join(adapters.out.split())
+    text = accepted(run, "algo=rema_separate", *SMALL, "policies=lora_per_role").text
     assert "meta_thinking lora meta_thinking" in text and "reasoning lora reasoning" in text
     assert_refused(
         run("algo=rema_separate", *SMALL, "policies=shared"),
@@ -134,8 +124,7 @@ PUBLISHED = ("model=custom", f"actor_rollout_ref.model.path={MODEL}", "data=parq
 )
 def test_published_settings(run, training, message, steps):
     """arXiv 2503.09501, D.2: lists of 4,096 tokens, or 3,072, before a message."""
-    done = run("algo=rema", *PUBLISHED, f"training={training}")
-    assert done.err == ""
+    done = accepted(run, "algo=rema", *PUBLISHED, f"training={training}")
     config = done.launched
     actor, algo = config.actor_rollout_ref.actor, config.marsrl.algo
     assert (config.data.train_batch_size, algo.group_size, algo.max_turns) == (128, 16, 30)
@@ -198,8 +187,7 @@ def test_messages_are_begun_where_the_paper_begins_them(run, training, before, l
 
 
 def test_released_settings(run):
-    done = run("algo=rema_released", *PUBLISHED, "training=rema_published")
-    assert done.err == ""
+    done = accepted(run, "algo=rema_released", *PUBLISHED, "training=rema_published")
     algo, pipeline = done.launched.marsrl.algo, done.launched.marsrl.pipeline
     assert (algo.loss.ratio, algo.finish_stops, pipeline.updates_per_step) == ("geometric", "both", 1)
     assert (algo.mask_unfinished, algo.stop_when_truncated) == (True, True)
@@ -263,8 +251,7 @@ def test_what_contradicts_itself_is_refused(run, name):
 
 
 def test_a_frozen_agent_is_planned(run):
-    done = run("algo=rema", *SMALL, *ENDPOINT, "marsrl.roles.meta_thinking.policy=far")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, "algo=rema", *SMALL, *ENDPOINT, "marsrl.roles.meta_thinking.policy=far")
     assert "Frozen policy far (meta_thinking)" in done.text
     text = " ".join(done.out.split())
     assert "trained, at most 512 (" in text, "of 512 dialogues the reasoning agent's row"
@@ -301,5 +288,4 @@ def test_a_problem_that_asks_the_planner_for_a_boxed_answer_is_warned_of(run, tm
     ids=["a discount of turns", "ratios of tokens"],
 )
 def test_returns_go_with_a_ratio_where_what_shares_it_shares_an_advantage(run, words):
-    done = run("algo=rema", *SMALL, "marsrl.algo.estimator=reinforce_pp", *words)
-    assert (done.status, done.err) == (0, "")
+    accepted(run, "algo=rema", *SMALL, "marsrl.algo.estimator=reinforce_pp", *words)

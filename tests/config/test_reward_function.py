@@ -48,8 +48,7 @@ def test_the_function_scores_the_roles_that_answer(run, function, node):
 
 def test_another_name_and_keyword_arguments(run, function):
     config = run(
-        f"reward.custom_reward_function.path={function}",
-        "reward.custom_reward_function.name=strict",
+        f"reward.custom_reward_function.path={function} reward.custom_reward_function.name=strict",
         "+reward.custom_reward_function.reward_kwargs.weight=0.5",
     ).launched
     assert config.marsrl.reward.solver.kwargs == {

@@ -33,9 +33,7 @@ def test_steps_and_tokens_of_a_run(run):
     # of the other four stages, 64 tokens for a Verifier's.
     text = whole_run(
         run(
-            "data.train_batch_size=32",
-            "trainer.total_epochs=3",
-            "trainer.total_training_steps=null",
+            "data.train_batch_size=32 trainer.total_epochs=3 trainer.total_training_steps=null",
             "dry_run=true",
         )
     )
