@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from messages import accepted, assert_checks_refuse, assert_refused, refusals
-from small_files import SHAPE, make_model
+from small_files import SHAPE, make_model, sums, write_problems
 
 from marsrl_verl.algos.attnrl.config import Config
 from marsrl_verl.settings.reading import defaults
@@ -152,34 +152,14 @@ def test_the_plan_names_the_distance_from_which_attention_counts(run, more, dist
     assert "influence:" not in run("algo=treerl", "cluster=cpu", "dry_run=true").out
 
 
-@pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "treerl_baseline", "grpo_30"])
-@pytest.mark.parametrize("pipeline", ["pipelined", "sequential"])
-def test_presets_are_accepted(run, preset, pipeline):
-    near = ["marsrl.algo.min_token_distance=8"] if preset == "attnrl_released" else []
-    accepted(run, f"algo={preset}", f"pipeline={pipeline}", "cluster=cpu", "dry_run=true", *near)
-
-
 @pytest.mark.parametrize(("adapts", "said"), [(False, []), (True, ["up to 128 problems", "data has 96"])])
 def test_steps_that_may_take_more_than_a_pass_are_warned_of(checked, tmp_path, adapts, said):
     """`ProblemStream.take` goes on with the next pass."""
     algo = {**defaults(Config), "name": "attnrl"}
     algo["adaptive_batch"] = {**algo["adaptive_batch"], "enabled": adapts}
     files = {
-        "data.train_files": sums(tmp_path / "train.jsonl", range(100)),
-        "data.val_files": sums(tmp_path / "val.jsonl", range(900, 904)),
+        "data.train_files": write_problems(tmp_path / "train.jsonl", sums(0, 100)),
+        "data.val_files": write_problems(tmp_path / "val.jsonl", sums(900, 4)),
     }
     found = checked({**files, ALGO: algo, "data.train_batch_size": 32}).warnings
     assert len(found) == adapts and all(word in found[0] for word in said)
-
-
-def sums(path: Path, numbers: range) -> str:
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": f"{i} + 1"}],
-            "data_source": "test",
-            "reward_model": {"ground_truth": str(i + 1)},
-        }
-        for i in numbers
-    ]
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    return str(path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answer_files import numbered, write_answers
 from messages import assert_checks_refuse, assert_message
+from small_files import numbered, write_answers
 
 from marsrl_verl.settings.issues import ConfigError
 

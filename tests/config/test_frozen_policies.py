@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answer_files import numbered, write_answers
 from messages import accepted, assert_checks_refuse, assert_refused, refusals
 from omegaconf import OmegaConf
+from small_files import numbered, write_answers
 
 from marsrl_verl.config.locations import config_folder, group_options
 from marsrl_verl.rollout.frozen.answer_file import all_questions, data_names, open_source

@@ -8,10 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from answer_files import write_answers
 from messages import accepted, assert_checks_refuse, assert_refused
 from omegaconf import OmegaConf
-from small_files import make_data
+from small_files import make_data, write_answers
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.config.checks.resume import data_bytes
@@ -29,10 +28,9 @@ JSONL = "marsrl.policies.solver.jsonl"
 RESUME = {"name": "old", "marsrl.run.existing": "resume"}
 
 
-@pytest.fixture
-def old_run(checked, tmp_path):
-    """The folder of a run with the default settings."""
-    context = checked({"name": "old"})
+def left_run(checked, tmp_path, settings):
+    """The folder of a run with these settings."""
+    context = checked(settings)
     folder = tmp_path / "outputs" / "old"
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"format_version": 1}')
@@ -40,6 +38,12 @@ def old_run(checked, tmp_path):
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(context.config))
     (folder / "metrics.jsonl").write_text("{}\n")
     return folder
+
+
+@pytest.fixture
+def old_run(checked, tmp_path):
+    """The folder of a run with the default settings."""
+    return left_run(checked, tmp_path, {"name": "old"})
 
 
 @pytest.mark.parametrize(
@@ -199,13 +203,7 @@ def old_frozen_run(checked, tmp_path):
         "marsrl.roles.solver.policy": "solver",
         f"{JSONL}.path": path,
     }
-    context = checked(settings)
-    folder = tmp_path / "outputs" / "old"
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text('{"format_version": 1}')
-    context.config.marsrl.run["data_bytes"] = data_bytes(context)
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(context.config))
-    (folder / "metrics.jsonl").write_text("{}\n")
+    left_run(checked, tmp_path, settings)
     return {**settings, **RESUME}
 
 
