@@ -163,10 +163,8 @@ def test_an_answer_may_be_a_dictionary_for_a_reward_that_reads_it(warnings_of):
 
 def test_held_out_rows_that_the_method_can_not_evaluate_are_refused_at_the_start(checked, run, tmp_path):
     """MarsRL's frozen solutions; another method does not read them."""
-    rows = [
-        json.loads(line)
-        for line in Path(write_problems(tmp_path / "val.jsonl", sums(0, 12))).read_text().splitlines()
-    ]
+    lines = Path(write_problems(tmp_path / "val.jsonl", sums(0, 12))).read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
     for at, row in enumerate(rows[1:]):
         row["extra_info"] = {"frozen_solutions": [{"solution": f"\\boxed{{{at}}}", f"right_{at}": True}]}
     (tmp_path / "val.jsonl").write_text("\n".join(map(json.dumps, rows)))

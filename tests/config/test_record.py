@@ -1,4 +1,4 @@
-"""What is written, printed and sent of a configuration holds nobody's keys, and the command that started it."""
+"""What is written, printed and sent of a configuration holds nobody's keys, and the command."""
 
 from __future__ import annotations
 
