@@ -59,13 +59,13 @@ def assert_checks_refuse(checked, *case: Any) -> str:
         case: a `Case`.
     """
     changes, *named, hint = case
-    key, value = list(changes.items())[-1]
-    shown = "null" if value is None else str(value)
+    if not named:
+        key, value = list(changes.items())[-1]
+        shown = "null" if value is None else str(value)
+        named = [f"{key} = {shown if shown.strip() else repr(shown)}"]
     with pytest.raises(ConfigError) as refused:
         checked(changes)
-    assert_message(
-        str(refused.value), *(named or [f"{key} = {shown if shown.strip() else repr(shown)}"]), hint
-    )
+    assert_message(str(refused.value), *named, hint)
     return str(refused.value)
 
 

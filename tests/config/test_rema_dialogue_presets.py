@@ -197,7 +197,6 @@ ENDPOINT = (
     "marsrl.policies.far.kind=endpoint", "marsrl.policies.far.endpoint.base_urls=[http://host:8000/v1]",
     "marsrl.policies.far.endpoint.model=m",
 )  # fmt: skip
-LISTS = ("marsrl.roles.meta_thinking.max_sequence_tokens", "marsrl.roles.reasoning.max_sequence_tokens")
 REFUSED = commands("""
     a prompt that fills the list | marsrl.roles.meta_thinking.max_sequence_tokens=60
         | marsrl.roles.meta_thinking.max_sequence_tokens = 60 | leaves none for a response
