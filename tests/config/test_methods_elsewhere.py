@@ -249,27 +249,20 @@ def test_what_it_does_not_have_is_refused_on_the_command_line(package, case):
 
 
 SEGMENTS, MIN_GROUP = "marsrl.pipeline.max_segments", "marsrl.pipeline.min_group"
-PROGRAMS = {
-    "Typo": ((), "marsrl.algo.name = strange_voting.method:Typo", "no attribute 'Ones'"),
-    "TypoInTheName": ((), "marsrl.algo.name", "there is no rollout program 'singlecall'; known: single_call"),
-    "CannotPause": (
-        (f"{SEGMENTS}=2",),
-        f"{SEGMENTS} = 2",
-        "Once of strange_voting.method:CannotPause can't pause",
-    ),
-    "Trees": (
-        (f"{SEGMENTS}=2", f"{MIN_GROUP}=2"),
-        f"{MIN_GROUP} = 2",
-        "a part says nothing about the whole.",
-    ),
-}
+PROGRAMS = commands(f"""
+    Typo | dry_run=true | marsrl.algo.name = strange_voting.method:Typo | no attribute 'Ones'
+    TypoInTheName | dry_run=true | marsrl.algo.name
+        | there is no rollout program 'singlecall'; known: single_call
+    CannotPause | {SEGMENTS}=2 | {SEGMENTS} = 2 | Once of strange_voting.method:CannotPause can't pause
+    Trees | {SEGMENTS}=2 {MIN_GROUP}=2 | {MIN_GROUP} = 2 | a part says nothing about the whole.
+""")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_its_rollout_programs_are_checked_before_anything_starts(run, package, name):
     words, *said = PROGRAMS[name]
     method = f"marsrl.algo.name=strange_voting.method:{name}"
-    assert_refused(run(method, *words, "cluster=cpu", "dry_run=true"), *said)
+    assert_refused(run(method, *words, "cluster=cpu"), *said)
 
 
 def test_rollout_programs_that_fit(run, package):
