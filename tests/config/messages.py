@@ -35,7 +35,8 @@ def lines(text: str) -> list[list[str]]:
 
 def refusals(text: str, **sets: dict[str, object]) -> dict[str, Case]:
     """Cases by their names, each a line: the name, what is changed, the key that the message names, if it is
-    another, and a part of what it says. A word without a value is one of `sets`."""
+    another, and a part of what it says; nothing more where it is accepted. A word without a value is one of
+    `sets`."""
     found: dict[str, Case] = {}
     for name, words, *said in lines(text):
         changes: dict[str, object] = {}

@@ -13,11 +13,14 @@ pytestmark = pytest.mark.slow
 
 MODEL, ROLLOUT, ACTOR = (f"actor_rollout_ref.{node}" for node in ("model", "rollout", "actor"))
 REF = "actor_rollout_ref.ref"
-ONE_STAGE = {"marsrl.algo.correction_rounds": 0, "marsrl.algo.train_roles": ["solver"]}
 KL = "algorithm.kl_ctrl"
 LOOP = "marsrl.evaluation"
-GPUS = {"trainer.device": "cuda"}
-PROFILE = {"global_profiler.steps": [3], f"{ACTOR}.profiler.enable": True}
+
+SETS = {
+    "GPUS": {"trainer.device": "cuda"},
+    "PROFILE": {"global_profiler.steps": [3], f"{ACTOR}.profiler.enable": True},
+    "ONE_STAGE": {"marsrl.algo.correction_rounds": 0, "marsrl.algo.train_roles": ["solver"]},
+}
 
 # What is typed -> the key that the message names, a part of what it says.
 COMMANDS = commands(f"""
@@ -157,9 +160,7 @@ SETTINGS = refusals(
     fails of nobody | {LOOP}.correction_rounds=0 {LOOP}.reject_fails=1 | nobody judges
     choice of one | {LOOP}.correction_rounds=0 {LOOP}.fallback=passes | nobody judges
     """,
-    GPUS=GPUS,
-    PROFILE=PROFILE,
-    ONE_STAGE=ONE_STAGE,
+    **SETS,
 )
 
 
@@ -174,46 +175,34 @@ def test_refused_setting(checked, case):
     assert_checks_refuse(checked, *SETTINGS[case])
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {f"{ACTOR}.policy_loss.loss_mode": "gspo"},
-        {
-            **PROFILE,
-            f"{ACTOR}.profiler.tool": "torch",
-            f"{ACTOR}.profiler.all_ranks": True,
-            f"{ACTOR}.profiler.tool_config.torch.contents": ["cpu", "stack"],
-        },
-        {f"{ACTOR}.policy_loss.loss_mode": "mine", f"{MODEL}.external_lib": "my_losses"},
-        {f"{ACTOR}.policy_loss.loss_mode": "dro", f"{ACTOR}.policy_loss.dro_beta": 0.1},
-        {**GPUS, f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": 0.1, f"{ACTOR}.kl_loss_type": "k3+"},
-        {f"{ACTOR}.use_kl_loss": True},
-        {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": "low_var_kl", f"{KL}.kl_coef": 0.01},
-        {
-            "algorithm.use_kl_in_reward": True,
-            f"{KL}.type": "adaptive",
-            f"{KL}.horizon": 500,
-            f"{KL}.target_kl": 0.02,
-            "marsrl.algo.estimator": "reinforce_pp",
-            "marsrl.algo.gamma": 0.99,
-            "marsrl.pipeline.max_segments": 2,
-            "marsrl.pipeline.min_group": 2,
-        },
-        {"trainer.n_gpus_per_node": 2, "ray_kwargs.ray_init.num_gpus": 2},
-        {f"{ACTOR}.optim.lr": 0},
-        {f"{ROLLOUT}.max_num_batched_tokens": 4096},
-        {"marsrl.algo.distinct_answers": True},
-        {f"{LOOP}.correction_rounds": 0},
-        {
-            f"{LOOP}.correction_rounds": 3,
-            f"{LOOP}.accept_passes": 3,
-            f"{LOOP}.reject_fails": 3,
-            f"{LOOP}.fallback": "majority",
-        },
-    ],
+ACCEPTED = refusals(
+    f"""
+    a loss of sequences | {ACTOR}.policy_loss.loss_mode=gspo
+    a profiler of all ranks | PROFILE {ACTOR}.profiler.tool=torch {ACTOR}.profiler.all_ranks=true
+        {ACTOR}.profiler.tool_config.torch.contents=[cpu,stack]
+    a loss of one's own | {ACTOR}.policy_loss.loss_mode=mine {MODEL}.external_lib=my_losses
+    a loss with its number | {ACTOR}.policy_loss.loss_mode=dro {ACTOR}.policy_loss.dro_beta=0.1
+    KL with a gradient | GPUS {ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_coef=0.1 {ACTOR}.kl_loss_type=k3+
+    KL in the loss | {ACTOR}.use_kl_loss=true
+    KL in rewards | algorithm.use_kl_in_reward=true algorithm.kl_penalty=low_var_kl {KL}.kl_coef=0.01
+    KL in rewards of parts of groups | algorithm.use_kl_in_reward=true {KL}.type=adaptive {KL}.horizon=500
+        {KL}.target_kl=0.02 marsrl.algo.estimator=reinforce_pp marsrl.algo.gamma=0.99
+        marsrl.pipeline.max_segments=2 marsrl.pipeline.min_group=2
+    two ranks | trainer.n_gpus_per_node=2 ray_kwargs.ray_init.num_gpus=2
+    no learning | {ACTOR}.optim.lr=0
+    prompts whole | {ROLLOUT}.max_num_batched_tokens=4096
+    distinct answers | marsrl.algo.distinct_answers=true
+    no judge in evaluations | {LOOP}.correction_rounds=0
+    as many passes as rounds | {LOOP}.correction_rounds=3 {LOOP}.accept_passes=3 {LOOP}.reject_fails=3
+        {LOOP}.fallback=majority
+    """,
+    **SETS,
 )
-def test_settings_that_act_are_accepted(checked, changes):
-    checked(changes, dry_run=True)
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_settings_that_act_are_accepted(checked, case):
+    checked(*ACCEPTED[case], dry_run=True)
 
 
 def test_one_logger_without_a_list(run):
