@@ -48,9 +48,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def base_overrides(model, data) -> tuple[str, ...]:
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data file with 32 problems."""
+    return make_data(tmp_path_factory.mktemp("data") / "held_out.jsonl", ["2"] * 32)
+
+
+@pytest.fixture(scope="session")
+def base_overrides(model, data, held_out) -> tuple[str, ...]:
     """Overrides that put the fixtures' model and data in place of the tiny world's."""
-    return (f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={data}")
+    return (f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={held_out}")
 
 
 @pytest.fixture(scope="session")
@@ -121,9 +127,16 @@ def checked(quiet_machine, composed):
     return check
 
 
+def typed(text: str) -> list[str]:
+    """The words of a text in which each is key=value; any other is one word."""
+    words = text.split(" ")
+    return words if all(word.partition("=")[0] and "=" in word for word in words) else [text]
+
+
 @pytest.fixture
 def run(quiet_machine, capsys, base_overrides):
-    """Run a command line in an empty folder, with the fixtures' model and data unless told otherwise."""
+    """Run a command line, of words or of texts of several words, in an empty folder, with the fixtures' model
+    and data unless told otherwise."""
 
     def call(*argv: str) -> Outcome:
         launched: list[DictConfig] = []
@@ -132,9 +145,10 @@ def run(quiet_machine, capsys, base_overrides):
             launched.append(config)
             return 0
 
-        named = {text.split("=")[0] for text in argv}
-        added = tuple(text for text in base_overrides if text.split("=")[0] not in named)
-        status = main([*added, *argv], launch)
+        words = [word for text in argv for word in typed(text)]
+        named = {word.split("=")[0] for word in words}
+        added = tuple(word for word in base_overrides if word.split("=")[0] not in named)
+        status = main([*added, *words], launch)
         captured = capsys.readouterr()
         return Outcome(status, captured.out, captured.err, launched[0] if launched else None)
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from messages import assert_checks_refuse, assert_refused
-from small_files import SHAPE, make_model
+from messages import accepted, assert_checks_refuse, assert_refused, refusals
+from small_files import SHAPE, make_model, sums, write_problems
 
 from marsrl_verl.algos.attnrl.config import Config
 from marsrl_verl.settings.reading import defaults
@@ -18,68 +18,42 @@ BATCH = f"{KEY}.adaptive_batch"
 OVERRIDES = "actor_rollout_ref.model.override_config"
 TREE = {ALGO: {**defaults(Config), "name": "attnrl"}}
 
-REFUSED = {
-    "another method": ({f"{KEY}.delta": 2}, f"{KEY}.delta", "a setting of attnrl"),
-    "unknown criterion": ({**TREE, f"{KEY}.criterion": "entropi"}, "surprisal, entropy"),
-    "unknown filter": ({**TREE, f"{KEY}.filter": "hard"}, "released"),
-    "no distance": ({**TREE, f"{KEY}.delta": 0}, "at least 1"),
-    "a distance that the tiny world's responses do not have": (
-        {**TREE, f"{KEY}.delta": 4},
-        "at most 5 steps",
-    ),
-    "no branch": ({**TREE, f"{KEY}.num_branch_points": 0}, "at least 1"),
-    "no continuation": ({**TREE, f"{KEY}.num_continuations": 0}, "least 1"),
-    "no share": ({**TREE, f"{KEY}.top_share": 0.0}, "above 0"),
-    "share without FCI": ({**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.top_share": 0.5}, "criterion=fci"),
-    "delta without FCI": (
-        {**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.filter": "none", f"{KEY}.delta": 2},
-        "criterion=fci",
-    ),
-    "aggregation without FCI": (
-        {**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.filter": "none", f"{KEY}.fci_aggregation": "mean"},
-        "criterion=fci",
-    ),
-    "unknown cut": ({**TREE, f"{KEY}.step_ends": "lines"}, "breaks, tokens"),
-    "shortfall of tokens": (
-        {**TREE, f"{KEY}.criterion": "entropy", f"{KEY}.shortfall": "apart"},
-        "chooses steps",
-    ),
-    "decay without a moving mean": ({**TREE, f"{KEY}.filter_decay": 0.5}, "ema"),
-    "a mean that never moves": (
-        {**TREE, f"{KEY}.filter_mean": "ema", f"{KEY}.filter_decay": 1.0},
-        "nothing ever changes",
-    ),
-    "a batch that never moves": (
-        {**TREE, f"{BATCH}.enabled": True, f"{BATCH}.smoothing": 1.0},
-        "nothing ever changes",
-    ),
-    "a distance that no response has": ({**TREE, f"{KEY}.min_token_distance": 100_000}, "at most"),
-    "choice among all": ({**TREE, f"{KEY}.expansion": "all", f"{KEY}.tree_choice": "minority"}, "expansion"),
-    "batch that does not adapt": ({**TREE, f"{BATCH}.max_problems": 9}, f"{BATCH}.enabled=true"),
-    "limits that cross": (
-        {**TREE, f"{BATCH}.enabled": True, f"{BATCH}.min_problems": 9, f"{BATCH}.max_problems": 8},
-        "min_problems",
-    ),
-    "other roles": (
-        {**TREE, f"{ALGO}.correction_rounds": 1},
-        f"{ALGO}.correction_rounds",
-        "a setting of marsrl, and the method is attnrl",
-    ),
-    "overlap": ({**TREE, "marsrl.pipeline.overlap": "one_step"}, "none"),
-    "parts of a tree": ({**TREE, "marsrl.pipeline.max_segments": 2, "marsrl.pipeline.min_group": 2}, "null"),
-    "a kernel on the processor": ({**TREE, f"{KEY}.fci_backend": "triton"}, "Use auto or chunked"),
-    "FCI of eager attention": (
-        {**TREE, OVERRIDES: {"attn_implementation": "eager"}},
-        f"{OVERRIDES}.attn_implementation = eager",
-        "Use sdpa or flash_attention_2",
-    ),
-    "a filter by FCI of eager attention": (
-        {**TREE, f"{KEY}.criterion": "surprisal", OVERRIDES: {"attn_implementation": "eager"}},
-        f"{OVERRIDES}.attn_implementation = eager",
-        "not in it",
-    ),
-    "recorded without trees": ({"marsrl.off_policy.mode": "recorded"}, "pois"),
-}
+REFUSED = refusals(
+    f"""
+    another method | {ALGO}.delta=2 | {ALGO}.delta | a setting of attnrl
+    unknown filter | TREE {ALGO}.filter=hard | released
+    no distance | TREE {ALGO}.delta=0 | at least 1
+    a distance that the tiny world's responses do not have | TREE {ALGO}.delta=4 | at most 5 steps
+    no branch | TREE {ALGO}.num_branch_points=0 | at least 1
+    no continuation | TREE {ALGO}.num_continuations=0 | least 1
+    no share | TREE {ALGO}.top_share=0.0 | above 0
+    share without FCI | TREE {ALGO}.criterion=earliest {ALGO}.top_share=0.5 | criterion=fci
+    delta without FCI | TREE {ALGO}.criterion=earliest {ALGO}.filter=none {ALGO}.delta=2 | criterion=fci
+    aggregation without FCI | TREE {ALGO}.criterion=earliest {ALGO}.filter=none {ALGO}.fci_aggregation=mean
+        | criterion=fci
+    unknown cut | TREE {ALGO}.step_ends=lines | breaks, tokens
+    shortfall of tokens | TREE {ALGO}.criterion=entropy {ALGO}.shortfall=apart | chooses steps
+    decay without a moving mean | TREE {ALGO}.filter_decay=0.5 | ema
+    a mean that never moves | TREE {ALGO}.filter_mean=ema {ALGO}.filter_decay=1.0 | nothing ever changes
+    a batch that never moves | TREE {BATCH}.enabled=true {BATCH}.smoothing=1.0 | nothing ever changes
+    a distance that no response has | TREE {ALGO}.min_token_distance=100000 | at most
+    choice among all | TREE {ALGO}.expansion=all {ALGO}.tree_choice=minority | expansion
+    batch that does not adapt | TREE {BATCH}.max_problems=9 | {BATCH}.enabled=true
+    limits that cross | TREE {BATCH}.enabled=true {BATCH}.min_problems=9 {BATCH}.max_problems=8 | min_problems
+    other roles | TREE {ALGO}.correction_rounds=1 | {ALGO}.correction_rounds
+        | a setting of marsrl, and the method is attnrl
+    overlap | TREE marsrl.pipeline.overlap=one_step | none
+    parts of a tree | TREE marsrl.pipeline.max_segments=2 marsrl.pipeline.min_group=2 | null
+    a kernel on the processor | TREE {ALGO}.fci_backend=triton | Use auto or chunked
+    FCI of eager attention | TREE '{OVERRIDES}={{attn_implementation: eager}}'
+        | {OVERRIDES}.attn_implementation = eager | Use sdpa or flash_attention_2
+    a filter by FCI of eager attention
+        | TREE {ALGO}.criterion=surprisal '{OVERRIDES}={{attn_implementation: eager}}'
+        | {OVERRIDES}.attn_implementation = eager | not in it
+    recorded without trees | marsrl.off_policy.mode=recorded | pois
+    """,
+    TREE=TREE,
+)
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -89,8 +63,7 @@ def test_refused(checked, case):
 
 def test_a_frozen_solver_is_refused(run):
     done = run(
-        "algo=attnrl",
-        "policies=solver_endpoint",
+        "algo=attnrl policies=solver_endpoint",
         "marsrl.policies.solver.endpoint.base_urls=[http://host:8000/v1]",
         "marsrl.policies.solver.endpoint.model=m",
     )
@@ -118,8 +91,7 @@ def test_accepted(checked, changes):
 
 
 def test_a_kernel_is_accepted_on_gpus(run):
-    done = run("algo=attnrl", "cluster=1xgpu", f"{KEY}.fci_backend=triton", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    accepted(run, "algo=attnrl", "cluster=1xgpu", f"{KEY}.fci_backend=triton", "dry_run=true")
 
 
 LAYERS = {
@@ -149,8 +121,7 @@ def test_a_model_whose_layers_have_no_fci_is_refused(run, tmp_path, layers, said
 
 def test_a_model_with_a_sliding_window_has_fci(run, tmp_path):
     folder = model_with(tmp_path / "model", {"layer_types": ["sliding_attention", "full_attention"]})
-    done = run("algo=attnrl", "cluster=cpu", f"actor_rollout_ref.model.path={folder}", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    accepted(run, "algo=attnrl", "cluster=cpu", f"actor_rollout_ref.model.path={folder}", "dry_run=true")
 
 
 def test_overridden_layers_count(checked):
@@ -177,18 +148,9 @@ def test_the_plan_of_a_step(run):
 )
 def test_the_plan_names_the_distance_from_which_attention_counts(run, more, distance):
     prompts = ["marsrl.roles.solver.max_prompt_tokens=200"] if "target" in str(more) else []
-    done = run("algo=attnrl", "cluster=cpu", "dry_run=true", *more, *prompts)
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, "algo=attnrl", "cluster=cpu", "dry_run=true", *more, *prompts)
     assert f"attention to a step counts from {distance} on" in done.text
     assert "influence:" not in run("algo=treerl", "cluster=cpu", "dry_run=true").out
-
-
-@pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "treerl_baseline", "grpo_30"])
-@pytest.mark.parametrize("pipeline", ["pipelined", "sequential"])
-def test_presets_are_accepted(run, preset, pipeline):
-    near = ["marsrl.algo.min_token_distance=8"] if preset == "attnrl_released" else []
-    done = run(f"algo={preset}", f"pipeline={pipeline}", "cluster=cpu", "dry_run=true", *near)
-    assert (done.status, done.err) == (0, "")
 
 
 @pytest.mark.parametrize(("adapts", "said"), [(False, []), (True, ["up to 128 problems", "data has 96"])])
@@ -197,21 +159,8 @@ def test_steps_that_may_take_more_than_a_pass_are_warned_of(checked, tmp_path, a
     algo = {**defaults(Config), "name": "attnrl"}
     algo["adaptive_batch"] = {**algo["adaptive_batch"], "enabled": adapts}
     files = {
-        "data.train_files": sums(tmp_path / "train.jsonl", range(100)),
-        "data.val_files": sums(tmp_path / "val.jsonl", range(900, 904)),
+        "data.train_files": write_problems(tmp_path / "train.jsonl", sums(0, 100)),
+        "data.val_files": write_problems(tmp_path / "val.jsonl", sums(900, 4)),
     }
     found = checked({**files, ALGO: algo, "data.train_batch_size": 32}).warnings
     assert len(found) == adapts and all(word in found[0] for word in said)
-
-
-def sums(path: Path, numbers: range) -> str:
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": f"{i} + 1"}],
-            "data_source": "test",
-            "reward_model": {"ground_truth": str(i + 1)},
-        }
-        for i in numbers
-    ]
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    return str(path)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from messages import assert_checks_refuse
+from small_files import sums, write_problems
 
 from marsrl_verl.config.light_tokenizer import open_tokenizer
 from marsrl_verl.data.files import PromptLengths, read_report
@@ -16,31 +17,14 @@ LIMIT = "marsrl.roles.solver.max_prompt_tokens"
 LONG = " ".join(["word"] * 2000)
 
 
-def write(path: Path, problems: list[tuple[str, object]]) -> str:
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": question}],
-            "data_source": "test",
-            "reward_model": {"ground_truth": answer},
-        }
-        for question, answer in problems
-    ]
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    return str(path)
-
-
-def sums(first: int, count: int) -> list[tuple[str, object]]:
-    return [(f"{i} + 1", str(i + 1)) for i in range(first, first + count)]
-
-
 @pytest.fixture
 def warnings_of(checked, tmp_path):
     """The warnings of a run on these training and held-out problems."""
 
     def call(train, val=None, **changes) -> list[str]:
         files = {
-            "data.train_files": write(tmp_path / "train.jsonl", train),
-            "data.val_files": write(tmp_path / "val.jsonl", sums(900, 4) if val is None else val),
+            "data.train_files": write_problems(tmp_path / "train.jsonl", train),
+            "data.val_files": write_problems(tmp_path / "val.jsonl", sums(900, 4) if val is None else val),
             "data.train_batch_size": 4,
         }
         return checked({**files, **changes}).warnings
@@ -53,8 +37,8 @@ def test_clean_data_is_warned_of_in_no_way(warnings_of):
 
 
 def test_data_of_which_nothing_can_be_asked_is_refused(checked, tmp_path):
-    long = write(tmp_path / "long.jsonl", [(f"{LONG} {i}", "2") for i in range(40)])
-    good = write(tmp_path / "good.jsonl", sums(0, 40))
+    long = write_problems(tmp_path / "long.jsonl", [(f"{LONG} {i}", "2") for i in range(40)])
+    good = write_problems(tmp_path / "good.jsonl", sums(0, 40))
     size = {"data.train_batch_size": 4}
     hint = "All 40 problems of data.train_files have prompts over"
     assert_checks_refuse(checked, {"data.train_files": long, "data.val_files": good, **size}, LIMIT, hint)
@@ -79,8 +63,8 @@ def test_some_that_are_too_long_are_counted(warnings_of):
 def test_problems_that_are_filtered_do_not_fill_a_step(checked, tmp_path):
     problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
     files = {
-        "data.train_files": write(tmp_path / "train.jsonl", problems),
-        "data.val_files": write(tmp_path / "val.jsonl", sums(900, 4)),
+        "data.train_files": write_problems(tmp_path / "train.jsonl", problems),
+        "data.val_files": write_problems(tmp_path / "val.jsonl", sums(900, 4)),
         "data.train_batch_size": 31,
     }
     checked(files)
@@ -91,8 +75,11 @@ def test_problems_that_are_filtered_do_not_fill_a_step(checked, tmp_path):
 
 def test_a_part_of_the_data_is_drawn_before_it_is_filtered(run, tmp_path):
     problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
-    words = [f"data.train_files={write(tmp_path / 't.jsonl', problems)}", "data.train_max_samples=18"]
-    words += [f"data.val_files={write(tmp_path / 'v.jsonl', sums(900, 4))}"]
+    words = [
+        f"data.train_files={write_problems(tmp_path / 't.jsonl', problems)}",
+        "data.train_max_samples=18",
+    ]
+    words += [f"data.val_files={write_problems(tmp_path / 'v.jsonl', sums(900, 4))}"]
     assert "an epoch is 4 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").text
     words.append("data.filter_overlong_prompts=true")
     assert "an epoch is 2 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").text
@@ -103,8 +90,11 @@ def test_a_part_of_the_data_is_drawn_before_it_is_filtered(run, tmp_path):
 
 def test_the_plan_counts_them(run, tmp_path):
     problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
-    files = [f"data.train_files={write(tmp_path / 't.jsonl', problems)}"]
-    files += [f"data.val_files={write(tmp_path / 'v.jsonl', sums(900, 4))}", "data.train_batch_size=4"]
+    files = [f"data.train_files={write_problems(tmp_path / 't.jsonl', problems)}"]
+    files += [
+        f"data.val_files={write_problems(tmp_path / 'v.jsonl', sums(900, 4))}",
+        "data.train_batch_size=4",
+    ]
     shown = run(*files, "dry_run=true").out
     assert "40 problems, 10 too long to ask" in shown
     assert "an epoch is 10 steps" in shown
@@ -173,14 +163,13 @@ def test_an_answer_may_be_a_dictionary_for_a_reward_that_reads_it(warnings_of):
 
 def test_held_out_rows_that_the_method_can_not_evaluate_are_refused_at_the_start(checked, run, tmp_path):
     """MarsRL's frozen solutions; another method does not read them."""
-    rows = [
-        json.loads(line) for line in Path(write(tmp_path / "val.jsonl", sums(0, 12))).read_text().splitlines()
-    ]
+    lines = Path(write_problems(tmp_path / "val.jsonl", sums(0, 12))).read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
     for at, row in enumerate(rows[1:]):
         row["extra_info"] = {"frozen_solutions": [{"solution": f"\\boxed{{{at}}}", f"right_{at}": True}]}
     (tmp_path / "val.jsonl").write_text("\n".join(map(json.dumps, rows)))
     files = {
-        "data.train_files": write(tmp_path / "train.jsonl", sums(100, 8)),
+        "data.train_files": write_problems(tmp_path / "train.jsonl", sums(100, 8)),
         "data.val_files": str(tmp_path / "val.jsonl"),
         "data.train_batch_size": 4,
     }
@@ -221,3 +210,26 @@ def test_prompts_are_measured_with_what_the_row_brings_along(tmp_path):
     assert seen == [row["extra_info"], other["extra_info"]] and report.faults == {}
     assert (report.too_long, report.longest_prompts) == (1, {"judge": 10}), "the second one of this question"
     assert list(read_report(path, "val", check=check).faults) == ["that is long"]
+
+
+def row(question: str) -> dict:
+    chat = [{"role": "user", "content": question}]
+    return {"prompt": chat, "reward_model": {"ground_truth": "2"}, "data_source": "test"}
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_half_of_a_surrogate_pair_is_named_before_anything_starts(tmp_path, name):
+    path, rows = tmp_path / name, [row("1 + 1 = ? 🙂"), row("1 + 1 = ?\ud800")]
+    path.write_text(json.dumps(rows) if name.endswith("json") else "\n".join(map(json.dumps, rows)))
+    report = read_report(path, "train")
+    ((what, fault),) = report.faults.items()
+    assert "half of a surrogate pair" in what
+    assert fault.places[0].startswith("1")
+    assert report.longest_question == "1 + 1 = ? 🙂"
+
+
+def test_a_line_ends_at_a_line_feed_and_nowhere_else(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    questions = ["one\u2028line", "two\x85", "\x00three"]
+    path.write_text("\n".join(json.dumps(row(one), ensure_ascii=False) for one in questions))
+    assert read_report(path, "train").rows == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from messages import assert_checks_refuse
+from messages import assert_checks_refuse, refusals
 
 from marsrl_verl.algos.marsrl.config import Config, Evaluation, InBetween
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
@@ -64,40 +64,30 @@ def test_costs_by_hand():
     assert evaluation_cost(behind, "before", 10, MathPrompts()) == EvaluationCost(10, 20, 60, 20 * 21)
 
 
-REFUSED = {
-    "no problem": ({f"{BETWEEN}.problems": 0}, f"{BETWEEN}.problems = 0", "at least 1"),
-    "no run": ({f"{BETWEEN}.samples_per_problem": 0}, f"{BETWEEN}.samples_per_problem = 0", "at least 1"),
-    "no pass": (
-        {"marsrl.evaluation.greedy": False, "marsrl.evaluation.samples_per_problem": 0},
-        "marsrl.evaluation.samples_per_problem = 0",
-        "Nothing would be evaluated",
-    ),
-    "more than the others": (
-        {f"{BETWEEN}.problems": 30, "marsrl.evaluation.problems": 20},
-        f"{BETWEEN}.problems = 30",
-        "Set it to at most 20",
-    ),
-}
+REFUSED = refusals(f"""
+    no problem | {BETWEEN}.problems=0 | at least 1
+    no run | {BETWEEN}.samples_per_problem=0 | at least 1
+    no pass | marsrl.evaluation.greedy=false marsrl.evaluation.samples_per_problem=0
+        | Nothing would be evaluated
+    more than the others | {BETWEEN}.problems=30 marsrl.evaluation.problems=20 | {BETWEEN}.problems = 30
+        | Set it to at most 20
+""")
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(checked, case):
-    changes, key, hint = REFUSED[case]
-    assert_checks_refuse(checked, changes, key, hint)
+    assert_checks_refuse(checked, *REFUSED[case])
 
 
 def test_the_plan_names_every_evaluation_and_its_cost(run):
     done = run(
-        "dry_run=true",
-        "marsrl.evaluation.every=5",
-        f"{BETWEEN}.problems=20",
-        f"{BETWEEN}.solver_only=true",
+        f"dry_run=true marsrl.evaluation.every=5 {BETWEEN}.problems=20 {BETWEEN}.solver_only=true",
         "marsrl.evaluation.before=false",
     )
     text = " ".join(done.out.split())
-    assert "every 5 steps 20 40 40 1,920 after the last step 256 512 3,584 204,800" in text
+    assert "every 5 steps 20 40 40 1,920 after the last step 32 64 448 25,600" in text
     assert "before step 1" not in text
     alone = " ".join(run("dry_run=true", "trainer.val_only=true").out.split())
-    assert "tokens alone 256 512 3,584 204,800" in alone and "after the last step" not in alone
+    assert "tokens alone 32 64 448 25,600" in alone and "after the last step" not in alone
     off = ("marsrl.evaluation.before=false", "marsrl.evaluation.after=false")
     assert "Evaluation: none" in run("dry_run=true", *off).text

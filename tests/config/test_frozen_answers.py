@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from answer_files import numbered, write_answers
-from messages import assert_message
+from messages import assert_checks_refuse, assert_message
+from small_files import numbered, write_answers
 
 from marsrl_verl.settings.issues import ConfigError
 
@@ -37,9 +37,7 @@ def test_a_file_that_can_not_be_used(checked, tmp_path, content, hint):
     path = tmp_path / "a.jsonl"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConfigError) as refused:
-        checked({**FILED, f"{JSONL}.path": str(path)})
-    assert_message(str(refused.value), f"{JSONL}.path", hint)
+    assert_checks_refuse(checked, {**FILED, f"{JSONL}.path": str(path)}, f"{JSONL}.path", hint)
 
 
 @pytest.fixture
@@ -67,12 +65,13 @@ def test_problems_without_answers_are_numbered(checked, split, tmp_path):
 
 
 def test_a_file_about_other_problems_shows_both_wordings(checked, split, tmp_path):
-    with pytest.raises(ConfigError) as refused:
-        checked({**split, **answers_to(tmp_path / "a.jsonl", "t0 Put it in a box.", "v0", "v1", "v2")})
-    assert_message(str(refused.value), f"{JSONL}.path", "4 of 4 problems of data.train_files")
-    assert "The first is 't0', the file's first is 't0 Put it in a box.'" in " ".join(
-        str(refused.value).split()
+    refused = assert_checks_refuse(
+        checked,
+        {**split, **answers_to(tmp_path / "a.jsonl", "t0 Put it in a box.", "v0", "v1", "v2")},
+        f"{JSONL}.path",
+        "4 of 4 problems of data.train_files",
     )
+    assert "The first is 't0', the file's first is 't0 Put it in a box.'" in " ".join(refused.split())
 
 
 @pytest.mark.parametrize(
@@ -100,10 +99,13 @@ def test_lines_can_be_named_by_a_column_of_the_data(checked, split, tmp_path):
 
 def test_problems_without_answers_by_id(checked, split, tmp_path):
     filed = answers_to(tmp_path / "a.jsonl", 0, 1, 2, 3, "v100", key="id")
-    with pytest.raises(ConfigError) as refused:
-        checked({**split, **filed, f"{JSONL}.id_column": "extra_info.index"})
-    assert_message(str(refused.value), f"{JSONL}.path", "3 of 3 problems of data.val_files")
-    assert "The first is '100', the file's first is '0'" in " ".join(str(refused.value).split())
+    refused = assert_checks_refuse(
+        checked,
+        {**split, **filed, f"{JSONL}.id_column": "extra_info.index"},
+        f"{JSONL}.path",
+        "3 of 3 problems of data.val_files",
+    )
+    assert "The first is '100', the file's first is '0'" in " ".join(refused.split())
 
 
 @pytest.mark.parametrize(
@@ -116,22 +118,26 @@ def test_problems_without_answers_by_id(checked, split, tmp_path):
 )
 def test_a_column_without_ids(checked, split, tmp_path, column, hint):
     filed = answers_to(tmp_path / "a.jsonl", 0, key="id")
-    with pytest.raises(ConfigError) as refused:
-        checked({**split, **filed, f"{JSONL}.id_column": column})
-    assert_message(str(refused.value), f"{JSONL}.path", hint)
+    assert_checks_refuse(checked, {**split, **filed, f"{JSONL}.id_column": column}, f"{JSONL}.path", hint)
 
 
 def test_an_id_for_two_problems(checked, split, tmp_path):
     split["data.val_files"] = numbered(tmp_path / "val.jsonl", ["v0", "v1", "v2"])
     filed = answers_to(tmp_path / "a.jsonl", 0, 1, 2, 3, key="id")
-    with pytest.raises(ConfigError) as refused:
-        checked({**split, **filed, f"{JSONL}.id_column": "extra_info.index"})
-    assert_message(str(refused.value), f"{JSONL}.path", "names two problems: row 0 of")
+    assert_checks_refuse(
+        checked,
+        {**split, **filed, f"{JSONL}.id_column": "extra_info.index"},
+        f"{JSONL}.path",
+        "names two problems: row 0 of",
+    )
 
 
 def test_ids_need_data_that_can_be_read(checked, split, tmp_path):
     split["data.val_files"] = "hdfs://host/val.parquet"
     filed = answers_to(tmp_path / "a.jsonl", 0, 1, 2, 3, key="id")
-    with pytest.raises(ConfigError) as refused:
-        checked({**split, **filed, f"{JSONL}.id_column": "extra_info.index"})
-    assert_message(str(refused.value), f"{JSONL}.id_column", "another file system")
+    assert_checks_refuse(
+        checked,
+        {**split, **filed, f"{JSONL}.id_column": "extra_info.index"},
+        f"{JSONL}.id_column",
+        "another file system",
+    )

@@ -63,12 +63,7 @@ COMMANDS = dict(re.findall(r'^(marsrl-[a-z-]+) = "([\w.:]+)"$', PROJECT, re.MULT
 
 
 def test_commands_exist():
-    assert set(COMMANDS) == {
-        "marsrl-train",
-        "marsrl-prepare-data",
-        "marsrl-doctor",
-        "marsrl-new-method",
-    }
+    assert set(COMMANDS) == {"marsrl-train", "marsrl-prepare-data", "marsrl-doctor", "marsrl-new-method"}
     for target in COMMANDS.values():
         module, _, function = target.partition(":")
         assert callable(getattr(importlib.import_module(module), function))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from messages import assert_checks_refuse, assert_refused
+from messages import accepted, assert_checks_refuse, assert_refused, refusals
 
 from marsrl_verl.config.models import adapters
 from marsrl_verl.demo.assets import model_path
@@ -13,57 +13,29 @@ VLLM, SAVED = f"{ROLLOUT}.engine_kwargs.vllm", "actor_rollout_ref.actor.checkpoi
 RANK = {f"{MODEL}.lora_rank": 8}
 ROLES = ["corrector", "solver", "verifier"]
 
-REFUSED = {
-    "no rank": ({f"{MODEL}.lora_rank": -1}, "from 0 to 512"),
-    "too high a rank": ({f"{MODEL}.lora_rank": 1024}, "from 0 to 512"),
-    "adapters without a rank": (
-        {"marsrl.default_policy": "lora_per_role"},
-        f"{MODEL}.lora_rank = 0",
-        "Adapters have no rank",
-    ),
-    "one adapter without a rank": (
-        {"marsrl.policies.judge.kind": "lora", "marsrl.roles.verifier.policy": "judge"},
-        f"{MODEL}.lora_rank = 0",
-        "policies=lora_per_role",
-    ),
-    "a scale without a rank": (
-        {f"{MODEL}.lora_alpha": 8},
-        "no effect with actor_rollout_ref.model.lora_rank = 0",
-    ),
-    "modules without a rank": (
-        {f"{MODEL}.target_modules": ["q_proj"]},
-        f"{MODEL}.target_modules",
-        "no effect",
-    ),
-    "a model beside adapters": (
-        {**RANK, "marsrl.policies.judge.kind": "model", "marsrl.roles.verifier.policy": "judge"},
-        "marsrl.policies.judge.kind = model",
-        "every trained policy is an adapter on one model",
-    ),
-    "models beside adapters": (
-        {**RANK, "marsrl.default_policy": "model_per_role"},
-        "marsrl.default_policy = model_per_role",
-        "every trained policy is an adapter on one model",
-    ),
-    "an engine without the model": ({**RANK, f"{ROLLOUT}.load_format": "dummy"}, "read the model themselves"),
-    "a merged model": (
-        {**RANK, SAVED: ["model", "optimizer", "extra", "hf_model"]},
-        f"{SAVED} = ",
-        "PEFT folder",
-    ),
-    "parameters": (
-        {**RANK, f"{MODEL}.target_parameters": ["gate"]},
-        f"{MODEL}.target_parameters",
-        "modules alone",
-    ),
-    "embeddings": (
-        {**RANK, f"{MODEL}.target_modules": ["q_proj", "lm_head"]},
-        f"{MODEL}.target_modules",
-        "linear",
-    ),
-    "the engine's own number": ({**RANK, f"{VLLM}.max_loras": 4}, "follows from the adapters"),
-    "quantised weights": ({**RANK, "actor_rollout_ref.actor.fsdp_config.qat.enable": True}, "Quantised"),
-}
+REFUSED = refusals(
+    f"""
+    no rank | {MODEL}.lora_rank=-1 | from 0 to 512
+    too high a rank | {MODEL}.lora_rank=1024 | from 0 to 512
+    adapters without a rank | marsrl.default_policy=lora_per_role | {MODEL}.lora_rank = 0
+        | Adapters have no rank
+    one adapter without a rank | marsrl.policies.judge.kind=lora marsrl.roles.verifier.policy=judge
+        | {MODEL}.lora_rank = 0 | policies=lora_per_role
+    a scale without a rank | {MODEL}.lora_alpha=8 | no effect with {MODEL}.lora_rank = 0
+    modules without a rank | {MODEL}.target_modules=[q_proj] | {MODEL}.target_modules | no effect
+    a model beside adapters | RANK marsrl.policies.judge.kind=model marsrl.roles.verifier.policy=judge
+        | marsrl.policies.judge.kind = model | every trained policy is an adapter on one model
+    models beside adapters | RANK marsrl.default_policy=model_per_role
+        | every trained policy is an adapter on one model
+    an engine without the model | RANK {ROLLOUT}.load_format=dummy | read the model themselves
+    a merged model | RANK {SAVED}=[model,optimizer,extra,hf_model] | {SAVED} =  | PEFT folder
+    parameters | RANK {MODEL}.target_parameters=[gate] | {MODEL}.target_parameters | modules alone
+    embeddings | RANK {MODEL}.target_modules=[q_proj,lm_head] | {MODEL}.target_modules | linear
+    the engine's own number | RANK {VLLM}.max_loras=4 | follows from the adapters
+    quantised weights | RANK actor_rollout_ref.actor.fsdp_config.qat.enable=true | Quantised
+    """,
+    RANK=RANK,
+)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +77,7 @@ def test_refused(checked, case):
     ],
 )
 def test_which_policies_are_adapters(run, words, expected):
-    done = run(*words, "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *words, "cluster=cpu")
     rollout, actor = done.launched.actor_rollout_ref.rollout, done.launched.actor_rollout_ref.actor
     assert list(adapters(rollout)) == expected
     assert rollout.load_format == ("auto" if expected else "dummy")
@@ -120,16 +91,16 @@ def test_a_frozen_role_has_no_adapter(run):
         f"{endpoint}.base_urls=[http://host:8000/v1]",
         f"{endpoint}.model=big",
     )
-    done = run(*frozen, f"{MODEL}.lora_rank=4", "marsrl.default_policy=lora_per_role", "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(
+        run, *frozen, f"{MODEL}.lora_rank=4", "marsrl.default_policy=lora_per_role", "cluster=cpu"
+    )
     assert list(adapters(done.launched.actor_rollout_ref.rollout)) == ["corrector", "verifier"]
 
 
 def test_the_plan_counts_what_adapters_train(run):
     model = ("model=qwen3_4b_thinking_2507", f"{MODEL}.path=Qwen/Qwen3-4B-Thinking-2507", "cluster=1xgpu")
     whole = run(*model, "dry_run=true").out
-    done = run(*model, "policies=lora_per_role", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *model, "policies=lora_per_role", "dry_run=true")
     assert "two AdamW moments of the adapters alone" in done.text
 
     def gib(text: str, part: str) -> float:
@@ -143,7 +114,6 @@ def test_the_plan_counts_what_adapters_train(run):
 
 
 def test_a_method_with_one_role_takes_an_adapter_too(run):
-    done = run("algo=grpo", "policies=lora", "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    accepted(run, "algo=grpo", "policies=lora", "cluster=cpu")
     refused = run("algo=grpo", "policies=lora", f"{MODEL}.lora_adapter_path=x", "cluster=cpu")
     assert_refused(refused, f"{MODEL}.lora_adapter_path", "begin at nothing")

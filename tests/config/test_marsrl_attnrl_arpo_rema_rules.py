@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from messages import assert_checks_refuse
+from messages import assert_checks_refuse, refusals
 
 from marsrl_verl.algos.arpo.config import Config as Arpo
 from marsrl_verl.algos.attnrl.config import Config as AttnRL
@@ -116,59 +116,31 @@ def arpo(law: str, **more: object) -> dict[str, object]:
     }
 
 
-REFUSED = {
-    "in a whole run": ({**TREE, f"{ALGO}.criterion": "own_rules:nothing"}, "has no 'nothing'"),
-    "the share of the criterion that it replaces": (
-        {**TREE, f"{ALGO}.criterion": "own_rules:scores", f"{ALGO}.top_share": 0.5},
-        "criterion=fci",
-    ),
-    "influence that nothing needs": (
-        {**TREE, f"{ALGO}.criterion": "own_rules:scores", f"{ALGO}.filter": "none", f"{ALGO}.delta": 2},
-        "criterion=fci",
-    ),
-    "influence of attention that cannot be measured": (
-        {
-            **TREE,
-            f"{ALGO}.criterion": "own_rules:influential",
-            f"{ALGO}.filter": "none",
-            "actor_rollout_ref.model.override_config.attn_implementation": "eager",
-        },
-        "eager is not in it",
-    ),
-    "Triton on the processor": (
-        {
-            **TREE,
-            f"{ALGO}.criterion": "own_rules:influential",
-            f"{ALGO}.filter": "none",
-            f"{ALGO}.fci_backend": "triton",
-        },
-        "need a GPU",
-    ),
-    "bounds that a function replaces": (
-        {
-            ALGO: {**defaults(SingleTurn), "name": "rema_single_turn"},
-            f"{ALGO}.filter.rule": "own_rules:keeps",
-            f"{ALGO}.filter.lowest": 0.1,
-        },
-        "It has no effect with marsrl.algo.filter.rule = own_rules:keeps.",
-    ),
-    "a rule of a filter that is off": (
-        {
-            ALGO: {**defaults(SingleTurn), "name": "rema_single_turn"},
-            f"{ALGO}.filter.enabled": False,
-            f"{ALGO}.filter.rule": "own_rules:keeps",
-        },
-        "It has no effect with marsrl.algo.filter.enabled = false.",
-    ),
-    "bounds of a filter that is off": (
-        {
-            ALGO: {**defaults(SingleTurn), "name": "rema_single_turn"},
-            f"{ALGO}.filter.enabled": False,
-            f"{ALGO}.filter.lowest": 0.1,
-        },
-        "It has no effect with marsrl.algo.filter.enabled = false.",
-    ),
-}
+SINGLE_TURN = {ALGO: {**defaults(SingleTurn), "name": "rema_single_turn"}}
+REFUSED = refusals(
+    f"""
+    in a whole run | TREE {ALGO}.criterion=own_rules:nothing | has no 'nothing'
+    the share of the criterion that it replaces | TREE {ALGO}.criterion=own_rules:scores {ALGO}.top_share=0.5
+        | criterion=fci
+    influence that nothing needs | TREE {ALGO}.criterion=own_rules:scores {ALGO}.filter=none {ALGO}.delta=2
+        | criterion=fci
+    influence of attention that cannot be measured
+        | TREE {ALGO}.criterion=own_rules:influential {ALGO}.filter=none
+        actor_rollout_ref.model.override_config.attn_implementation=eager | eager is not in it
+    Triton on the processor
+        | TREE {ALGO}.criterion=own_rules:influential {ALGO}.filter=none {ALGO}.fci_backend=triton
+        | need a GPU
+    bounds that a function replaces | SINGLE_TURN {ALGO}.filter.rule=own_rules:keeps {ALGO}.filter.lowest=0.1
+        | It has no effect with {ALGO}.filter.rule = own_rules:keeps.
+    a rule of a filter that is off
+        | SINGLE_TURN {ALGO}.filter.enabled=false {ALGO}.filter.rule=own_rules:keeps
+        | It has no effect with {ALGO}.filter.enabled = false.
+    bounds of a filter that is off | SINGLE_TURN {ALGO}.filter.enabled=false {ALGO}.filter.lowest=0.1
+        | It has no effect with {ALGO}.filter.enabled = false.
+    """,
+    TREE=TREE,
+    SINGLE_TURN=SINGLE_TURN,
+)
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from messages import assert_refused
+from messages import assert_refused, commands
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.command_line import parse_arguments
@@ -61,10 +61,8 @@ def test_unknown_architectures_are_not_guessed():
 
 def test_estimate_of_the_published_setting(run):
     config = run(
-        "model=qwen3_30b_a3b_thinking_2507",
-        "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
-        "cluster=4x8xgpu",
-        "ray_kwargs.ray_init.address=auto",
+        "model=qwen3_30b_a3b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
+        "cluster=4x8xgpu ray_kwargs.ray_init.address=auto",
     ).launched
     shape = shape_from_config(PUBLISHED["Qwen/Qwen3-30B-A3B-Thinking-2507"])
     found = estimate_memory(config, shape)
@@ -133,7 +131,7 @@ def test_the_recorded_settings_are_the_six():
 
 
 def test_weights_of_fewer_ranks_are_shared_by_fewer(run):
-    words = (*SMALLER, "cluster=8xgpu", "dry_run=true")
+    words = (SMALLER, "cluster=8xgpu", "dry_run=true")
     whole, half = (
         memory_of(run(*words, f"actor_rollout_ref.actor.fsdp_config.fsdp_size={size}"), "optimizer")
         for size in (-1, 4)
@@ -143,7 +141,7 @@ def test_weights_of_fewer_ranks_are_shared_by_fewer(run):
 
 def test_the_optimizers_step_takes_a_copy_unless_it_is_one_kernel(run):
     key = "actor_rollout_ref.actor.optim.override_optimizer_config"
-    done = run(*BIG, "cluster=8xgpu", f"{key}=null", "dry_run=true")
+    done = run(BIG, "cluster=8xgpu", f"{key}=null", "dry_run=true")
     # 14.2 GiB of each GPU; with the state and the processes 75.1.
     assert_refused(done, "marsrl.hardware.gpu_gib = 80", "takes 75.1 GiB of each GPU while training")
 
@@ -155,7 +153,7 @@ def memory_of(done, name: str) -> float:
 
 
 def test_one_gpu_keeps_the_training_state_where_the_plan_has_room(run):
-    words = (*SMALLER, "cluster=1xgpu", "dry_run=true")
+    words = (SMALLER, "cluster=1xgpu", "dry_run=true")
     small, large = run(*words), run(*words, "marsrl.hardware.gpu_gib=139")
     assert "offload_policy: the training state, 59.9 GiB, stays in main memory" in " ".join(small.out.split())
     assert "offload_policy" not in large.out and memory_of(large, "main memory") == 45.0
@@ -171,12 +169,12 @@ def test_micro_batches_on_a_gpu_are_longer_than_one_short_sequence(run):
     assert actor.ppo_max_token_len_per_gpu == 12288
 
 
-BIG = ("model=qwen3_30b_a3b_thinking_2507", "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507")
-SMALLER = ("model=qwen3_4b_thinking_2507", "actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507")
+BIG = "model=qwen3_30b_a3b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507"
+SMALLER = "model=qwen3_4b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507"
 
 
 def test_gradients_of_a_step_add_up_on_one_gpu(run):
-    done = run(*SMALLER, "cluster=1xgpu", "dry_run=true")
+    done = run(SMALLER, "cluster=1xgpu", "dry_run=true")
     assert done.status == 0
     # 4.02 billion parameters, 4 bytes each.
     assert "accumulated          15.0 GiB  gradients of a step" in done.out
@@ -199,47 +197,32 @@ def test_the_cache_is_not_said_twice(run, monkeypatch):
     assert run("cluster=cpu", f"ray_kwargs.ray_init.runtime_env.env_vars.{CACHE}=3").status == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "key", "hint"),
-    [
-        (
-            (*BIG, "cluster=8xgpu", "pipeline=overlapped"),
-            "marsrl.hardware.gpu_gib = 80",
-            "takes 110.0 GiB of each GPU while training: the training state 56.9 GiB, the engine 40.0 GiB",
-        ),
-        (
-            (*BIG, "cluster=4x8xgpu", "pipeline=overlapped", f"{ROLLOUT}.gpu_memory_utilization=0.9"),
-            "marsrl.hardware.gpu_gib = 80",
-            "pipeline=overlapped_two_pools, a lower actor_rollout_ref.rollout.gpu_memory_utilization",
-        ),
-        (
-            (*BIG, "cluster=8xgpu", f"{ROLLOUT}.tensor_model_parallel_size=1"),
-            f"{ROLLOUT}.gpu_memory_utilization",
-            "Spread the engine over more GPUs",
-        ),
-        ((*BIG, "cluster=1xgpu"), f"{ROLLOUT}.gpu_memory_utilization", "the engine holds 0 tokens"),
-        (
-            (*BIG, "cluster=8xgpu", "actor_rollout_ref.model.use_fused_kernels=false", f"{ACTOR}=32768"),
-            "marsrl.hardware.gpu_gib",
-            "use_fused_kernels=true",
-        ),
-        (
-            (*BIG, "cluster=4x8xgpu", "marsrl.hardware.host_gib=64"),
-            "host_gib",
-            "takes 113.7 GiB while",
-        ),
-        ((*BIG, "cluster=8xgpu", "marsrl.hardware.host_gib=256"), "host_gib", "takes 341.2 GiB for what"),
-        ((*BIG, "cluster=4x8xgpu", "marsrl.hardware.gpu_gib=0"), "gpu_gib", "above 0"),
-        ((*SMALLER, "cluster=cpu"), "VLLM_CPU_KVCACHE_SPACE", "one sequence may have 20,480"),
-    ],
-    ids=["overlap", "less", "tensor", "one GPU", "logits", "loading", "offloading", "range", "cpu"],
-)
-def test_a_plan_that_cannot_fit_is_refused(run, words, key, hint):
+TOO_LARGE = commands(f"""
+    overlap | {BIG} cluster=8xgpu pipeline=overlapped | marsrl.hardware.gpu_gib = 80
+        | takes 110.0 GiB of each GPU while training: the training state 56.9 GiB, the engine 40.0 GiB
+    less | {BIG} cluster=4x8xgpu pipeline=overlapped {ROLLOUT}.gpu_memory_utilization=0.9
+        | marsrl.hardware.gpu_gib = 80
+        | pipeline=overlapped_two_pools, a lower actor_rollout_ref.rollout.gpu_memory_utilization
+    tensor | {BIG} cluster=8xgpu {ROLLOUT}.tensor_model_parallel_size=1
+        | {ROLLOUT}.gpu_memory_utilization | Spread the engine over more GPUs
+    one GPU | {BIG} cluster=1xgpu | {ROLLOUT}.gpu_memory_utilization | the engine holds 0 tokens
+    logits | {BIG} cluster=8xgpu actor_rollout_ref.model.use_fused_kernels=false {ACTOR}=32768
+        | marsrl.hardware.gpu_gib | use_fused_kernels=true
+    loading | {BIG} cluster=4x8xgpu marsrl.hardware.host_gib=64 | host_gib | takes 113.7 GiB while
+    offloading | {BIG} cluster=8xgpu marsrl.hardware.host_gib=256 | host_gib | takes 341.2 GiB for what
+    range | {BIG} cluster=4x8xgpu marsrl.hardware.gpu_gib=0 | gpu_gib | above 0
+    cpu | {SMALLER} cluster=cpu | VLLM_CPU_KVCACHE_SPACE | one sequence may have 20,480
+""")
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_a_plan_that_cannot_fit_is_refused(run, case):
+    words, key, hint = TOO_LARGE[case]
     assert_refused(run(*words, "dry_run=true"), key, hint)
 
 
 def test_larger_gpus_hold_more(run):
-    words = (*BIG, "cluster=8xgpu", "pipeline=overlapped", "dry_run=true")
+    words = (BIG, "cluster=8xgpu", "pipeline=overlapped", "dry_run=true")
     assert run(*words, "marsrl.hardware.gpu_gib=141", f"{ROLLOUT}.gpu_memory_utilization=0.4").status == 0
 
 
@@ -247,6 +230,6 @@ def test_gpus_of_this_machine_that_are_smaller_than_planned(run, monkeypatch):
     small = Gpu(0, "NVIDIA A100-SXM4-40GB", 40960, 4, (8, 0), "580.1")
     monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: 1)
     monkeypatch.setattr("marsrl_verl.config.checks.machine.list_gpus", lambda: [small])
-    words = (*SMALLER, "cluster=1xgpu", "marsrl.hardware.host_gib=500")
+    words = (SMALLER, "cluster=1xgpu", "marsrl.hardware.host_gib=500")
     assert_refused(run(*words), "marsrl.hardware.gpu_gib = 80", "The smallest GPU of this machine has 40")
     assert run(*words, "marsrl.hardware.gpu_gib=40", f"{ROLLOUT}.gpu_memory_utilization=0.7").status == 0

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from messages import assert_refused
+from messages import accepted, assert_refused, commands
 
 from marsrl_verl.algos import registry
 from marsrl_verl.config.command_line import parse_arguments
@@ -140,36 +140,31 @@ def package(quiet_machine, tmp_path, monkeypatch):
 
 
 def test_named_by_its_class(run, package):
-    done = run(f"marsrl.algo.name={NAME}", "marsrl.algo.votes=5", "cluster=cpu", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, f"marsrl.algo.name={NAME}", "marsrl.algo.votes=5", "cluster=cpu", "dry_run=true")
     assert "votes: 5" in done.text
 
 
 def test_its_own_group_on_the_search_path(run, package):
-    done = run(SEARCH, "algo=voting", "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, SEARCH, "algo=voting", "cluster=cpu")
     assert done.launched.marsrl.algo.votes == 3
     assert done.launched.marsrl.algo.group_size == 8, "a default of its class"
     folder = run(f"hydra.searchpath=[file://{package}/configs]", "algo=voting", "cluster=cpu", "dry_run=true")
     assert "votes: 3" in folder.out
 
 
-REFUSED = {
-    "a value out of its range": (
-        "marsrl.algo.votes=1",
-        "marsrl.algo.votes = 1",
-        "at least 2: one vote is no majority",
-    ),
-    "a rule of its own": ("marsrl.algo.votes=9", "marsrl.algo.votes = 9", "More than there are."),
-    "an unknown key": ("marsrl.algo.vote=5", "marsrl.algo.vote", "Did you mean marsrl.algo.votes?"),
-    "a wrong kind": ("marsrl.algo.votes=many", "marsrl.algo.votes = many", "expected a whole number"),
-}
+REFUSED = commands("""
+    a value out of its range | marsrl.algo.votes=1 | marsrl.algo.votes = 1
+        | at least 2: one vote is no majority
+    a rule of its own | marsrl.algo.votes=9 | marsrl.algo.votes = 9 | More than there are.
+    an unknown key | marsrl.algo.vote=5 | marsrl.algo.vote | Did you mean marsrl.algo.votes?
+    a wrong kind | marsrl.algo.votes=many | marsrl.algo.votes = many | expected a whole number
+""")
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_its_settings_are_refused_like_ours(run, package, case):
-    word, key, said = REFUSED[case]
-    assert_refused(run(f"marsrl.algo.name={NAME}", word, "cluster=cpu"), key, said)
+    words, key, said = REFUSED[case]
+    assert_refused(run(f"marsrl.algo.name={NAME}", *words, "cluster=cpu"), key, said)
 
 
 def test_its_policy_loss_is_the_only_one(run, package):
@@ -205,8 +200,7 @@ def test_what_its_policy_loss_reads_is_checked_before_anything_starts(run, packa
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_its_policy_loss_reads_is_known(run, package, name):
-    done = run(f"marsrl.algo.name=strange_voting.method:{name}", *KNOWN[name], "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    accepted(run, f"marsrl.algo.name=strange_voting.method:{name}", *KNOWN[name], "cluster=cpu")
 
 
 BARE = "marsrl.algo.name=strange_voting.method:Bare"
@@ -255,41 +249,26 @@ def test_what_it_does_not_have_is_refused_on_the_command_line(package, case):
 
 
 SEGMENTS, MIN_GROUP = "marsrl.pipeline.max_segments", "marsrl.pipeline.min_group"
-PROGRAMS = {
-    "Typo": ((), "marsrl.algo.name = strange_voting.method:Typo", "no attribute 'Ones'"),
-    "TypoInTheName": (
-        (),
-        "marsrl.algo.name",
-        "there is no rollout program 'singlecall'; known: single_call",
-    ),
-    "CannotPause": (
-        (f"{SEGMENTS}=2",),
-        f"{SEGMENTS} = 2",
-        "Once of strange_voting.method:CannotPause can't pause",
-    ),
-    "Trees": (
-        (f"{SEGMENTS}=2", f"{MIN_GROUP}=2"),
-        f"{MIN_GROUP} = 2",
-        "a part says nothing about the whole.",
-    ),
-}
+PROGRAMS = commands(f"""
+    Typo | dry_run=true | marsrl.algo.name = strange_voting.method:Typo | no attribute 'Ones'
+    TypoInTheName | dry_run=true | marsrl.algo.name
+        | there is no rollout program 'singlecall'; known: single_call
+    CannotPause | {SEGMENTS}=2 | {SEGMENTS} = 2 | Once of strange_voting.method:CannotPause can't pause
+    Trees | {SEGMENTS}=2 {MIN_GROUP}=2 | {MIN_GROUP} = 2 | a part says nothing about the whole.
+""")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_its_rollout_programs_are_checked_before_anything_starts(run, package, name):
     words, *said = PROGRAMS[name]
     method = f"marsrl.algo.name=strange_voting.method:{name}"
-    assert_refused(run(method, *words, "cluster=cpu", "dry_run=true"), *said)
+    assert_refused(run(method, *words, "cluster=cpu"), *said)
 
 
 def test_rollout_programs_that_fit(run, package):
     own = "marsrl.algo.name=strange_voting.method:"
-    for words in (
-        (f"{own}CannotPause",),
-        (f"{own}Trees", f"{SEGMENTS}=2"),
-    ):
-        done = run(*words, "cluster=cpu")
-        assert (done.status, done.err) == (0, "")
+    for words in ((f"{own}CannotPause",), (f"{own}Trees", f"{SEGMENTS}=2")):
+        accepted(run, *words, "cluster=cpu")
 
 
 def test_the_example_says_that_it_cannot_pause(run, package, monkeypatch):
@@ -309,8 +288,7 @@ ALONE += ("marsrl.algo.train_roles=[solver]", "cluster=cpu")
 
 def test_roles_are_the_methods(run, package):
     """Presets for methods with other roles fit, and the command line names those of this one."""
-    done = run(*ALONE, "evaluation=solver", "actor_rollout_ref.rollout.top_p=1.0")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *ALONE, "evaluation=solver", "actor_rollout_ref.rollout.top_p=1.0")
     assert set(done.launched.marsrl.roles) == set(done.launched.marsrl.reward) == {"solver"}
     rounds = "marsrl.evaluation.correction_rounds"
     assert_refused(run(*ALONE, f"{rounds}=2"), f"{rounds} = 2", "has no verifier and no corrector")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from messages import assert_checks_refuse, assert_refused
+from messages import accepted, assert_checks_refuse, assert_refused
 from omegaconf import OmegaConf
 from small_files import make_model
 
@@ -42,8 +42,7 @@ def foreign(tmp_path_factory) -> Path:
 
 
 def launched(run, *words):
-    done = run(*words, "cluster=cpu")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *words, "cluster=cpu")
     return done.launched
 
 
@@ -213,10 +212,9 @@ def test_a_resumed_run_keeps_what_its_policies_are_made_of():
 
 
 def test_the_plan_shows_models_by_role(run, other):
-    done = run(
-        PER_ROLE, f"{VERIFIER}.kind=model", f"{VERIFIER}.model.path={other}", "cluster=cpu", "dry_run=true"
+    done = accepted(
+        run, PER_ROLE, f"{VERIFIER}.kind=model {VERIFIER}.model.path={other} cluster=cpu dry_run=true"
     )
-    assert (done.status, done.err) == (0, "")
     (section,) = [text for text in done.out.split("\n\n") if text.startswith("Policies\n")]
     rows = " ".join(section.split())
     assert rows.startswith("Policies policy kind roles parameters rate begins as")
@@ -286,8 +284,7 @@ def test_policies_that_begin_as_one_model_share_its_reference(run, other):
 
 def test_a_published_size_in_three_models_on_eight_gpus(run):
     words = (QWEN_4B, f"actor_rollout_ref.model.path={QWEN}", PER_ROLE, "cluster=8xgpu", "dry_run=true")
-    done = run(*words, "data.train_files=null", "data.val_files=null", "data=parquet")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *words, "data.train_files=null", "data.val_files=null", "data=parquet")
     assert shape_from_config(PUBLISHED[QWEN]).parameters == 4_022_468_096
     text = " ".join(done.out.split())
     assert "of 3 models: 12.07 billion parameters" in text

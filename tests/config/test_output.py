@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from messages import assert_message
+from messages import assert_checks_refuse, assert_message
 
 from marsrl_verl.config.application import main
 from marsrl_verl.reporting import run_lock
 from marsrl_verl.reporting.curve import draw_learning_curve
-from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
+from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION
 
 HOLDER = "import sys; from pathlib import Path; from marsrl_verl.reporting.run_lock import acquire\n" + (
     "acquire(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
@@ -32,9 +32,7 @@ HOLDER = "import sys; from pathlib import Path; from marsrl_verl.reporting.run_l
     ],
 )
 def test_names_that_no_folder_or_title_can_have(checked, name, hint):
-    with pytest.raises(ConfigError) as caught:
-        checked({"marsrl.run.name": name})
-    assert_message(str(caught.value), "name", hint)
+    assert_checks_refuse(checked, {"marsrl.run.name": name}, "name", hint)
 
 
 @pytest.mark.parametrize("name", ["cost_$5_$7{", "n" * 200, "größe 2", "100 % (new)"])

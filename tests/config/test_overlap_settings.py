@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from messages import assert_checks_refuse, assert_refused
+from messages import assert_checks_refuse, assert_refused, refusals
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
@@ -23,34 +23,25 @@ GLOO = {SYNC: "gloo", MODULE: "marsrl_verl.verl_adapter.cpu.weight_sync"}
 APART = {f"{ROLLOUT}.nnodes": 1, f"{ROLLOUT}.n_gpus_per_node": 1, "ray_kwargs.ray_init.num_gpus": 2}
 
 EXPERTS = "+marsrl.policies.verifier={kind:model,model:{path:Qwen/Qwen3-30B-A3B}}"
-REFUSED = {
-    "unknown": ({OVERLAP: "onestep"}, "Did you mean one_step?"),
-    "in sequence": (
-        {OVERLAP: "one_step", "marsrl.pipeline.mode": "sequential"},
-        f"{OVERLAP} = one_step",
-        "pipeline=overlapped",
-    ),
-    "sleeping engine": ({OVERLAP: "one_step", f"{ROLLOUT}.free_cache_engine": True}, "Set it to false"),
-    "sync without a second pool": ({SYNC: "nccl"}, "Leave it at naive"),
-    "second pool without sync": (APART, f"{SYNC} = naive", "pipeline=overlapped_two_pools"),
-    "GPU sync on CPU": ({**APART, SYNC: "nccl"}, "which chooses gloo"),
-    "sync that the workers don't know": (
-        {**APART, SYNC: "gloo"},
-        f"{MODULE} = null",
-        "pipeline=overlapped_two_pools",
-    ),
-    "second machine on CPU": (
-        {**APART, **GLOO, f"{ROLLOUT}.nnodes": 2, "ray_kwargs.ray_init.num_gpus": 3},
-        f"{ROLLOUT}.nnodes = 2",
-        "one machine",
-    ),
-    "no nodes": ({f"{ROLLOUT}.nnodes": -1}, "at least 0"),
-    "too few for both": (
-        {**APART, **GLOO, "ray_kwargs.ray_init.num_gpus": 1},
-        "ray_kwargs.ray_init.num_gpus = 1",
-        "wait for them forever",
-    ),
-}
+REFUSED = refusals(
+    f"""
+    unknown | {OVERLAP}=onestep | Did you mean one_step?
+    in sequence | {OVERLAP}=one_step marsrl.pipeline.mode=sequential | {OVERLAP} = one_step
+        | pipeline=overlapped
+    sleeping engine | {OVERLAP}=one_step {ROLLOUT}.free_cache_engine=true | Set it to false
+    sync without a second pool | {SYNC}=nccl | Leave it at naive
+    second pool without sync | APART | {SYNC} = naive | pipeline=overlapped_two_pools
+    GPU sync on CPU | APART {SYNC}=nccl | which chooses gloo
+    sync that the workers don't know | APART {SYNC}=gloo | {MODULE} = null | pipeline=overlapped_two_pools
+    second machine on CPU | APART GLOO {ROLLOUT}.nnodes=2 ray_kwargs.ray_init.num_gpus=3
+        | {ROLLOUT}.nnodes = 2 | one machine
+    no nodes | {ROLLOUT}.nnodes=-1 | at least 0
+    too few for both | APART GLOO ray_kwargs.ray_init.num_gpus=1 | ray_kwargs.ray_init.num_gpus = 1
+        | wait for them forever
+    """,
+    APART=APART,
+    GLOO=GLOO,
+)
 ACCEPTED = {
     "one pool": {OVERLAP: "one_step"},
     "two pools": {**APART, **GLOO, OVERLAP: "one_step"},
@@ -70,10 +61,8 @@ def test_accepted(checked, case):
 
 def published(run, *overrides):
     return run(
-        "model=qwen3_30b_a3b_thinking_2507",
-        "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
-        "cluster=4x8xgpu",
-        "ray_kwargs.ray_init.address=auto",
+        "model=qwen3_30b_a3b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
+        "cluster=4x8xgpu ray_kwargs.ray_init.address=auto",
         *overrides,
     )
 
@@ -207,16 +196,13 @@ def test_weights_over_nccl_need_cupy(run, monkeypatch, pipeline, refused):
 
 
 @pytest.mark.parametrize(
-    ("found", "hint"),
-    [(8, "for example 4 each"), (1, "Use cluster=cpu here"), (0, "Use cluster=cpu here")],
+    ("found", "hint"), [(8, "for example 4 each"), (1, "Use cluster=cpu here"), (0, "Use cluster=cpu here")]
 )
 def test_gpus_of_one_machine_are_shared_out(run, monkeypatch, found, hint):
     monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: found)
     done = run(
-        "model=qwen3_4b_thinking_2507",
-        "actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507",
-        "cluster=8xgpu",
-        "pipeline=overlapped_two_pools",
+        "model=qwen3_4b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507",
+        "cluster=8xgpu pipeline=overlapped_two_pools",
     )
     assert_refused(done, "trainer.n_gpus_per_node = 8", hint)
 

@@ -7,7 +7,7 @@ import json
 import sys
 
 import pytest
-from messages import assert_refused
+from messages import accepted, assert_refused
 from scripted_engine import Reply, ScriptedEngine
 
 from marsrl_verl.algos import registry
@@ -134,11 +134,10 @@ def words(quiet_machine, tmp_path, monkeypatch) -> tuple[str, ...]:
 
 
 def test_plan_prompt_budget_and_evaluation_plan(run, words):
-    done = run(*words, "marsrl.evaluation.attempts=3", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *words, "marsrl.evaluation.attempts=3", "dry_run=true")
     text = " ".join(done.out.split())
-    # 256 problems, sampled and greedily: a plan and three answers of up to 48 tokens each.
-    assert "after the last step 256 512 2,048 98,304" in text
+    # 32 problems, sampled and greedily: a plan and three answers of up to 48 tokens each.
+    assert "after the last step 32 64 256 12,288" in text
     assert "plan 48" in text and "planner" in text and "worker" in text
     assert "verifier" not in done.out.lower()
 

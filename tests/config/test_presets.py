@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 import pytest
+from messages import accepted
 from method_removal import method_of
 from omegaconf import OmegaConf
 
@@ -27,8 +28,16 @@ OTHERS = tuple(name for name in installed_methods() if name not in ("marsrl", "g
 OPTIONS["evaluation"] = [name for name in OPTIONS["evaluation"] if not name.startswith(OTHERS)]
 OPTIONS["algo"] = [name for name in OPTIONS["algo"] if method_of(name) in ("marsrl", "grpo")]
 MODELS, CLUSTERS = OPTIONS["model"], OPTIONS["cluster"]
-# The groups whose settings meet in the same keys are crossed; the others are dealt out over these.
-CROSSED = [(model, cluster) for model in MODELS for cluster in CLUSTERS]
+# The groups whose settings meet in the same keys are crossed; the others are dealt out over these. Models
+# that fit everywhere meet one cluster each beside the CPU; `auto` is the CPU here.
+SMALLEST = [name for name in MODELS if name.startswith(("tiny", "smollm2"))]
+GPU_CLUSTERS = [name for name in CLUSTERS if name not in ("auto", "cpu")]
+CROSSED = [
+    ("custom", "auto"),
+    *((name, cluster) for name in MODELS if name not in SMALLEST for cluster in ("cpu", *GPU_CLUSTERS)),
+    *((name, "cpu") for name in SMALLEST),
+    *((name, GPU_CLUSTERS[number % len(GPU_CLUSTERS)]) for number, name in enumerate(SMALLEST)),
+]
 DEALT = ("algo", "data", "reward", "pipeline", "evaluation")
 PAIRS = [
     (
@@ -69,15 +78,8 @@ def test_options_compose_and_pass_the_checks(
     monkeypatch.setattr(cpu_defaults, "_processor_flags", frozenset)  # sizes are those of float32
     path = HUB_IDS.get(name, model)
     done = run(
-        f"model={name}",
-        f"cluster={cluster}",
-        f"algo={algo}",
-        f"data={source}",
-        f"reward={reward}",
-        f"pipeline={pipeline}",
-        f"evaluation={evaluation}",
-        f"actor_rollout_ref.model.path={path}",
-        "dry_run=true",
+        f"model={name} cluster={cluster} algo={algo} data={source} reward={reward} pipeline={pipeline}",
+        f"evaluation={evaluation} actor_rollout_ref.model.path={path} dry_run=true",
     )
     assert done.launched is None
     # Where nobody checks a solution, in training or evaluation, sequences are short enough.
@@ -114,14 +116,11 @@ def too_big(name: str, cluster: str, pipeline: str, alone: bool) -> bool:
 
 
 def test_published_setting(run):
-    done = run(
-        "model=qwen3_30b_a3b_thinking_2507",
-        "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
-        "data=parquet",
-        "cluster=4x8xgpu",
-        "ray_kwargs.ray_init.address=auto",
+    done = accepted(
+        run,
+        "model=qwen3_30b_a3b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
+        "data=parquet cluster=4x8xgpu ray_kwargs.ray_init.address=auto",
     )
-    assert done.err == ""
     config = done.launched
     actor, rollout, algo = (
         config.actor_rollout_ref.actor,
@@ -217,12 +216,7 @@ def test_the_published_model_is_evaluated_as_in_its_paper():
     released = replace(PUBLISHED, correction_rounds=11, accept_passes=4, reject_fails=11, fallback="released")
     assert evaluated(BIG, path, "evaluation=marsrl_released") == released
     cheap = Evaluation(
-        before=False,
-        every=20,
-        in_between=InBetween(problems=32),
-        temperature=0.6,
-        top_p=0.95,
-        greedy=False,
+        before=False, every=20, in_between=InBetween(problems=32), temperature=0.6, top_p=0.95, greedy=False
     )
     assert evaluated(BIG, path, "evaluation=in_training") == cheap
     alone = evaluated(BIG, path, "algo=grpo", "evaluation=solver")
@@ -274,8 +268,7 @@ def test_own_configuration_folder(run, tmp_path):
     (own / "study.yaml").write_text(
         "defaults:\n  - marsrl\n  - override algo: big_groups\n  - _self_\nname: study\n"
     )
-    done = run("--config-dir", str(own), "--config-name", "study", "cluster=cpu")
-    assert done.err == ""
+    done = accepted(run, "--config-dir", str(own), "--config-name", "study", "cluster=cpu")
     assert (done.launched.marsrl.algo.group_size, done.launched.marsrl.run.name) == (16, "study")
 
 
@@ -289,8 +282,9 @@ def test_reward_of_ones_own(run, tmp_path):
         "    def score(self, request):\n"
         "        return RewardResult(float(len(request.text) < self.limit))\n"
     )
-    done = run("marsrl.reward.solver.target=length_reward:Length", "marsrl.reward.solver.kwargs.limit=7")
-    assert done.err == ""
+    done = accepted(
+        run, "marsrl.reward.solver.target=length_reward:Length", "marsrl.reward.solver.kwargs.limit=7"
+    )
     assert done.launched.marsrl.reward.solver.kwargs == {"limit": 7}
 
 

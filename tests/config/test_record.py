@@ -1,11 +1,14 @@
-"""What is written, printed and sent of a configuration holds nobody's keys."""
+"""What is written, printed and sent of a configuration holds nobody's keys, and the command."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from marsrl_verl.config.application import _command
 from marsrl_verl.config.locations import config_folder
 from marsrl_verl.reporting.record import HIDDEN, SHOWN_VARIABLES, recorded
 
@@ -68,3 +71,20 @@ def test_shown_variables_are_those_of_the_presets():
     for path in config_folder().rglob("*.yaml"):
         found |= set(OmegaConf.select(OmegaConf.load(path), VARIABLES) or ())
     assert found == SHOWN_VARIABLES
+
+
+def test_the_command_is_the_one_that_was_typed(monkeypatch):
+    typed = ["/venv/bin/python", "-m", "recipe.marsrl.main_marsrl", "name=a b", "cluster=cpu"]
+    monkeypatch.setattr(sys, "orig_argv", typed)
+    assert _command(["name=a b", "cluster=cpu"]) == typed
+    monkeypatch.setattr(sys, "orig_argv", typed[:3])
+    assert _command([]) == typed[:3]
+
+
+def test_elsewhere_it_is_the_recipes():
+    assert _command(["name=x"]) == ["python", "-m", "recipe.marsrl.main_marsrl", "name=x"]
+
+
+def test_a_launched_run_has_it(run):
+    done = run("cluster=cpu")
+    assert done.launched.marsrl.run.command[-1] == "cluster=cpu"

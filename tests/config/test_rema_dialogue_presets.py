@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from messages import assert_refused
+from messages import accepted, assert_refused, commands
 from rema_dialogue_script import END, hold
 from small_files import make_data
 
@@ -26,9 +26,7 @@ NO_CLIP = "With one update per step the importance ratio is exactly 1, so nothin
 
 @pytest.mark.parametrize("algo", ["rema", "rema_released"])
 def test_the_plan_of_dialogues(run, algo):
-    done = run(f"algo={algo}", *SMALL)
-    assert (done.status, done.err) == (0, "")
-    text = " ".join(done.out.split())
+    text = accepted(run, f"algo={algo}", *SMALL).text
     assert "dialogues: up to 30 turns of two messages of up to 16 tokens" in text
     assert "dialogue meta_thinking, reasoning 1 32 512 yes" in text
     assert "trained, at most 1,024" in text, "a row of each agent"
@@ -42,9 +40,9 @@ def test_the_plan_of_dialogues(run, algo):
     ("algo", "trained"), [("rema", "1,024"), ("rema_released", "1,024"), ("rema_separate", "512")]
 )
 def test_the_tiny_world_has_room_for_dialogues(run, algo, trained):
-    done = run(f"algo={algo}", "model=tiny_rema", "data=rema_world", "cluster=cpu", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
-    text = " ".join(done.out.split())
+    text = accepted(
+        run, f"algo={algo}", "model=tiny_rema", "data=rema_world", "cluster=cpu", "dry_run=true"
+    ).text
     assert "messages of up to 56 tokens" in text
     assert "room in the lists for 3 turns of them" in text
     assert f"trained, at most {trained} (" in text, "of two models in turn one agent's rows"
@@ -68,9 +66,7 @@ def test_the_tiny_world_has_room_for_dialogues(run, algo, trained):
     ids=["geometric", "arithmetic", "a narrow range"],
 )
 def test_a_clip_range_that_hardly_acts_is_reported(run, words, warned):
-    done = run("algo=rema", *SMALL, *words)
-    assert (done.status, done.err) == (0, "")
-    text = " ".join(done.out.split())
+    text = accepted(run, "algo=rema", *SMALL, *words).text
     assert ("hardly anything is clipped" in text) == warned
     assert ("and the clip range is 0.2" in text) == warned
 
@@ -87,24 +83,20 @@ def test_a_clip_range_that_hardly_acts_is_reported(run, words, warned):
     ],
 )
 def test_a_bound_that_the_clip_comes_before_is_reported(run, words, warned):
-    done = run("algo=rema", *SMALL, *words)
-    assert (done.status, done.err) == (0, "")
-    text = " ".join(done.out.split())
+    text = accepted(run, "algo=rema", *SMALL, *words).text
     said = "marsrl.algo.loss.log_ratio_clip bounds ratios at 20.1, but they are clipped at 1.2 and 3"
     assert (said in text) == warned
 
 
 def test_agents_that_are_trained_in_turn(run):
     words = ("policies=lora_per_role", "marsrl.algo.alternate.enabled=true")
-    done = run("algo=rema", *SMALL, *words, "marsrl.algo.alternate.first=reasoning")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, "algo=rema", *SMALL, *words, "marsrl.algo.alternate.first=reasoning")
     assert "trained in turn: reasoning, then meta_thinking, 10 steps each" in done.text
 
 
 def test_the_preset_of_separate_agents(run):
     """D.2.2: two models, ten steps each, the meta-thinking agent first."""
-    done = run("algo=rema_separate", *SMALL)
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, "algo=rema_separate", *SMALL)
     assert "trained in turn: meta_thinking, then reasoning, 10 steps each" in done.text
     text = " ".join(done.out.split())
     assert "meta_thinking model meta_thinking" in text and "reasoning model reasoning" in text
@@ -113,9 +105,7 @@ def test_the_preset_of_separate_agents(run):
 
 def test_the_preset_of_separate_agents_with_other_policies(run):
     """A named option takes precedence over the preset's models; one model has nobody to take turns with."""
-    adapters = run("algo=rema_separate", *SMALL, "policies=lora_per_role")
-    assert (adapters.status, adapters.err) == (0, "")
-    text = " ".join(adapters.out.split())
+    text = accepted(run, "algo=rema_separate", *SMALL, "policies=lora_per_role").text
     assert "meta_thinking lora meta_thinking" in text and "reasoning lora reasoning" in text
     assert_refused(
         run("algo=rema_separate", *SMALL, "policies=shared"),
@@ -134,8 +124,7 @@ PUBLISHED = ("model=custom", f"actor_rollout_ref.model.path={MODEL}", "data=parq
 )
 def test_published_settings(run, training, message, steps):
     """arXiv 2503.09501, D.2: lists of 4,096 tokens, or 3,072, before a message."""
-    done = run("algo=rema", *PUBLISHED, f"training={training}")
-    assert done.err == ""
+    done = accepted(run, "algo=rema", *PUBLISHED, f"training={training}")
     config = done.launched
     actor, algo = config.actor_rollout_ref.actor, config.marsrl.algo
     assert (config.data.train_batch_size, algo.group_size, algo.max_turns) == (128, 16, 30)
@@ -198,8 +187,7 @@ def test_messages_are_begun_where_the_paper_begins_them(run, training, before, l
 
 
 def test_released_settings(run):
-    done = run("algo=rema_released", *PUBLISHED, "training=rema_published")
-    assert done.err == ""
+    done = accepted(run, "algo=rema_released", *PUBLISHED, "training=rema_published")
     algo, pipeline = done.launched.marsrl.algo, done.launched.marsrl.pipeline
     assert (algo.loss.ratio, algo.finish_stops, pipeline.updates_per_step) == ("geometric", "both", 1)
     assert (algo.mask_unfinished, algo.stop_when_truncated) == (True, True)
@@ -209,62 +197,48 @@ ENDPOINT = (
     "marsrl.policies.far.kind=endpoint", "marsrl.policies.far.endpoint.base_urls=[http://host:8000/v1]",
     "marsrl.policies.far.endpoint.model=m",
 )  # fmt: skip
-LISTS = ("marsrl.roles.meta_thinking.max_sequence_tokens", "marsrl.roles.reasoning.max_sequence_tokens")
-REFUSED = {
-    "a prompt that fills the list": ([f"{LISTS[0]}=60"], f"{LISTS[0]} = 60", "leaves none for a response"),
-    "a list shorter than what follows": ([f"{LISTS[0]}=61", "marsrl.roles.meta_thinking.max_new_tokens=62"],
-                                         f"{LISTS[0]} = 61", "which it never reaches"),
-    "a list that is never so long": ([f"{LISTS[1]}=138"], f"{LISTS[1]} = 138", "90 + 48 = 138"),
-    "no room behind the first prompt": (
-        [f"{LISTS[1]}=105"], "marsrl.algo.message_tokens = 16", "has room for 15 (max_sequence_tokens 105)",
-    ),
-    "no room for a message": (
-        ["marsrl.algo.message_tokens=49"], "marsrl.algo.message_tokens = 49",
-        "n turns of such messages take up to 98 n tokens",
-    ),
-    "a penalty over more than a list": (
-        ["marsrl.algo.overlong.enabled=true", "marsrl.algo.overlong.tokens=49"],
-        "marsrl.algo.overlong.tokens = 49", "has 48 tokens",
-    ),
-    "a penalty that is off": (["marsrl.algo.overlong.penalty=0.5"], "algo.overlong.penalty", "enabled"),
-    "a mean that knows no turns": (
-        ["marsrl.training.loss_mean=null"], "marsrl.algo.loss.ratio = arithmetic", "have one ratio",
-    ),
-    "turns of shared weights": (
-        ["marsrl.algo.alternate.enabled=true"], "marsrl.algo.alternate.enabled", "have one policy (shared)",
-    ),
-    "turns that are off": (["marsrl.algo.alternate.interval=3"], "marsrl.algo.alternate.interval", "enabled"),
-    "a discount of turns without returns": (
-        ["marsrl.algo.gamma_turn=0.9"], "marsrl.algo.gamma_turn = 0.9", "estimator=reinforce_pp",
-    ),
-    "a discount of tokens beside a ratio of turns": (
-        ["marsrl.algo.estimator=reinforce_pp", "marsrl.algo.gamma=0.99"],
-        "marsrl.algo.gamma = 0.99", "marsrl.algo.loss.ratio=token",
-    ),
-    "KL of tokens beside a ratio of turns": (
-        ["marsrl.algo.estimator=reinforce_pp", "algorithm.use_kl_in_reward=true"],
-        "algorithm.use_kl_in_reward = True", "gradient of no published loss",
-    ),
-    "a message twice at least": (["marsrl.algo.guards.same_messages=1"], "same_messages = 1", "at least 2"),
-    "answers from a file": (
-        ["marsrl.policies.far.kind=jsonl", "marsrl.policies.far.jsonl.path=a.jsonl",
-         "marsrl.roles.meta_thinking.policy=far"],
-        "marsrl.policies.far.kind = jsonl", "each message answers another one",
-    ),
-    "two kinds of stop strings": (
-        [*ENDPOINT, "marsrl.roles.meta_thinking.policy=far", "marsrl.policies.far.endpoint.send_stop=true",
-         "marsrl.policies.far.endpoint.extra_body.stop=[x]"],
-        "marsrl.policies.far.endpoint.extra_body.stop", "own strings are sent (send_stop)",
-    ),
-    "nobody learns": (
-        [*ENDPOINT, "marsrl.roles.meta_thinking.policy=far", "marsrl.roles.reasoning.policy=far"],
-        "marsrl.roles.meta_thinking.policy = far", "nothing is trained",
-    ),
-    "prompts that know no dialogue": (
-        ["marsrl.prompts.target=marsrl_verl.core.prompts:ProblemPrompts"], "marsrl.prompts.target",
-        "DialoguePrompts",
-    ),
-}  # fmt: skip
+REFUSED = commands("""
+    a prompt that fills the list | marsrl.roles.meta_thinking.max_sequence_tokens=60
+        | marsrl.roles.meta_thinking.max_sequence_tokens = 60 | leaves none for a response
+    a list shorter than what follows
+        | marsrl.roles.meta_thinking.max_sequence_tokens=61 marsrl.roles.meta_thinking.max_new_tokens=62
+        | marsrl.roles.meta_thinking.max_sequence_tokens = 61 | which it never reaches
+    a list that is never so long | marsrl.roles.reasoning.max_sequence_tokens=138
+        | marsrl.roles.reasoning.max_sequence_tokens = 138 | 90 + 48 = 138
+    no room behind the first prompt | marsrl.roles.reasoning.max_sequence_tokens=105
+        | marsrl.algo.message_tokens = 16 | has room for 15 (max_sequence_tokens 105)
+    no room for a message | marsrl.algo.message_tokens=49 | marsrl.algo.message_tokens = 49
+        | n turns of such messages take up to 98 n tokens
+    a penalty over more than a list | marsrl.algo.overlong.enabled=true marsrl.algo.overlong.tokens=49
+        | marsrl.algo.overlong.tokens = 49 | has 48 tokens
+    a penalty that is off | marsrl.algo.overlong.penalty=0.5 | algo.overlong.penalty | enabled
+    a mean that knows no turns | marsrl.training.loss_mean=null | marsrl.algo.loss.ratio = arithmetic
+        | have one ratio
+    turns of shared weights | marsrl.algo.alternate.enabled=true | marsrl.algo.alternate.enabled
+        | have one policy (shared)
+    turns that are off | marsrl.algo.alternate.interval=3 | marsrl.algo.alternate.interval | enabled
+    a discount of turns without returns | marsrl.algo.gamma_turn=0.9 | marsrl.algo.gamma_turn = 0.9
+        | estimator=reinforce_pp
+    a discount of tokens beside a ratio of turns | marsrl.algo.estimator=reinforce_pp marsrl.algo.gamma=0.99
+        | marsrl.algo.gamma = 0.99 | marsrl.algo.loss.ratio=token
+    KL of tokens beside a ratio of turns | marsrl.algo.estimator=reinforce_pp algorithm.use_kl_in_reward=true
+        | algorithm.use_kl_in_reward = True | gradient of no published loss
+    a message twice at least | marsrl.algo.guards.same_messages=1 | same_messages = 1 | at least 2
+    answers from a file | marsrl.policies.far.kind=jsonl marsrl.policies.far.jsonl.path=a.jsonl
+        marsrl.roles.meta_thinking.policy=far | marsrl.policies.far.kind = jsonl
+        | each message answers another one
+    two kinds of stop strings
+        | marsrl.policies.far.kind=endpoint marsrl.policies.far.endpoint.base_urls=[http://host:8000/v1]
+        marsrl.policies.far.endpoint.model=m marsrl.roles.meta_thinking.policy=far
+        marsrl.policies.far.endpoint.send_stop=true marsrl.policies.far.endpoint.extra_body.stop=[x]
+        | marsrl.policies.far.endpoint.extra_body.stop | own strings are sent (send_stop)
+    nobody learns
+        | marsrl.policies.far.kind=endpoint marsrl.policies.far.endpoint.base_urls=[http://host:8000/v1]
+        marsrl.policies.far.endpoint.model=m marsrl.roles.meta_thinking.policy=far
+        marsrl.roles.reasoning.policy=far | marsrl.roles.meta_thinking.policy = far | nothing is trained
+    prompts that know no dialogue | marsrl.prompts.target=marsrl_verl.core.prompts:ProblemPrompts
+        | marsrl.prompts.target | DialoguePrompts
+""")
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -276,8 +250,7 @@ def test_what_contradicts_itself_is_refused(run, name):
 
 
 def test_a_frozen_agent_is_planned(run):
-    done = run("algo=rema", *SMALL, *ENDPOINT, "marsrl.roles.meta_thinking.policy=far")
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, "algo=rema", *SMALL, *ENDPOINT, "marsrl.roles.meta_thinking.policy=far")
     assert "Frozen policy far (meta_thinking)" in done.text
     text = " ".join(done.out.split())
     assert "trained, at most 512 (" in text, "of 512 dialogues the reasoning agent's row"
@@ -314,5 +287,4 @@ def test_a_problem_that_asks_the_planner_for_a_boxed_answer_is_warned_of(run, tm
     ids=["a discount of turns", "ratios of tokens"],
 )
 def test_returns_go_with_a_ratio_where_what_shares_it_shares_an_advantage(run, words):
-    done = run("algo=rema", *SMALL, "marsrl.algo.estimator=reinforce_pp", *words)
-    assert (done.status, done.err) == (0, "")
+    accepted(run, "algo=rema", *SMALL, "marsrl.algo.estimator=reinforce_pp", *words)

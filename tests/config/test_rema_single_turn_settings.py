@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from messages import accepted, assert_refused, commands
 
 from marsrl_verl.algos.rema.single_turn.config import Process
 from marsrl_verl.algos.rema.single_turn.method import ReMASingleTurn
@@ -20,102 +21,84 @@ pytestmark = pytest.mark.slow
 
 TINY = ("cluster=cpu", "model=tiny_rema", "data=rema_world")
 ALGO = "marsrl.algo"
-
-
-@pytest.mark.parametrize(
-    ("changes", "key", "said"),
-    [
-        ((f"{ALGO}.filter.lowest=0.9",), f"{ALGO}.filter.lowest", "No success rate is at least this"),
-        ((f"{ALGO}.solution_values.correct=-1",), f"{ALGO}.solution_values.correct", "has to earn more"),
-        ((f"{ALGO}.train_roles=[]",), f"{ALGO}.train_roles", "No role is trained"),
-        ((f"{ALGO}.train_roles=[planner]",), f"{ALGO}.train_roles", "meta_thinking"),
-        ((f"{ALGO}.train_roles=[reasoning,reasoning]",), f"{ALGO}.train_roles", "named twice"),
-        (
-            (f"{ALGO}.train_roles=[reasoning]", f"{ALGO}.penalty=-2"),
-            f"{ALGO}.penalty",
-            "has no meta_thinking",
-        ),
-        (
-            (f"{ALGO}.train_roles=[meta_thinking]", f"{ALGO}.plans_per_problem=2"),
-            f"{ALGO}.plans_per_problem",
-            "has no reasoning",
-        ),
-        # Those of dialogues, which do nothing here.
-        ((f"{ALGO}.overlong.enabled=true",), f"{ALGO}.overlong", "It is a setting of"),
-        ((f"+{ALGO}.guards.repeated_share=0.5",), f"{ALGO}.guards", "It is a setting of rema"),
-        ((f"{ALGO}.plan_reward=consistency",), f"{ALGO}.solutions_per_plan", "several solutions"),
-        (
-            (
-                f"{ALGO}.plan_reward=consistency",
-                f"{ALGO}.solutions_per_plan=4",
-                "marsrl.reward.reasoning.target=marsrl_verl.algos.rema.leak:PlanReward",
-            ),
-            "marsrl.reward.reasoning.target",
-            "don't say what was answered",
-        ),
-        ((f"{ALGO}.leak_rule=none", f"{ALGO}.penalty=-2"), f"{ALGO}.penalty", "no plan is punished"),
-        (
-            ("marsrl.reward.meta_thinking.kwargs={look: false}",),
-            f"{ALGO}.leak_rule",
-            "nobody looks for what plans give away",
-        ),
-        (("data.train_batch_size=2",), f"{ALGO}.plans_per_problem", "no room for the plans"),
-        (("marsrl.evaluation.both_orders=true",), "marsrl.evaluation.both_orders", "algo=rema_judge"),
-        ((f"{ALGO}.process=vrp", f"{ALGO}.solutions_per_plan=2"), f"{ALGO}.solutions_per_plan", "no effect"),
-        ((f"{ALGO}.process=vrp", "policies=model_per_role"), "marsrl.default_policy", "nobody asks"),
-        (
-            (f"{ALGO}.process=vrp", "policies=lora_per_role", "actor_rollout_ref.model.lora_rank=8"),
-            "marsrl.default_policy",
-            "policies=lora",
-        ),
-        (
-            (f"{ALGO}.process=mrp", f"{ALGO}.train_roles=[reasoning]"),
-            f"{ALGO}.train_roles",
-            "reasoning alone",
-        ),
-    ],
+FROZEN_PLANNER = (
+    "+marsrl.policies.planner.kind=endpoint",
+    "+marsrl.policies.planner.endpoint.base_urls=[http://localhost:1]",
+    "+marsrl.policies.planner.endpoint.model=m",
+    "marsrl.roles.meta_thinking.policy=planner",
 )
-def test_what_contradicts_itself_is_refused_by_key(run, changes, key, said):
-    done = run(*TINY, "algo=rema_single_turn", *changes, "dry_run=true")
-    assert done.status == 2
-    text = " ".join(done.err.split())
-    assert key in text and said in text
+
+
+REFUSED = commands(f"""
+    a success rate that none has | {ALGO}.filter.lowest=0.9 | {ALGO}.filter.lowest
+        | No success rate is at least this
+    values in another order | {ALGO}.solution_values.correct=-1 | {ALGO}.solution_values.correct
+        | has to earn more
+    nobody learns | {ALGO}.train_roles=[] | {ALGO}.train_roles | No role is trained
+    another's role | {ALGO}.train_roles=[planner] | {ALGO}.train_roles | meta_thinking
+    a role twice | {ALGO}.train_roles=[reasoning,reasoning] | {ALGO}.train_roles | named twice
+    a penalty of nobody | {ALGO}.train_roles=[reasoning] {ALGO}.penalty=-2 | {ALGO}.penalty
+        | has no meta_thinking
+    plans without solutions | {ALGO}.train_roles=[meta_thinking] {ALGO}.plans_per_problem=2
+        | {ALGO}.plans_per_problem | has no reasoning
+    a penalty of dialogues | {ALGO}.overlong.enabled=true | {ALGO}.overlong | It is a setting of
+    guards of dialogues | +{ALGO}.guards.repeated_share=0.5 | {ALGO}.guards | It is a setting of rema
+    consistency of one solution | {ALGO}.plan_reward=consistency | {ALGO}.solutions_per_plan
+        | several solutions
+    consistency of what is no answer | {ALGO}.plan_reward=consistency {ALGO}.solutions_per_plan=4
+        marsrl.reward.reasoning.target=marsrl_verl.algos.rema.leak:PlanReward
+        | marsrl.reward.reasoning.target | don't say what was answered
+    a penalty without a rule | {ALGO}.leak_rule=none {ALGO}.penalty=-2 | {ALGO}.penalty | no plan is punished
+    a rule without a look | 'marsrl.reward.meta_thinking.kwargs={{look: false}}' | {ALGO}.leak_rule
+        | nobody looks for what plans give away
+    fewer problems than plans | data.train_batch_size=2 | {ALGO}.plans_per_problem | no room for the plans
+    the judge's evaluation | marsrl.evaluation.both_orders=true | marsrl.evaluation.both_orders
+        | algo=rema_judge
+    solutions without plans | {ALGO}.process=vrp {ALGO}.solutions_per_plan=2 | {ALGO}.solutions_per_plan
+        | no effect
+    a model of nobody | {ALGO}.process=vrp policies=model_per_role | marsrl.default_policy | nobody asks
+    an adapter of nobody | {ALGO}.process=vrp policies=lora_per_role actor_rollout_ref.model.lora_rank=8
+        | marsrl.default_policy | policies=lora
+    one agent of one | {ALGO}.process=mrp {ALGO}.train_roles=[reasoning] | {ALGO}.train_roles
+        | reasoning alone
+""")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_contradicts_itself_is_refused_by_key(run, case):
+    words, key, said = REFUSED[case]
+    assert_refused(run(*TINY, "algo=rema_single_turn", *words, "dry_run=true"), key, said)
 
 
 def test_actions_need_an_engine_and_whole_responses(run):
-    endpoint = (
-        "+marsrl.policies.planner.kind=endpoint",
-        "+marsrl.policies.planner.endpoint.base_urls=[http://localhost:1]",
-        "+marsrl.policies.planner.endpoint.model=m",
-        "marsrl.roles.meta_thinking.policy=planner",
-        f"{ALGO}.train_roles=[reasoning]",
-    )
-    done = run(*TINY, "algo=rema_json", *endpoint, "dry_run=true")
+    frozen = (*FROZEN_PLANNER, f"{ALGO}.train_roles=[reasoning]")
+    done = run(*TINY, "algo=rema_json", *frozen, "dry_run=true")
     assert f"{ALGO}.plan_form" in done.err and "frozen" in done.err
     done = run(*TINY, "algo=rema_json", "marsrl.pipeline.max_segments=2", "dry_run=true")
     assert "marsrl.pipeline.max_segments" in done.err
 
 
 def test_ratios_to_the_engine_are_no_plans_of_a_grammar(run):
-    done = run(*TINY, "algo=rema_json", "pipeline=overlapped", "dry_run=true")
-    assert done.status == 2
-    assert "marsrl.off_policy.mode" in done.err and "grammar allows" in " ".join(done.err.split())
+    assert_refused(
+        run(*TINY, "algo=rema_json", "pipeline=overlapped", "dry_run=true"),
+        "marsrl.off_policy.mode",
+        "grammar allows",
+    )
     for more in (("marsrl.off_policy.mode=pois",), (f"{ALGO}.train_roles=[reasoning]",)):
-        done = run(*TINY, "algo=rema_json", "pipeline=overlapped", *more, "dry_run=true")
-        assert (done.status, done.err) == (0, "")
+        accepted(run, *TINY, "algo=rema_json", "pipeline=overlapped", *more, "dry_run=true")
 
 
 def test_a_frozen_agent_is_not_trained(run):
-    endpoint = (
-        "+marsrl.policies.planner.kind=endpoint",
-        "+marsrl.policies.planner.endpoint.base_urls=[http://localhost:1]",
-        "+marsrl.policies.planner.endpoint.model=m",
-        "marsrl.roles.meta_thinking.policy=planner",
-    )
-    done = run(*TINY, "algo=rema_single_turn", *endpoint, "dry_run=true")
+    done = run(*TINY, "algo=rema_single_turn", *FROZEN_PLANNER, "dry_run=true")
     assert f"{ALGO}.train_roles" in done.err and "[reasoning]" in done.err
-    done = run(*TINY, "algo=rema_single_turn", *endpoint, f"{ALGO}.train_roles=[reasoning]", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    accepted(
+        run,
+        *TINY,
+        "algo=rema_single_turn",
+        *FROZEN_PLANNER,
+        f"{ALGO}.train_roles=[reasoning]",
+        "dry_run=true",
+    )
 
 
 PRESETS = {
@@ -133,9 +116,8 @@ PRESETS = {
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_says_what_it_promises(run, pairs, preset):
     data = (*pairs(0), *limits(250, 250)) if preset.endswith("judge") else ()
-    done = run("algo=" + preset, *TINY, *data, "dry_run=true")
-    assert (done.status, done.err) == (0, "")
-    algo = compose_config(parse_arguments(["algo=" + preset, *TINY])).config.marsrl.algo
+    data = [word for word in data if word != "dry_run=true"]
+    algo = accepted(run, f"algo={preset}", *TINY, *data).launched.marsrl.algo
     assert algo.name == "rema_single_turn"
     for name, value in PRESETS[preset].items():
         assert algo[name] == value
@@ -291,15 +273,13 @@ def test_answers_are_measured_against_the_limit_of_the_agent_that_reads_them(run
     text = " ".join(done.err.split())
     assert "All 8 problems of data.train_files have prompts over 150 tokens of the reasoning" in text
     assert "marsrl.roles.reasoning.max_prompt_tokens" in text and "of the meta_thinking" not in text
-    done = run(*JUDGE, *pairs(3, suffix), *limits(250, 150))
-    assert (done.status, done.err) == (0, "")
+    done = accepted(run, *JUDGE, *pairs(3, suffix), *limits(250, 150))
     assert "3 of 8 problems of data.train_files have prompts over 150 tokens of the reasoning" in done.text
 
 
 def test_the_kl_of_the_preset_can_be_switched_off(run):
     """By one setting: what the preset says about it may stay."""
-    done = run(*TINY, "algo=rema_single_turn", "algorithm.use_kl_in_reward=false", "dry_run=true")
-    assert (done.status, done.err) == (0, "")
+    accepted(run, *TINY, "algo=rema_single_turn", "algorithm.use_kl_in_reward=false", "dry_run=true")
     words = ("algorithm.use_kl_in_reward=false", "algorithm.kl_ctrl.kl_coef=0.02", "dry_run=true")
     assert "algorithm.kl_ctrl.kl_coef = 0.02" in run(*TINY, "algo=rema_single_turn", *words).err
 

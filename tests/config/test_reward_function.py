@@ -48,8 +48,7 @@ def test_the_function_scores_the_roles_that_answer(run, function, node):
 
 def test_another_name_and_keyword_arguments(run, function):
     config = run(
-        f"reward.custom_reward_function.path={function}",
-        "reward.custom_reward_function.name=strict",
+        f"reward.custom_reward_function.path={function} reward.custom_reward_function.name=strict",
         "+reward.custom_reward_function.reward_kwargs.weight=0.5",
     ).launched
     assert config.marsrl.reward.solver.kwargs == {
@@ -69,11 +68,7 @@ def test_another_name_and_keyword_arguments(run, function):
             "has no function 'compute_scor'; functions there: compute_score, other, strict",
         ),
         (["path=my_score.py", "name=number"], "reward.custom_reward_function.path", "expected a function"),
-        (
-            ["path=my_score.py", "name=strict"],
-            "reward.custom_reward_function.path",
-            "function strict in",
-        ),
+        (["path=my_score.py", "name=strict"], "reward.custom_reward_function.path", "function strict in"),
         (
             ["path=my_score.py", "name=other"],
             "reward.custom_reward_function.path",

@@ -33,9 +33,7 @@ def test_steps_and_tokens_of_a_run(run):
     # of the other four stages, 64 tokens for a Verifier's.
     text = whole_run(
         run(
-            "data.train_batch_size=32",
-            "trainer.total_epochs=3",
-            "trainer.total_training_steps=null",
+            "data.train_batch_size=32 trainer.total_epochs=3 trainer.total_training_steps=null",
             "dry_run=true",
         )
     )
@@ -51,8 +49,13 @@ def test_a_prompt_budget_bounds_the_tokens_of_a_step(checked):
     assert step_tokens(plan_batch(ctx.config, ctx.settings), ctx.settings) == 100 * 8 * 64
 
 
-def test_time_is_a_range_with_the_evaluations_in_it(run, checked):
-    words = ("data.train_batch_size=32", "trainer.total_training_steps=10", "marsrl.evaluation.every=5")
+def test_time_is_a_range_with_the_evaluations_in_it(run, checked, data):
+    words = (
+        f"data.val_files={data}",
+        "data.train_batch_size=32",
+        "trainer.total_training_steps=10",
+        "marsrl.evaluation.every=5",
+    )
     text = whole_run(run(*words, "marsrl.hardware.tokens_per_second=100", "dry_run=true"))
     ctx = checked({"data.train_batch_size": 32, "marsrl.evaluation.every": 5})
     training = 10 * step_tokens(plan_batch(ctx.config, ctx.settings), ctx.settings)
@@ -73,7 +76,7 @@ def test_evaluations_before_between_and_after(checked):
     assert three == 2 * without > 0  # two in between, as large as the others
 
 
-def test_time_as_in_an_earlier_run(run, checked, tmp_path):
+def test_time_as_in_an_earlier_run(run, checked, data, tmp_path):
     folder = tmp_path / "earlier"
     folder.mkdir()
     steps = [
@@ -90,7 +93,8 @@ def test_time_as_in_an_earlier_run(run, checked, tmp_path):
     record = EvaluationRecord(BEFORE, 0, 0.95, 1.0, 2, 1, 4.0, 1200, {})
     (folder / "evaluations").mkdir()
     (folder / "evaluations" / "before.json").write_text(json.dumps(record.to_json()))
-    text = whole_run(run(key, "trainer.total_training_steps=10", "data.train_batch_size=32", "dry_run=true"))
+    words = (f"data.val_files={data}", "trainer.total_training_steps=10", "data.train_batch_size=32")
+    text = whole_run(run(key, *words, "dry_run=true"))
     assert f"of it evaluations: 75 tokens/s (300 in evaluations), as in {folder}" in text
     ctx = checked({"data.train_batch_size": 32})
     training = 10 * step_tokens(plan_batch(ctx.config, ctx.settings), ctx.settings) / 75

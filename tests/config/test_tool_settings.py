@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from messages import assert_checks_refuse
+from messages import assert_checks_refuse, refusals
 from omegaconf import OmegaConf
 
 from marsrl_verl.algos.marsrl.method import MarsRL
@@ -97,42 +97,34 @@ FORKING = {"marsrl.algo.name": f"{__name__}:ForkingAgents"}
 DIE = "marsrl.tools.die"
 ROLLED = {**METHOD, f"{DIE}.target": LUCK}
 
-REFUSED = {
-    "no such tool": ({**METHOD, f"{DIE}.target": "pyhton"}, "Did you mean python?"),
-    "no target": ({**METHOD, f"{DIE}.places": 3}, f"{DIE}.target", "No tool is named."),
-    "no class": ({**METHOD, f"{DIE}.target": f"{__name__}:Nothing"}, "has no 'Nothing'"),
-    "an unknown setting": ({**ROLLED, f"{DIE}.side": 4}, f"{DIE}.side", f"Did you mean {DIE}.sides?"),
-    "another tool's setting": (
-        {**ROLLED, f"{DIE}.memory_mb": 4},
-        f"{DIE}.memory_mb",
-        "There is no such key.",
-    ),
-    "out of its range": ({**ROLLED, f"{DIE}.sides": 1}, "one side is no die"),
-    "of another kind": ({**ROLLED, f"{DIE}.sides": "six"}, "a whole number"),
-    "no entry": ({**METHOD, "marsrl.tools.die": 3}, "marsrl.tools.die", "wrong type"),
-    "no name": ({**METHOD, "marsrl.tools.two words.target": LUCK}, "No model could call it"),
-    "nobody calls it": ({f"{DIE}.target": LUCK}, "call no tools"),
-    "longer than a round stands still": (
-        {**ROLLED, f"{DIE}.retries": 9, f"{DIE}.timeout_s": 400.0},
-        "marsrl.run.progress_timeout_s above 4",
-    ),
-    "no key": ({**ROLLED, f"{DIE}.key": True}, f"{DIE}.target", "LUCK_KEY is not set"),
-    "it can't start": ({**ROLLED, f"{DIE}.broken": True}, f"{DIE}.target", "The die is lost."),
-    "state that forks do not have": (
-        {**FORKING, f"{DIE}.target": f"{__name__}:Counter"},
-        f"{DIE}.target",
-        "forks would read of other calls",
-    ),
-    "state that another worker does not have": (
-        {**METHOD, f"{DIE}.target": f"{__name__}:Counter", "marsrl.pipeline.max_segments": 2},
-        f"{DIE}.target",
-        "Set marsrl.pipeline.max_segments=1",
-    ),
-    "without effect": (
-        {**METHOD, "marsrl.tools.python.target": "python", "marsrl.tools.python.remote.urls": ["http://a"]},
-        "marsrl.tools.python.backend = local",
-    ),
-}
+REFUSED = refusals(
+    f"""
+    no target | METHOD {DIE}.places=3 | {DIE}.target | No tool is named.
+    no class | METHOD {DIE}.target=test_tool_settings:Nothing | has no 'Nothing'
+    an unknown setting | ROLLED {DIE}.side=4 | {DIE}.side | Did you mean {DIE}.sides?
+    another tool's setting | ROLLED {DIE}.memory_mb=4 | {DIE}.memory_mb | There is no such key.
+    out of its range | ROLLED {DIE}.sides=1 | one side is no die
+    of another kind | ROLLED {DIE}.sides=six | a whole number
+    no entry | METHOD {DIE}=3 | {DIE} | wrong type
+    no name | METHOD 'marsrl.tools.two words.target={LUCK}' | No model could call it
+    nobody calls it | {DIE}.target={LUCK} | call no tools
+    longer than a round stands still | ROLLED {DIE}.retries=9 {DIE}.timeout_s=400.0
+        | marsrl.run.progress_timeout_s above 4
+    no key | ROLLED {DIE}.key=true | {DIE}.target | LUCK_KEY is not set
+    it can't start | ROLLED {DIE}.broken=true | {DIE}.target | The die is lost.
+    state that forks do not have | FORKING {DIE}.target=test_tool_settings:Counter | {DIE}.target
+        | forks would read of other calls
+    state that another worker does not have
+        | METHOD {DIE}.target=test_tool_settings:Counter marsrl.pipeline.max_segments=2 | {DIE}.target
+        | Set marsrl.pipeline.max_segments=1
+    without effect
+        | METHOD marsrl.tools.python.target=python 'marsrl.tools.python.remote.urls=['"'"'http://a'"'"']'
+        | marsrl.tools.python.backend = local
+    """,
+    METHOD=METHOD,
+    ROLLED=ROLLED,
+    FORKING=FORKING,
+)
 
 
 @pytest.mark.parametrize("case", REFUSED)

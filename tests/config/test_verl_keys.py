@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from messages import assert_refused
+from messages import accepted, assert_refused
 
 from marsrl_verl.config.reference import find_unknown
 from marsrl_verl.config.verl_keys import EACH, ESTIMATOR, FIRST, FIXED_KEYS, INERT_KEYS, VERL_KEYS, with_roles
@@ -88,18 +88,12 @@ def test_every_key_exists():
 
 
 def test_a_verl_command_line_composes(run):
-    done = run(
-        "algo=grpo",
-        "cluster=cpu",
-        "dry_run=true",
-        "algorithm.adv_estimator=grpo",
-        "actor_rollout_ref.rollout.n=16",
-        "data.max_prompt_length=30",
-        "data.max_response_length=40",
-        "trainer.test_freq=-1",
+    done = accepted(
+        run,
+        "algo=grpo cluster=cpu dry_run=true algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=16",
+        "data.max_prompt_length=30 data.max_response_length=40 trainer.test_freq=-1",
         "trainer.val_before_train=False",
     )
-    assert done.status == 0, done.err
     assert "(16 per group)" in done.text
     assert "actor_rollout_ref.rollout.n=16 is taken as marsrl.algo.group_size=16" in done.text
 
@@ -119,8 +113,9 @@ def test_group_relative_advantages_contradict_another_estimator_wherever_it_is_s
 
 
 def test_what_was_taken_is_said_at_start(run):
-    done = run("algo=grpo", "cluster=cpu", "data.max_response_length=40", "trainer.val_before_train=False")
-    assert done.status == 0, done.err
+    done = accepted(
+        run, "algo=grpo", "cluster=cpu", "data.max_response_length=40", "trainer.val_before_train=False"
+    )
     assert "trainer.val_before_train=False is taken as marsrl.evaluation.before=False" in done.text
     assert done.launched.marsrl.evaluation.before is False
     assert done.launched.data.max_response_length == 40
