@@ -17,7 +17,7 @@ from marsrl_verl.demo.problems import Split, generate
 from marsrl_verl.rollout.generation import Decoding, EngineUnavailableError
 from studies.tiny.measure import build_engine
 from studies.tiny.model import build_model
-from studies.tiny.sampler import TorchClient, _draw, decode
+from studies.tiny.sampler import TorchClient, decode
 from studies.tiny.tokenizer import build_tokenizer
 from studies.tiny.transcripts import as_problem
 
@@ -42,12 +42,6 @@ def request(n: int = 3, group_id: str = "g", **fields) -> RolloutRequest:
     )
 
 
-def test_greedy_responses_do_not_depend_on_the_batch(model):
-    together = decode(model, PROMPTS, 12, 0.0, torch.Generator())
-    alone = [decode(model, [prompt], 12, 0.0, torch.Generator())[0] for prompt in PROMPTS]
-    assert [item.token_ids.tolist() for item in together] == [item.token_ids.tolist() for item in alone]
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_log_probs_are_the_models(model, temperature):
     generator = torch.Generator().manual_seed(1)
@@ -57,11 +51,6 @@ def test_log_probs_are_the_models(model, temperature):
         expected = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
         chosen = expected.gather(1, torch.tensor(completion.token_ids, dtype=torch.int64)[:, None])[:, 0]
         torch.testing.assert_close(torch.tensor(completion.log_probs), chosen, atol=1e-4, rtol=1e-4)
-
-
-def test_same_seed_same_samples(model):
-    first, second = (decode(model, PROMPTS, 8, 1.0, torch.Generator().manual_seed(5)) for _ in range(2))
-    assert [item.token_ids.tolist() for item in first] == [item.token_ids.tolist() for item in second]
 
 
 def test_a_generator_for_each_makes_responses_that_do_not_depend_on_the_batch(model):
@@ -75,21 +64,6 @@ def test_a_generator_for_each_makes_responses_that_do_not_depend_on_the_batch(mo
     in_parts = decode(model, PROMPTS, 12, 1.0, generators(), batch_size=2)
     expected = [item.token_ids.tolist() for item in together]
     assert [[item.token_ids.tolist() for item in found] for found in (alone, in_parts)] == [expected] * 2
-
-
-def test_numbers_choose_the_token_whose_share_holds_them():
-    class Numbers:
-        def __init__(self, *numbers: float) -> None:
-            self.numbers = list(numbers)
-
-        def random(self) -> float:
-            return self.numbers.pop(0)
-
-    log_probs = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]]).log()
-    found = [
-        _draw(log_probs, [0], [Numbers(one)]).item() for one in (0.0, 0.249, 0.251, 0.749, 0.751, 1 - 1e-12)
-    ]
-    assert found == [1, 1, 3, 3, 4, 4]
 
 
 def test_a_generator_for_each_draws_from_the_models_distribution(model):
@@ -145,24 +119,6 @@ def test_engine_answers_and_scores_every_request(model):
     assert [one.trajectory_id for one in members] == ["a#0", "a#1", "a#2", "b#0", "b#1"]
     assert all(one.reward is not None and one.reward.graded for one in members)
     assert {one.sequence.versions for one in members} == {((one.tokens, 7),) for one in members}
-
-
-def test_a_prompt_that_is_too_long_is_not_asked(model):
-    engine, sampling = engine_and(model, max_prompt_tokens=2)
-    (output,) = engine.generate([request(1)], sampling)
-    (one,) = output.trajectories
-    assert one.finish is FinishReason.PROMPT_TOO_LONG
-    assert (one.tokens, one.value) == (0, 0.0)
-
-
-def test_a_request_with_sampling_of_its_own(model):
-    engine, sampling = engine_and(model)
-    short = request(2, "short", sampling={SOLVER: {"max_new_tokens": 1}})
-    lengths = {
-        output.group_id: max(one.tokens for one in output.trajectories)
-        for output in engine.generate([short, request(8, "usual")], sampling)
-    }
-    assert lengths["short"] == 1 < lengths["usual"]
 
 
 def test_truncated_distributions_are_refused(model):
