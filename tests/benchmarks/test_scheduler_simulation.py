@@ -82,7 +82,7 @@ def test_replicas_wait_for_the_longest():
     assert total.draining_s == 9.0 + 4.0 + 5.0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_round_decodes_every_token_once(seed):
     rng = random.Random(seed)
     requests = [Request(rng.randrange(50), rng.randrange(1, 80)) for _ in range(60)]
@@ -120,7 +120,7 @@ def test_a_run_decodes_every_token_once(variant):
     assert all(sum(step.stale) == step.tokens for step in steps)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", [VARIANTS[0], VARIANTS[-1]], ids=lambda variant: variant.name)
 def test_same_seed_same_run(variant):
     def run(seed):
         cluster = Cluster(SMALL, TrainingModel())
