@@ -7,12 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    Lfm2Config,
-    Lfm2ForCausalLM,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, Lfm2Config, Lfm2ForCausalLM
 
 from benchmarks.attention_disruption import load, main, settings_of
 from benchmarks.disruption.cuts import (
@@ -214,19 +209,8 @@ def test_the_study_of_a_file_with_the_tiny_model(tmp_path, capsys):
     data, rows = tmp_path / "problems.jsonl", tmp_path / "rows.json"
     chains = tiny_rows(Split.HELD_OUT, 12, 5)
     data.write_text("".join(json.dumps(one) + "\n" for one in chains))
-    words = [
-        "--data",
-        str(data),
-        "--delta",
-        "1",
-        "--max-new-tokens",
-        "48",
-        "--samples",
-        "6",
-        "--reward",
-        "exact",
-    ]
-    words += ["--device", "cpu", "--seeds", "1", "2", "--json", str(rows)]
+    words = f"--data {data} --delta 1 --max-new-tokens 48 --samples 6 --reward exact".split()
+    words += f"--device cpu --seeds 1 2 --json {rows}".split()
     assert main(words) == 0
     found = json.loads(rows.read_text())
     answers, counts = found["answers"], found["responses"]
