@@ -27,7 +27,7 @@ from studies.worlds.tool_world.tokenizer import vocabulary
 from studies.worlds.tool_world.transcripts import Protocol
 
 pytestmark = pytest.mark.slow
-PROBLEMS = 32
+PROBLEMS = 48
 
 
 @pytest.fixture(scope="module")
