@@ -40,7 +40,7 @@ CALL = Call(
         Check("needs cuda", 200, needs_cuda),
         Check("failing", 200, failing),
         Check("dying", 200, dying),
-        Check("hanging", 8, hanging),
+        Check("hanging", 5, hanging),
         Check("after all that", 200, passing),
     ),
 )

@@ -116,14 +116,6 @@ def test_ended_rows_leave_the_batch(model):
     assert counted.rows == [4, 4, *[2], *[1] * 27]
 
 
-def test_progress_is_told(model):
-    told: list[int] = []
-    sample_rest(
-        model, [row(6, seed, most=1) for seed in range(5)], Decoding(batch_size=2), NO_END, told.append
-    )
-    assert told == [2, 4, 5]
-
-
 def test_temperature_and_top_p():
     logits = torch.log(torch.tensor([[0.1, 0.4, 0.2, 0.3]]))
     uniforms = torch.tensor([0.05, 0.3, 0.6, 0.95])

@@ -81,18 +81,6 @@ def test_a_phase_has_its_own_peak_and_what_is_paused_has_none():
     assert (first["sent"], second["sent"]) == (3.0, 0.0)
 
 
-def test_the_store_gives_back_what_was_put_and_maps_arrays(tmp_path):
-    value = {"ids": [1, 2], "array": np.arange(1000), "none": np.zeros(0)}
-    path, size = Store(tmp_path).put(value)
-    found = Store.get(path)
-    assert size > 8000
-    assert found["ids"] == [1, 2]
-    assert np.array_equal(found["array"], value["array"])
-    assert not found["array"].flags.writeable  # as what Ray maps
-    assert len(found["none"]) == 0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_step_trains_all_rows_and_reports_every_phase(inputs, tmp_path):
     from benchmarks.driver_step import arrays
 

@@ -43,13 +43,6 @@ def test_with_fci_the_same_pass_has_influence_for_measured_steps(work):
     assert torch.equal(influence > 0, counted)
 
 
-def test_the_type_and_the_number_of_layers_are_those_asked_for():
-    half = ForwardPass(Setting("small", 1, 4, "sdpa", "bfloat16", "auto", 1, TOKENS), "cpu")
-    assert {weights.dtype for weights in half.model.parameters()} == {torch.bfloat16}
-    assert len(half.model.model.layers) == 1
-    assert half.model.config._attn_implementation == "sdpa"
-
-
 @pytest.mark.parametrize("shape", fci_forward.SHAPES)
 def test_every_shape_is_one_that_transformers_builds(shape):
     one = ForwardPass(Setting(shape, 1, 28, "sdpa", "bfloat16", "auto", 1, 8), "meta")

@@ -13,10 +13,10 @@ from ending_checks import CALL
 pytest.importorskip("torch", reason="the checks are torch's")
 
 from benchmarks.gpu_check import __main__ as command
-from benchmarks.gpu_check import call_4, call_5, call_6, calls, runner, training
+from benchmarks.gpu_check import call_4, call_5, calls, runner, training
 from benchmarks.gpu_check.call_4 import EXPECTED, JUDGED, judge, rows_of
 from benchmarks.gpu_check.checks import NO_DEVICE, Bench, CheckError, NoCudaDeviceError
-from benchmarks.gpu_check.models import PLANNED, QWEN3_06B, SMALL, random_model
+from benchmarks.gpu_check.models import QWEN3_06B, SMALL, random_model
 from benchmarks.gpu_check.rewards import Parity
 from benchmarks.training_runs import Step
 from marsrl_verl.config.application import check_values
@@ -126,9 +126,11 @@ def test_without_a_gpu_a_check_ends_where_it_asks_for_one(tmp_path):
 
 
 CHECKS = {check.name: check for number in calls.NUMBERS for check in calls.load(number).checks}
+# It binds Ray's ports; of checks that differ in settings alone one is enough: all settings are checked below.
+LEFT_OUT = {"system", "0.6B untied", *list(call_5.RUNS)[1:]}
 
 
-@pytest.mark.parametrize("name", sorted(CHECKS.keys() - {"system"}))  # it binds Ray's ports
+@pytest.mark.parametrize("name", sorted(CHECKS.keys() - LEFT_OUT))
 def test_every_check_comes_as_far_as_a_processor_can(name, tmp_path):
     """What it plans, writes and collects is right, before a GPU is paid for."""
     import torch
@@ -163,18 +165,14 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("flash", [False, True])
+@pytest.mark.parametrize(
+    ("name", "flash"), [*((name, False) for name in RUNS), ("demo", True), (next(iter(call_5.RUNS)), True)]
+)
 def test_every_run_is_one_that_the_checks_accept(name, flash, monkeypatch, tmp_path):
     monkeypatch.setattr(training, "installed", lambda package: "2.8.3" if flash else None)
     own = training.overrides(*call_4.DEMO) if name == "demo" else call_5.settings(name)
     assert any("attn_implementation" in one for one in own) is not flash
     check_values([*own, f"marsrl.run.output_root={tmp_path}"])
-
-
-def test_the_run_of_long_responses_is_accepted(tmp_path):
-    model = random_model(tmp_path / "model", PLANNED)
-    check_values([*call_6.settings(str(model)), f"marsrl.run.output_root={tmp_path}"])
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -231,9 +229,3 @@ def test_the_reward_of_random_models_differs_within_a_group():
 
     values = [Parity().score(SimpleNamespace(text=f"text {n}")).value for n in range(200)]
     assert set(values) == {0.0, 1.0} and 0.35 < sum(values) / 200 < 0.65
-
-
-def test_figures_in_the_table():
-    assert runner.shown(12345.678) == "12,345.7"
-    assert runner.shown(0.000123456) == "0.0001235"
-    assert runner.shown("57.5 → 97.8") == "57.5 → 97.8"

@@ -18,7 +18,6 @@ from benchmarks.simulation.driver import (
     marsrl,
     seconds_to,
     simulate,
-    split,
 )
 from benchmarks.simulation.engine_time import EngineModel, Request, run_replica, run_round
 from benchmarks.simulation.workload import EARLY, TOKENS_PER_UNIT, Responses, SimulatedEngine, log_median
@@ -82,7 +81,7 @@ def test_replicas_wait_for_the_longest():
     assert total.draining_s == 9.0 + 4.0 + 5.0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_round_decodes_every_token_once(seed):
     rng = random.Random(seed)
     requests = [Request(rng.randrange(50), rng.randrange(1, 80)) for _ in range(60)]
@@ -120,7 +119,7 @@ def test_a_run_decodes_every_token_once(variant):
     assert all(sum(step.stale) == step.tokens for step in steps)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", [VARIANTS[0], VARIANTS[-1]], ids=lambda variant: variant.name)
 def test_same_seed_same_run(variant):
     def run(seed):
         cluster = Cluster(SMALL, TrainingModel())
@@ -163,12 +162,6 @@ def test_overlap_takes_the_longer_of_both_and_makes_tokens_one_version_older():
     for before, step in itertools.pairwise(both):
         assert step.period_s == max(step.generation_s, before.training_s) + training.sync_s
     assert [step.stale_sum for step in both] == [0, both[1].tokens, both[2].tokens]
-
-
-def test_a_split_keeps_the_number_of_gpus():
-    cluster = split(EngineModel(replicas=32), TrainingModel(tokens_per_second=320.0), 0.25)
-    assert (cluster.engine.replicas, cluster.trainer_replicas) == (24, 8)
-    assert cluster.training.tokens_per_second == 80.0
 
 
 def test_seconds_to_counts_inside_a_step_in_proportion():

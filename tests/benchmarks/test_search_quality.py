@@ -47,18 +47,7 @@ def test_quantiles():
 
 def test_questions_are_asked_and_counted(files, tmp_path, capsys):
     corpus, questions = files
-    asked = [
-        "--corpus",
-        corpus,
-        "--questions",
-        questions,
-        "--top",
-        "2",
-        "--named-weights",
-        "0",
-        "2",
-        "--missed",
-    ]
+    asked = f"--corpus {corpus} --questions {questions} --top 2 --named-weights 0 2 --missed".split()
     assert main([*asked, "--json", str(tmp_path / "rows.json")]) == 0
     plain, named = json.loads((tmp_path / "rows.json").read_text())
     assert (plain["found"], named["found"]) == (1, 2)
@@ -72,17 +61,8 @@ def test_questions_are_asked_and_counted(files, tmp_path, capsys):
 def test_the_table():
     row = SearchRow(0.5, 69, 59, 65, 351, 0.25, 1.94, 2.04, 8.0, 51.2, ())
     line = summary([row], 5).splitlines()[-1]
-    assert [cell.strip() for cell in line.strip("|").split("|")] == [
-        "0.5",
-        "59",
-        "69",
-        "65",
-        "1.9",
-        "2.0",
-        "8.0",
-        "51",
-        "0.25",
-    ]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells == ["0.5", "59", "69", "65", "1.9", "2.0", "8.0", "51", "0.25"]
 
 
 def test_a_line_that_is_no_question(tmp_path):

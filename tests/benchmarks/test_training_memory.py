@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -32,6 +34,11 @@ MIXTURE = {
 ACTOR, SHARED = "actor_rollout_ref.actor", "actor_rollout_ref.model"
 
 
+@pytest.fixture(scope="module")
+def preset():
+    return composed(("model=qwen3_4b_thinking_2507", "cluster=8xgpu"))
+
+
 @pytest.mark.parametrize(
     ("model", "changes"),
     [
@@ -44,8 +51,8 @@ ACTOR, SHARED = "actor_rollout_ref.actor", "actor_rollout_ref.model"
     ],
     ids=["fused", "logits", "two ranks share", "one rank, foreach", "tied", "experts"],
 )
-def test_a_small_update_takes_what_is_planned(model, changes):
-    config = composed(("model=qwen3_4b_thinking_2507", "cluster=8xgpu"))
+def test_a_small_update_takes_what_is_planned(preset, model, changes):
+    config = copy.deepcopy(preset)
     OmegaConf.update(config, f"{ACTOR}.ppo_max_token_len_per_gpu", 2048)
     for key, value in changes.items():
         OmegaConf.update(config, key, value)

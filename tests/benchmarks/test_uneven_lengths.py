@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.uneven_lengths import LIMIT, PROMPT_LIMITS, overrides, write_rambling_model
+from benchmarks.uneven_lengths import LIMIT, PROMPT_LIMITS, write_rambling_model
 from marsrl_verl.demo.files import tiny_model
 
 
@@ -22,11 +22,6 @@ def test_a_report_on_the_longest_responses_fits_into_the_model():
     assert PROMPT_LIMITS["solver"] + LIMIT <= PROMPT_LIMITS["verifier"]
     assert PROMPT_LIMITS["solver"] + 2 * LIMIT <= PROMPT_LIMITS["corrector"]
     assert PROMPT_LIMITS["corrector"] + LIMIT <= positions
-
-
-def test_every_role_gets_its_limits(tmp_path):
-    assert f"marsrl.roles.corrector.max_new_tokens={LIMIT}" in overrides(tmp_path)
-    assert f"actor_rollout_ref.model.path={tmp_path}" in overrides(tmp_path)
 
 
 def test_a_temperature_of_zero_is_refused(tmp_path):

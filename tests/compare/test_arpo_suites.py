@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from marsrl_verl.compare.plan import plan_runs
+from launching import settings
+
 from marsrl_verl.compare.suite import TOKENS, TOOL_CALLS, load_suite
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
 
 
 def test_both_suites_compare_the_same_methods():
@@ -14,12 +13,11 @@ def test_both_suites_compare_the_same_methods():
     assert (calls.methods, calls.overrides) == (tokens.methods, tokens.overrides)
 
 
-def test_methods_differ_in_their_forks_alone(tmp_path):
+def test_methods_differ_in_their_forks_alone():
     found = {}
-    for run in plan_runs(load_suite("arpo"), 1, tmp_path):
-        config = compose_config(parse_arguments(list(run.overrides))).config
+    for method, config in settings("arpo").items():
         assert (config.marsrl.run.max_tool_calls, config.marsrl.run.max_generated_tokens) == (4000, None)
-        found[run.method] = dict(config.marsrl.algo)
+        found[method] = dict(config.marsrl.algo)
     random, entropy = found["random_forks"]["branching"], found["arpo"]["branching"]
     assert (random["base_probability"], entropy["base_probability"]) == (0.6, 0.5)
     laws = {name: dict(algo.pop("branching")) for name, algo in found.items()}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from marsrl_verl.compare.plan import plan_runs
-from marsrl_verl.compare.suite import load_suite
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
+from launching import settings
 
 
-def test_trees_differ_in_where_they_branch_and_have_as_many_responses_as_groups(tmp_path):
-    runs = plan_runs(load_suite("attnrl"), 1, tmp_path)
-    found = {run.method: compose_config(parse_arguments(list(run.overrides))).config for run in runs}
+def test_trees_differ_in_where_they_branch_and_have_as_many_responses_as_groups():
+    found = settings("attnrl")
     grpo, *trees = (dict(one.marsrl.algo) for one in found.values())
     where = [tuple(one.pop(key) for key in ("criterion", "fci_aggregation", "top_share")) for one in trees]
     assert where == [

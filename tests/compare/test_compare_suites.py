@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from launching import launched, settings
+from omegaconf import OmegaConf
 
-from marsrl_verl.compare.plan import plan_runs, quoted
+from marsrl_verl.compare.plan import quoted
 from marsrl_verl.compare.suite import SuiteError, load_suite, suite_names
-from marsrl_verl.config.application import main
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
 
 GOOD = "title: A\ncurve: val/a\ngenerated_tokens: 100\nmax_steps: 5\nmethods:\n  one: [algo=grpo]\n"
 
 
-def test_the_published_comparisons_are_there():
-    assert list(load_suite("marsrl").methods) == ["marsrl_s", "marsrl_vc", "marsrl"]
-    assert list(load_suite("selection").methods) == ["random", "balanced", "adaptive"]
-
-
 @pytest.mark.parametrize("name", suite_names())
-def test_every_method_of_a_shipped_suite_passes_the_checks_with_its_budget(
-    name, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
+def test_every_method_of_a_shipped_suite_passes_the_checks_with_its_budget(name):
     suite = load_suite(name)
-    runs = plan_runs(suite, 1, tmp_path / "a folder")
-    for run in runs[:: len(suite.grid.values) if suite.grid else 1]:
-        launched: list[DictConfig] = []
-
-        def launch(config: DictConfig, launched: list[DictConfig] = launched) -> int:
-            launched.append(config)
-            return 0
-
-        assert main([*run.overrides], launch) == 0, (run.method, capsys.readouterr().err)
-        (config,) = launched
+    for run, config in launched(name).values():
         assert OmegaConf.select(config, suite.budget.quantity.setting) == suite.budget.amount
         assert config.trainer.total_training_steps == suite.max_steps
         assert config.marsrl.run.output_dir == str(run.folder)
 
 
-def settings_of(name, folder):
+def settings_of(name):
     """By method: the method's settings, and those of pipeline and loss that suites differ in."""
     found = {}
-    for run in plan_runs(load_suite(name), 1, folder):
-        marsrl = compose_config(parse_arguments(list(run.overrides))).config.marsrl
-        flat = {f"algo.{key}": value for key, value in marsrl.algo.items()}
-        flat |= {f"pipeline.{key}": value for key, value in marsrl.pipeline.items()}
-        found[run.method] = {**flat, "off_policy": marsrl.off_policy.mode}
+    for method, config in settings(name).items():
+        flat = {f"algo.{key}": value for key, value in config.marsrl.algo.items()}
+        flat |= {f"pipeline.{key}": value for key, value in config.marsrl.pipeline.items()}
+        found[method] = {**flat, "off_policy": config.marsrl.off_policy.mode}
     return found
 
 
@@ -70,18 +50,16 @@ def settings_of(name, folder):
         ),
     ],
 )
-def test_two_methods_that_are_judged_differ_in_one_setting(name, differ, tmp_path):
-    found, suite = settings_of(name, tmp_path), load_suite(name)
+def test_two_methods_that_are_judged_differ_in_one_setting(name, differ):
+    found, suite = settings_of(name), load_suite(name)
     for (method, reference), keys in zip(suite.pairs, differ, strict=True):
         one, other = found[method], found[reference]
         assert {key for key in one if one[key] != other[key]} == keys, (method, reference)
 
 
-def test_methods_differ_in_what_is_trained(tmp_path):
-    trained = {}
-    for run in plan_runs(load_suite("marsrl"), 1, tmp_path):
-        algo = compose_config(parse_arguments(list(run.overrides))).config.marsrl.algo
-        trained[run.method] = (algo.name, list(algo.get("train_roles", ["solver"])))
+def test_methods_differ_in_what_is_trained():
+    algos = {method: config.marsrl.algo for method, config in settings("marsrl").items()}
+    trained = {method: (one.name, list(one.get("train_roles", ["solver"]))) for method, one in algos.items()}
     assert trained == {
         "marsrl_s": ("marsrl", ["solver"]),
         "marsrl_vc": ("marsrl", ["verifier", "corrector"]),
@@ -92,20 +70,15 @@ def test_methods_differ_in_what_is_trained(tmp_path):
 def test_methods_are_judged_against_those_that_the_suite_names(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD + "  two: []\n  three: []\nprimary: [area]\n")
-    assert load_suite(str(path)).pairs == (("two", "one"), ("three", "one"))
+    suite = load_suite(str(path))
+    assert (suite.name, suite.methods["one"]) == ("mine", ("algo=grpo",))
+    assert suite.pairs == (("two", "one"), ("three", "one"))
     path.write_text(GOOD + "  two: []\n  three: []\nprimary: [area, x]\npairs: [[three, two]]\n")
     suite = load_suite(str(path))
     assert suite.pairs == (("three", "two"),) and suite.questions == 2
     path.write_text(GOOD + "  two: []\npairs: [[two, one], [two, one]]\n")
     with pytest.raises(SuiteError, match="one of them twice"):
         load_suite(str(path))
-
-
-def test_a_suite_of_your_own(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text(GOOD)
-    suite = load_suite(str(path))
-    assert (suite.name, suite.methods) == ("mine", {"one": ("algo=grpo",)})
 
 
 @pytest.mark.parametrize(

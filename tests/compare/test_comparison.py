@@ -81,7 +81,7 @@ def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
     assert {row["value"] for row in found if row["metric"] == "after/verifier_recall"} == {None}
 
 
-def test_report_and_picture(compare, tmp_path):
+def test_report_and_picture(compare, drawn, tmp_path):
     assert compare() == 0
     report = (tmp_path / "out" / "report.md").read_text()
     # Seeds 1, 2, 3 give 0.6, 0.7, 0.8; half width 4.30265 x 0.1 / sqrt(3) = 0.248.

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from launching import settings
 
-from marsrl_verl.compare.plan import plan_runs
-from marsrl_verl.compare.suite import load_suite
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
-
-pytestmark = pytest.mark.slow
 
 METHODS = {
     "vrp_rl": ("rema_single_turn", 1),
@@ -22,15 +16,12 @@ METHODS = {
 }
 
 
-def test_all_of_them_answer_the_same_problems_with_one_or_two_policies(tmp_path):
-    suite = load_suite("rema")
-    runs = plan_runs(suite, 1, tmp_path)
-    assert [run.method for run in runs] == list(METHODS)
+def test_all_of_them_answer_the_same_problems_with_one_or_two_policies():
+    assert list(settings("rema")) == list(METHODS)
     files = set()
-    for run in runs:
-        config = compose_config(parse_arguments(list(run.overrides))).config
-        settings = typed_settings(config)
-        policies = {settings.policy_of(role) for role in ("meta_thinking", "reasoning")}
-        assert (settings.algo.name, len(policies)) == METHODS[run.method]
+    for method, config in settings("rema").items():
+        typed = typed_settings(config)
+        policies = {typed.policy_of(role) for role in ("meta_thinking", "reasoning")}
+        assert (typed.algo.name, len(policies)) == METHODS[method]
         files.add((config.data.train_files, config.data.val_files))
     assert len(files) == 1

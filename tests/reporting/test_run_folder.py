@@ -32,13 +32,6 @@ def steps(path):
     return [line["step"] for line in lines(path)]
 
 
-def test_a_new_folder(tmp_path):
-    folder = RunFolder.create(tmp_path / "outputs" / "demo")
-    assert not folder.resumed
-    assert json.loads((folder.path / "run.json").read_text())["format_version"] == 1
-    assert RunFolder.attach(folder.path).path == folder.path
-
-
 def test_an_existing_run_is_not_touched(tmp_path):
     RunFolder.create(tmp_path / "demo").metrics.append(1, {"a": 1.0})
     with pytest.raises(OutputFolderError, match=r"already holds a run.*existing=resume.*existing=replace"):
@@ -96,10 +89,6 @@ def test_an_interrupted_replace_leaves_nothing_to_continue_and_is_finished_later
     assert not (tmp_path / "checkpoints").exists()
     assert not RunFolder.create(tmp_path, "replace").resumed
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "run.json"}
-
-
-def test_resume_without_a_run_starts_one(tmp_path):
-    assert not RunFolder.create(tmp_path / "demo", "resume").resumed
 
 
 @pytest.mark.parametrize("policy", list(Existing))

@@ -29,7 +29,6 @@ from studies.worlds.ledger.problems import (
     rows,
 )
 from studies.worlds.ledger.transcripts import draw_transcript
-from studies.worlds.ledger.warm_start import Recipe, train
 
 HERE = Ledger(("31", "14-2", "X", "15X", "?", "X+5", "Y", "16Y", *map(str, range(60, 76))), 14, (-2, 5))
 
@@ -109,24 +108,12 @@ def test_rows_name_both_results():
     assert [row["reward_model"]["ground_truth"] for row in found] == [one.answer for one in ledgers]
 
 
-def test_results_are_wrong_as_often_as_said_and_nothing_else_is():
-    rng, wrong = random.Random(0), Counter[str]()
-    for seed in range(500):
-        ledger = ledger_of(seed)
-        for kind, right in ledger.follows(draw_transcript(ledger, rng, wrong=0.4).response):
-            wrong[kind] += not right
-    assert wrong[COPIED] == wrong[COMPARED] == wrong[ANYTHING] == 0
-    assert all(0.33 < wrong[kind] / 500 < 0.47 for kind in RESULTS)
-    told = draw_transcript(ledger, rng, wrong=0.0).response
-    assert all(right for _, right in ledger.follows(told)) and boxed_answer(told).text == ledger.answer
-
-
 def test_every_transcript_fits_the_presets_limits():
     config = compose_config(
         parse_arguments(["cluster=cpu", "model=tiny_ledger", "data=ledger", "algo=grpo"])
     ).config
     tokenizer, rng, longest = build_tokenizer(), random.Random(0), Counter[str]()
-    for seed in range(300):
+    for seed in range(150):
         one = draw_transcript(ledger_of(seed), rng)
         prompt = tokenizer.apply_chat_template(list(one.messages), add_generation_prompt=True, tokenize=False)
         for kind, text in (("prompt", prompt), ("response", one.response)):
@@ -137,12 +124,6 @@ def test_every_transcript_fits_the_presets_limits():
     assert longest["prompt"] <= limits.max_prompt_tokens and longest["response"] < limits.max_new_tokens, (
         longest
     )
-
-
-def test_the_warm_start_is_the_same_again():
-    recipe = Recipe(steps=2, batch=4, pool=20)
-    one, again = (train(recipe).state_dict() for _ in range(2))
-    assert all(bool((one[name] == again[name]).all()) for name in one)
 
 
 def test_the_shipped_model_is_decided_at_two_lines():

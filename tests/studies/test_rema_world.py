@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.rema.json_actions import parse_action
 from marsrl_verl.demo.problems import Split
-from marsrl_verl.rewards.extraction import boxed_answer
 from studies.assets import model_path
-from studies.tiny.tokenizer import build_tokenizer, vocabulary
+from studies.tiny.tokenizer import build_tokenizer
 from studies.worlds.rema_world.problems import (
     Definition,
     Difficulty,
@@ -27,10 +23,9 @@ from studies.worlds.rema_world.problems import (
 )
 from studies.worlds.rema_world.prompts import TinyPlanPrompts
 from studies.worlds.rema_world.tokenizer import WORDS
-from studies.worlds.rema_world.transcripts import KINDS, Habits, as_problem, draw_plan, follow
+from studies.worlds.rema_world.transcripts import KINDS, Habits, as_problem
 
 PUZZLE = parse_question("Find c:e=d;b=a;d=;c=b;a=")
-FLAWLESS = Habits(lost=0.0, stops_early=0.0, miscalculates=0.0, begins_wrong=0.0)
 
 
 def test_a_chain_from_the_goal_back():
@@ -79,33 +74,6 @@ def test_rows_say_how_hard_they_are():
         assert row["reward_model"]["ground_truth"] == str(puzzle.answer)
 
 
-@given(st.integers(0, 1000))
-def test_without_slips_everybody_is_right(seed):
-    rng = random.Random(seed)
-    puzzle = draw_puzzle(rng)
-    assert draw_plan(puzzle, rng, FLAWLESS) == puzzle.order
-    for kind in ("solution", "planned"):
-        response = KINDS[kind](puzzle, rng, FLAWLESS).response
-        assert boxed_answer(response).text == str(puzzle.answer)
-
-
-@given(st.integers(0, 1000))
-def test_with_slips_everything_stays_readable(seed):
-    rng = random.Random(seed)
-    puzzle = draw_puzzle(rng)
-    for kind, draw in KINDS.items():
-        response = draw(puzzle, rng, Habits()).response
-        if kind == "action":
-            assert parse_action(response) is not None
-        elif kind in ("solution", "planned"):
-            assert int(boxed_answer(response).text) >= 0
-
-
-def test_a_plan_that_makes_no_sense_is_followed_letter_by_letter():
-    text = follow(PUZZLE, "ca", random.Random(0), FLAWLESS)
-    assert text == "a=1;c=1+3=4;\\boxed{4}"
-
-
 def test_text_survives_the_tokenizer_and_protocol_words_are_tokens():
     tokenizer = build_tokenizer(WORDS)
     for kind, draw in KINDS.items():
@@ -131,12 +99,6 @@ def test_prompts_tell_the_roles_apart():
     hostile = prompts.solution(problem, "cba\nFind a:a=")[-1]["content"]
     assert hostile.splitlines()[0] == PUZZLE.question
     assert prompts.meta_thinking(problem) == prompts.plan(problem)
-
-
-def test_the_shipped_model_is_the_world_s():
-    folder = Path(model_path("rema_world"))
-    assert json.loads((folder / "config.json").read_text())["vocab_size"] == len(vocabulary(WORDS))
-    assert (folder / "model.safetensors").stat().st_size < 1.5e6
 
 
 def test_the_shipped_model_s_premise():

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 import torch
 
-from marsrl_verl.algos.marsrl.prompts import SOLVER
-from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.demo.problems import Split, generate
-from marsrl_verl.rollout.generation import Decoding, EngineUnavailableError
-from studies.tiny.measure import build_engine
+from marsrl_verl.rollout.generation import Decoding
 from studies.tiny.model import build_model
-from studies.tiny.sampler import TorchClient, _draw, decode
-from studies.tiny.tokenizer import build_tokenizer
-from studies.tiny.transcripts import as_problem
+from studies.tiny.sampler import TorchClient, decode
 
 PROMPTS = [[6, 10, 20], [7, 9], [8, 30, 31, 32, 33], [12]]
 
@@ -27,25 +20,6 @@ PROMPTS = [[6, 10, 20], [7, 9], [8, 30, 31, 32, 33], [12]]
 @pytest.fixture(scope="module")
 def model():
     return build_model(seed=0).eval()
-
-
-def request(n: int = 3, group_id: str = "g", **fields) -> RolloutRequest:
-    problem = as_problem(generate(Split.TRAIN, 1, seed=0)[0], "p")
-    return RolloutRequest(
-        group_id=group_id,
-        problem=problem,
-        stage="solver",
-        role=SOLVER,
-        messages=({"role": "user", "content": problem.question},),
-        n=n,
-        **fields,
-    )
-
-
-def test_greedy_responses_do_not_depend_on_the_batch(model):
-    together = decode(model, PROMPTS, 12, 0.0, torch.Generator())
-    alone = [decode(model, [prompt], 12, 0.0, torch.Generator())[0] for prompt in PROMPTS]
-    assert [item.token_ids.tolist() for item in together] == [item.token_ids.tolist() for item in alone]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
@@ -59,11 +33,6 @@ def test_log_probs_are_the_models(model, temperature):
         torch.testing.assert_close(torch.tensor(completion.log_probs), chosen, atol=1e-4, rtol=1e-4)
 
 
-def test_same_seed_same_samples(model):
-    first, second = (decode(model, PROMPTS, 8, 1.0, torch.Generator().manual_seed(5)) for _ in range(2))
-    assert [item.token_ids.tolist() for item in first] == [item.token_ids.tolist() for item in second]
-
-
 def test_a_generator_for_each_makes_responses_that_do_not_depend_on_the_batch(model):
     def generators():
         return [derive_generator(5, row) for row in range(len(PROMPTS))]
@@ -75,21 +44,6 @@ def test_a_generator_for_each_makes_responses_that_do_not_depend_on_the_batch(mo
     in_parts = decode(model, PROMPTS, 12, 1.0, generators(), batch_size=2)
     expected = [item.token_ids.tolist() for item in together]
     assert [[item.token_ids.tolist() for item in found] for found in (alone, in_parts)] == [expected] * 2
-
-
-def test_numbers_choose_the_token_whose_share_holds_them():
-    class Numbers:
-        def __init__(self, *numbers: float) -> None:
-            self.numbers = list(numbers)
-
-        def random(self) -> float:
-            return self.numbers.pop(0)
-
-    log_probs = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]]).log()
-    found = [
-        _draw(log_probs, [0], [Numbers(one)]).item() for one in (0.0, 0.249, 0.251, 0.749, 0.751, 1 - 1e-12)
-    ]
-    assert found == [1, 1, 3, 3, 4, 4]
 
 
 def test_a_generator_for_each_draws_from_the_models_distribution(model):
@@ -129,84 +83,3 @@ def test_responses_end_at_the_limit_or_at_the_end_token(model):
         assert len(completion.token_ids) <= 6
         assert (completion.finish is FinishReason.STOP) == (completion.token_ids[-1] == end)
         assert end not in completion.token_ids[:-1]
-
-
-def engine_and(model, **settings):
-    defaults = {"max_new_tokens": 5, "max_prompt_tokens": 24}
-    return build_engine(model, seed=0), {SOLVER: Sampling(**{**defaults, **settings})}
-
-
-def test_engine_answers_and_scores_every_request(model):
-    engine, sampling = engine_and(model)
-    engine.runner.client.version = 7
-    outputs = engine.generate([request(3, "a"), request(2, "b")], sampling)
-    assert [output.group_id for output in outputs] == ["a", "b"]
-    members = [one for output in outputs for one in output.trajectories]
-    assert [one.trajectory_id for one in members] == ["a#0", "a#1", "a#2", "b#0", "b#1"]
-    assert all(one.reward is not None and one.reward.graded for one in members)
-    assert {one.sequence.versions for one in members} == {((one.tokens, 7),) for one in members}
-
-
-def test_a_prompt_that_is_too_long_is_not_asked(model):
-    engine, sampling = engine_and(model, max_prompt_tokens=2)
-    (output,) = engine.generate([request(1)], sampling)
-    (one,) = output.trajectories
-    assert one.finish is FinishReason.PROMPT_TOO_LONG
-    assert (one.tokens, one.value) == (0, 0.0)
-
-
-def test_a_request_with_sampling_of_its_own(model):
-    engine, sampling = engine_and(model)
-    short = request(2, "short", sampling={SOLVER: {"max_new_tokens": 1}})
-    lengths = {
-        output.group_id: max(one.tokens for one in output.trajectories)
-        for output in engine.generate([short, request(8, "usual")], sampling)
-    }
-    assert lengths["short"] == 1 < lengths["usual"]
-
-
-def test_truncated_distributions_are_refused(model):
-    engine, sampling = engine_and(model, top_p=0.9)
-    with pytest.raises(EngineUnavailableError, match=r"g: TorchClient samples the whole distribution"):
-        engine.generate([request(1)], sampling)
-
-
-@pytest.mark.parametrize("at", [1, 3])
-def test_greedy_responses_go_on_where_they_were_left(model, at):
-    """From a prefix, and in a later round."""
-    engine, sampling = engine_and(model, temperature=0.0)
-    ((whole,),) = (output.trajectories for output in engine.generate([request(1)], sampling))
-    ids = whole.sequence.response_ids.tolist()
-    assert len(ids) > at
-    prefix = whole.sequence.truncate(at)
-    ((continued,),) = (one.trajectories for one in engine.generate([request(1, prefix=prefix)], sampling))
-    segments = {SOLVER: replace(sampling[SOLVER], segment_tokens=at)}
-    (output,) = engine.generate([request(1)], segments)
-    while output.trajectories[0].paused:
-        assert output.trajectories[0].new_tokens == at
-        (output,) = engine.generate([request(1, resume=output)], segments)
-    assert [one.sequence.response_ids.tolist() for one in (continued, output.trajectories[0])] == [ids] * 2
-
-
-def test_a_stop_string_ends_a_response_with_the_token_that_completes_it(model):
-    tokenizer = build_tokenizer()
-
-    def sampled(client: TorchClient, *stop: str):
-        decoding = Decoding(12, temperature=0.0, stop=stop)
-        return asyncio.run(client.generate("policy", token_ids(PROMPTS[0]), decoding, session="s", name="r"))[
-            0
-        ]
-
-    client = TorchClient(model, 0, tokenizer)
-    ids = sampled(client).token_ids.tolist()
-    texts = [tokenizer.decode([one]) for one in ids]
-    wanted = texts[1] + texts[2]
-    end = next(n for n in range(1, len(ids) + 1) if wanted in "".join(texts[:n]))
-    stopped = sampled(client, "never", wanted)
-    assert (stopped.token_ids.tolist(), stopped.stop, stopped.finish) == (
-        ids[:end],
-        wanted,
-        FinishReason.STOP,
-    )
-    with pytest.raises(EngineUnavailableError, match="where it has no tokenizer, stop strings"):
-        sampled(TorchClient(model, 0), wanted)

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from tiny_ranges import assert_mediocre
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marsrl_verl.demo.assets import model_path
 from studies.tiny.measure import measure
+from studies.tiny.tokenizer import vocabulary
+
+# Means at temperature 1 on held-out problems.
+RANGES = {
+    "solver_accuracy": (0.30, 0.65),
+    "solver_accuracy_greedy": (0.45, 0.85),
+    "verifier_accuracy": (0.60, 0.85),
+    "verifier_recall": (0.60, 0.95),
+    "verifier_false_alarm_rate": (0.10, 0.40),
+    "corrector_fix_rate": (0.15, 0.70),
+    "system_accuracy": (0.40, 0.87),
+}
 
 
 @pytest.fixture(scope="module")
-def shipped():
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(model_path())
+def estimates():
+    return measure(AutoModelForCausalLM.from_pretrained(model_path()), problems=200)
 
 
-def test_every_role_is_mediocre(shipped):
-    assert_mediocre(measure(shipped, problems=400))
+@pytest.mark.parametrize("name", RANGES)
+def test_every_role_is_mediocre(estimates, name):
+    low, high = RANGES[name]
+    assert low <= estimates[name].mean <= high
 
 
-def test_it_is_small():
-    from pathlib import Path
-
+def test_it_is_small_and_has_the_tiny_tokenizer():
     assert sum(path.stat().st_size for path in Path(model_path()).iterdir()) <= 2_000_000
-
-
-def test_its_tokenizer_is_the_tiny_one():
-    from transformers import AutoTokenizer
-
-    from studies.tiny.tokenizer import vocabulary
-
     assert AutoTokenizer.from_pretrained(model_path()).get_vocab() == vocabulary()

@@ -39,12 +39,6 @@ def test_the_shipped_model_has_learnt_what_the_recipe_trains():
     assert min(losses().values()) > 5, "a fresh model knows nothing of it"
 
 
-def test_a_shorter_recipe_has_the_same_share_of_drills():
-    short = Recipe(seed=3).shortened(170)
-    assert (short.drill_steps, short.steps, short.total, short.seed) == (30, 140, 170, 3)
-    assert Recipe().shortened(Recipe().total) == Recipe()
-
-
 @pytest.mark.e2e
 def test_the_command_teaches_a_fresh_model(tmp_path):
     folder = tmp_path / "model"

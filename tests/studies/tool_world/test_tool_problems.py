@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -20,7 +19,6 @@ from studies.worlds.tool_world.problems import (
     PYTHON,
     SEARCH,
     Call,
-    Corpus,
     Drawer,
     Fact,
     Kind,
@@ -121,17 +119,6 @@ def test_the_corpus_has_every_fact_that_is_asked_for(tmp_path):
                     referred += refers
     assert referred > 50
     assert not set(by_title) & set(names(Split.WARM_START))
-
-
-def test_facts_and_depths_are_drawn_evenly():
-    corpus = Corpus(Split.TRAIN, 0)
-    values = [corpus.value(name, one) for name in corpus.names for one in ATTRIBUTES]
-    assert min(values) == 11 and max(values) == 99
-    assert 50 < sum(values) / len(values) < 60
-    counts = Counter(map(corpus.depth, corpus.names))
-    for depth, share in enumerate(DEPTHS):
-        assert counts[depth] / len(corpus.names) == pytest.approx(share / sum(DEPTHS), abs=0.08)
-        assert all(len(corpus.references(one)) == depth for one in corpus.names if corpus.depth(one) == depth)
 
 
 def test_a_search_finds_the_page_of_the_thing_it_names(tmp_path):

@@ -25,7 +25,6 @@ from studies.worlds.tool_world.premise import (
 from studies.worlds.tool_world.problems import Fact, Kind, ToolProblem, generate
 from studies.worlds.tool_world.tokenizer import vocabulary
 from studies.worlds.tool_world.transcripts import Protocol
-from studies.worlds.tool_world.warm_start import ToolRecipe
 
 pytestmark = pytest.mark.slow
 PROBLEMS = 48
@@ -127,29 +126,6 @@ def test_entropy_tells_where_continuations_part():
     # Ranks 4 3 2 1 against 4 3 1.5 1.5.
     assert found["rank_correlation"] == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
     assert rank_correlation([1.0, 1.0], [1.0, 2.0]) == 0.0
-
-
-def test_a_shorter_recipe_has_the_same_shares():
-    whole = ToolRecipe()
-    half = whole.shortened(whole.total // 2)
-    assert half.total == whole.total // 2
-    assert abs(half.drill_steps - whole.drill_steps / 2) <= 1
-    assert whole.shortened(whole.total) == whole
-
-
-def test_the_premise_is_the_same_in_any_company(shipped, cache):
-    """What waits together depends on how long calls take; a problem's trajectories don't."""
-    problems = generate(Split.HELD_OUT, 6, DATA_SEED)
-
-    def cases(some):
-        return asyncio.run(look(shipped, some, Protocol.CHAT, continuations=2, seed=1))
-
-    def told(case):
-        return (case.kind, case.guessed, case.solved, case.calls, [place.right for place in case.places])
-
-    together = cases(problems)
-    assert [told(one) for one in cases(problems[:2])] == [told(one) for one in together[:2]]
-    assert any(one.places for one in together)
 
 
 def test_no_continuation_is_drawn_twice(shipped, cache, monkeypatch):
