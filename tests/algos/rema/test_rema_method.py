@@ -24,6 +24,7 @@ from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.runs import run_evaluation
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.rollout.engine import LocalEngine
+from studies.worlds.rema_world.prompts import TinyPlanPrompts
 
 LORA = {META_THINKING: "planner", REASONING: "worker"}
 
@@ -125,6 +126,12 @@ def test_a_problem_is_asked_once_within_the_limit_of_its_prompt():
     assert (request.rollout, request.stage) == (stage.program, stage.name)
     assert made.first_requests(Problem("q", "1+1+1+1+1+1", "6"), 3) == []
     assert made.schedule.alternation == Alternation(("planner", "worker"), 1)
+
+
+def test_prompts_of_both_shapes_begin_a_dialogue_with_the_planner():
+    prompts, problem = TinyPlanPrompts(), Problem("p", "a=1;", "1")
+    (request,) = build(ReMA, prompts, Config(group_size=2), policies=LORA).first_requests(problem, 0)
+    assert request.messages == prompts.meta_thinking(problem) != prompts.problem(problem)
 
 
 def test_the_loss_reads_turns_and_tells_the_agents_apart():

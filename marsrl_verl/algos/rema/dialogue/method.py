@@ -37,7 +37,7 @@ from marsrl_verl.core.credit.turn_ratio import turn_loss
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Role, Traits
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
-from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.sequence import LABEL
 from marsrl_verl.core.stage import Stage
@@ -87,6 +87,13 @@ class ReMA(Method):
     def traits(cls, config: settings_of.Config) -> Traits:
         """Messages are turns, and the agents are labels in the loss's metrics."""
         return Traits(notes_turns=True, annotations=frozenset({LABEL}), stop_strings=frozenset({FINISH}))
+
+    @classmethod
+    def opening_prompts(
+        cls, config: settings_of.Config, prompts: DialoguePrompts, problem: Problem
+    ) -> dict[str, tuple[Message, ...]]:
+        """The meta-thinking agent's, also of prompts that word a single turn as well."""
+        return {META_THINKING: prompts.meta_thinking(problem)}
 
     @classmethod
     def prompt_shapes(cls, config: settings_of.Config, prompts: DialoguePrompts) -> tuple[PromptShape, ...]:
