@@ -3,12 +3,14 @@
     python -m benchmarks.same_runs OLD NEW [--only marsrl arpo …] [--steps 5] [--json FILE]
 
 Each run is started in both checkouts; where they differ, once more in OLD, for what no two runs have in
-common. Compared are all tokens, rewards, advantages and metrics but times and what the machine did.
+common. Compared are all tokens, rewards, advantages and metrics but times and what the machine did; metrics
+up to the rounding of sums in another order.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -55,6 +57,8 @@ RUNS: dict[str, tuple[str, ...]] = {
 }
 MACHINE = "perf/"
 """Metrics with this in their names are of the machine."""
+ROUNDING = 1e-4
+"""Relative difference of a metric; gaps of log-probabilities that are all rounding up to this much, too."""
 EVALUATIONS_OFF = ("marsrl.evaluation.before=false", "marsrl.evaluation.after=false")
 
 Facts = dict[str, Any]
@@ -100,8 +104,13 @@ def _facts(folder: Path) -> Iterator[tuple[str, Any]]:
 
 def unequal(first: Facts, second: Facts) -> list[str]:
     """Where two runs differ, or only one has something."""
-    missing = object()
-    return [key for key in sorted({*first, *second}) if first.get(key, missing) != second.get(key, missing)]
+    return [key for key in sorted({*first, *second}) if not _same(key, first.get(key), second.get(key))]
+
+
+def _same(key: str, one: Any, other: Any) -> bool:
+    if key.startswith("metrics/") and isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING)
+    return bool(one == other)
 
 
 def main() -> None:

@@ -289,7 +289,7 @@ def test_a_published_size_in_three_models_on_eight_gpus(run):
     text = " ".join(done.out.split())
     assert "of 3 models: 12.07 billion parameters" in text
     assert "3 models: one at a time is computed with, the others wait in main memory" in text
-    assert "verifier model verifier 4,022,468,096 Qwen/Qwen3-4B-Thinking-2507" in text
+    assert "verifier model verifier 4,022,468,096 1e-06 Qwen/Qwen3-4B-Thinking-2507" in text
     assert "the engine of each model takes 1/3 of gpu_memory_utilization" in text
 
 
