@@ -280,10 +280,8 @@ def test_a_tool_that_cannot_start_says_so_and_the_others_are_closed():
             raise self.answer
 
     unavailable = ToolUnavailableError("there is no corpus. Build one.")
-    for error, told in (
-        (unavailable, "there is no corpus"),
-        (KeyError("x"), "it failed to start with KeyError"),
-    ):
+    raised = (unavailable, "there is no corpus"), (KeyError("x"), "it failed to start with KeyError")
+    for error, told in raised:
         good = Scripted(repeated, "good")
         box = Toolbox([(good, config()), (Broken(error, "broken"), config())])
         with pytest.raises(ToolUnavailableError, match=rf"marsrl\.tools\.broken: {told}"):
