@@ -14,6 +14,7 @@ from benchmarks.disruption.cuts import (
     INFLUENCE,
     OTHER,
     SURPRISE,
+    Cut,
     draw_cuts,
     eligible_steps,
     mean_surprise,
@@ -22,7 +23,7 @@ from benchmarks.disruption.cuts import (
 from benchmarks.disruption.problems import AnswerCheck, read_problems, tiny_problems
 from benchmarks.disruption.sampling import Decoding
 from benchmarks.disruption.statistics import as_table, summarise
-from benchmarks.disruption.study import Disrupted, Plan, Study
+from benchmarks.disruption.study import Chosen, Disrupted, Plan, Response, Study
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.core.request import Problem
@@ -74,6 +75,12 @@ def test_one_cut_of_each_kind_is_drawn():
         counts = [sum(cuts[place].step == step for cuts in drawn) for step in by_kind[kind]]
         assert min(counts) >= 60 / len(counts) / 2, "each about as often"
     assert draw_cuts(steps, {**by_kind, SURPRISE: []}, np.random.default_rng(1)) == []
+
+
+def test_the_half_is_that_of_the_steps_middle():
+    steps = Steps((30, 62, 70, 80, 100), 5)  # step 1 lies around token 46, step 2 around 66
+    cuts = draw_cuts(steps, {INFLUENCE: [1], SURPRISE: [2], OTHER: [3]}, np.random.default_rng(1))
+    assert [one.first_half for one in cuts] == [True, False, False]
 
 
 def disrupted(
@@ -180,6 +187,21 @@ def test_verls_format_and_what_is_refused_in_it(tmp_path):
         read_problems(bad, Columns(), None)
 
 
+def test_defaults_follow_the_data():
+    tiny, file = settings_of([]), settings_of(["--data", "aime24.parquet", "--samples", "2"])
+    assert (tiny.delta, tiny.problems, tiny.reward, tiny.max_new_tokens) == (1, 400, "exact", 48)
+    assert (file.delta, file.problems, file.reward, file.max_new_tokens) == (4, None, "hybrid", 8192)
+
+
+@pytest.mark.parametrize(
+    "words", ["--answer-column a", "--problems 0", "--seeds 1 1", "--json /no/such/folder/rows.json"]
+)
+def test_wrong_words_are_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        settings_of(words.split())
+    assert words.split()[0] in capsys.readouterr().err
+
+
 def test_all_end_tokens_of_the_generation_config_count(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(model_path())
     model.generation_config.eos_token_id = [5, 9]
@@ -259,6 +281,16 @@ def test_rests_are_graded_with_what_was_kept(chat):
         for problem, _, ids in graded:
             assert problem.problem_id == one.problem
             assert tuple(ids[:end]) == original[:end] and len(ids) > end, number
+
+
+def test_what_is_sampled_on_from():
+    response = Response(Problem("p", "q", "1"), 0, (50, 51), tuple(range(10)))
+    chosen = Chosen(response, Cut(OTHER, 1, (3, 5), 6, True), 4, 0.1, 0.2)
+    hidden, nothing = chosen.beginning(True, 30, 1), chosen.beginning(False, 30, 1)
+    assert hidden.ids == nothing.ids == (50, 51, 0, 1, 2, 3, 4, 5)
+    assert hidden.hidden == (5, 7) and nothing.hidden == (0, 0)
+    assert hidden.most == nothing.most == 24, "the response may have 30 tokens"
+    assert hidden.seed == nothing.seed != chosen.beginning(True, 30, 2).seed
 
 
 def test_no_room_in_the_model_and_no_figures_are_told(tmp_path, capsys):

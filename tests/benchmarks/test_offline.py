@@ -16,6 +16,7 @@ from benchmarks.offline.pack import (
     carried,
     compress,
     lines,
+    name_of,
     overrides,
     pins,
     shares,
@@ -41,6 +42,10 @@ def test_what_the_machine_has_is_kept_but_for_what_is_replaced():
     ]  # fmt: skip
     resolved = ["torch==2.11.0", "transformers==5.9.0", "pyyaml==6.0.4", "ray==2.60.0", ""]
     assert carried(resolved, installed, ["transformers"]) == ["transformers==5.9.0", "ray==2.60.0"]
+
+
+def test_names_are_compared_as_packages_are():
+    assert {name_of(one) for one in ("Hydra_Core>=1", "hydra.core[x]==1", "hydra-core ; x")} == {"hydra-core"}
 
 
 @pytest.fixture

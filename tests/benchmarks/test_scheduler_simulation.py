@@ -18,6 +18,7 @@ from benchmarks.simulation.driver import (
     marsrl,
     seconds_to,
     simulate,
+    split,
 )
 from benchmarks.simulation.engine_time import EngineModel, Request, run_replica, run_round
 from benchmarks.simulation.workload import EARLY, TOKENS_PER_UNIT, Responses, SimulatedEngine, log_median
@@ -162,6 +163,12 @@ def test_overlap_takes_the_longer_of_both_and_makes_tokens_one_version_older():
     for before, step in itertools.pairwise(both):
         assert step.period_s == max(step.generation_s, before.training_s) + training.sync_s
     assert [step.stale_sum for step in both] == [0, both[1].tokens, both[2].tokens]
+
+
+def test_a_split_keeps_the_number_of_gpus():
+    cluster = split(EngineModel(replicas=32), TrainingModel(tokens_per_second=320.0), 0.25)
+    assert (cluster.engine.replicas, cluster.trainer_replicas) == (24, 8)
+    assert cluster.training.tokens_per_second == 80.0
 
 
 def test_seconds_to_counts_inside_a_step_in_proportion():

@@ -31,9 +31,9 @@ REFUSED = refusals(
     unknown kind | {POLICY}=solver {NODE}.kind=json | Did you mean jsonl?
     trained Solver | SERVED {ALGO}=[solver,verifier] | {ALGO} = solver, verifier | algo=marsrl_vc
     no endpoint | SERVED {ENDPOINT}.base_urls=[] | {ENDPOINT}.base_urls = [] | No endpoint
-    no model | SERVED '{ENDPOINT}.model='"'"' '"'"'' | none is named
+    no model | SERVED {ENDPOINT}.model="' '" | none is named
     no file | FILED | {JSONL}.path = null | No file is named
-    endpoint without kind | '{ENDPOINT}.base_urls=['"'"'http://host/v1'"'"']' {POLICY}=solver | {NODE}.kind
+    endpoint without kind | {ENDPOINT}.base_urls=[http://host/v1] {POLICY}=solver | {NODE}.kind
         | Nothing names a value
     a policy without a role | SERVED {POLICY}=null | {NODE}.kind = endpoint | no effect
     a role without a policy | SERVED {POLICY}=sovler | {POLICY} = sovler | Did you mean solver?
@@ -46,13 +46,13 @@ REFUSED = refusals(
     both | SERVED {JSONL}.path=a.jsonl | a policy is of one kind
     both the other way | FILED {JSONL}.path=a.jsonl {ENDPOINT}.temperature=0.6
         | no effect with {NODE}.kind = jsonl
-    URL without scheme | SERVED '{ENDPOINT}.base_urls=['"'"'host:8000/v1'"'"']'
+    URL without scheme | SERVED {ENDPOINT}.base_urls=[host:8000/v1]
         | {ENDPOINT}.base_urls = host:8000/v1 | http://host:8000/v1
-    URL of another kind | SERVED '{ENDPOINT}.base_urls=['"'"'http://a/v1'"'"','"'"'ftp://b/v1'"'"']'
+    URL of another kind | SERVED {ENDPOINT}.base_urls=[http://a/v1,ftp://b/v1]
         | {ENDPOINT}.base_urls = ftp://b/v1 | http or https
-    URL with a wrong port | SERVED '{ENDPOINT}.base_urls=['"'"'http://host:80x/v1'"'"']'
+    URL with a wrong port | SERVED {ENDPOINT}.base_urls=[http://host:80x/v1]
         | {ENDPOINT}.base_urls = http://host:80x/v1 | no URL
-    whole URL | SERVED '{ENDPOINT}.base_urls=['"'"'http://host/v1/chat/completions'"'"']'
+    whole URL | SERVED {ENDPOINT}.base_urls=[http://host/v1/chat/completions]
         | {ENDPOINT}.base_urls | <base URL>/chat/completions
     negative temperature | SERVED {ENDPOINT}.temperature=-1.0 | at least 0
     top-p | SERVED {ENDPOINT}.top_p=0.0 | at most 1

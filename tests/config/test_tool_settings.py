@@ -118,7 +118,7 @@ REFUSED = refusals(
         | METHOD {DIE}.target=test_tool_settings:Counter marsrl.pipeline.max_segments=2 | {DIE}.target
         | Set marsrl.pipeline.max_segments=1
     without effect
-        | METHOD marsrl.tools.python.target=python 'marsrl.tools.python.remote.urls=['"'"'http://a'"'"']'
+        | METHOD marsrl.tools.python.target=python marsrl.tools.python.remote.urls=[http://a]
         | marsrl.tools.python.backend = local
     """,
     METHOD=METHOD,

@@ -33,14 +33,18 @@ def steps(path):
 
 
 def test_an_existing_run_is_not_touched(tmp_path):
-    RunFolder.create(tmp_path / "demo").metrics.append(1, {"a": 1.0})
+    folder = RunFolder.create(tmp_path / "demo")
+    assert json.loads((folder.path / "run.json").read_text())["format_version"] == 1
+    folder.metrics.append(1, {"a": 1.0})
     with pytest.raises(OutputFolderError, match=r"already holds a run.*existing=resume.*existing=replace"):
         RunFolder.create(tmp_path / "demo", "fail")
     assert steps(tmp_path / "demo" / "metrics.jsonl") == [1]
 
 
 def test_resume_keeps_replace_deletes(tmp_path):
-    RunFolder.create(tmp_path / "demo").metrics.append(1, {"a": 1.0})
+    started = RunFolder.create(tmp_path / "demo", "resume")  # there is none yet
+    assert not started.resumed
+    started.metrics.append(1, {"a": 1.0})
     resumed = RunFolder.create(tmp_path / "demo", Existing.RESUME)
     assert resumed.resumed and steps(resumed.path / "metrics.jsonl") == [1]
     fresh = RunFolder.create(tmp_path / "demo", "replace")

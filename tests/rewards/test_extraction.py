@@ -34,6 +34,8 @@ def test_the_last_complete_box(text, expected):
         (r"\boxed{3} (if we count twice, as one may) and \boxed{5}", "3, 5"),
         (r"\boxed{3}" + ", " * 40 + r"\boxed{6}", "6"),
         (r"\boxed{3} so \boxed{6}", "6"),
+        (r"\boxed{3}. Wait, \boxed{6}", "6"),
+        (r"\boxed{3}, \boxed{5} or \boxed{7}", "3, 5, 7"),
         (r"\boxed{0.5} = \boxed{1/2}", "1/2"),
         (r"\boxed{x} = \boxed{5}", "x=5"),
         (r"\boxed{\boxed{1}, \boxed{2}}", "1, 2"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.demo.problems import Split
+from marsrl_verl.rewards.extraction import boxed_answer
 from studies.assets import model_path
 from studies.tiny.tokenizer import build_tokenizer
 from studies.worlds.rema_world.problems import (
@@ -23,9 +24,10 @@ from studies.worlds.rema_world.problems import (
 )
 from studies.worlds.rema_world.prompts import TinyPlanPrompts
 from studies.worlds.rema_world.tokenizer import WORDS
-from studies.worlds.rema_world.transcripts import KINDS, Habits, as_problem
+from studies.worlds.rema_world.transcripts import KINDS, Habits, as_problem, draw_plan, follow
 
 PUZZLE = parse_question("Find c:e=d;b=a;d=;c=b;a=")
+FLAWLESS = Habits(lost=0.0, stops_early=0.0, miscalculates=0.0, begins_wrong=0.0)
 
 
 def test_a_chain_from_the_goal_back():
@@ -72,6 +74,19 @@ def test_rows_say_how_hard_they_are():
         puzzle = parse_question(row["prompt"][0]["content"])
         assert row["extra_info"]["level"] == puzzle.depth
         assert row["reward_model"]["ground_truth"] == str(puzzle.answer)
+
+
+@given(st.integers(0, 1000))
+def test_without_slips_everybody_is_right(seed):
+    rng = random.Random(seed)
+    puzzle = draw_puzzle(rng)
+    assert draw_plan(puzzle, rng, FLAWLESS) == puzzle.order
+    for kind in ("solution", "planned"):
+        assert boxed_answer(KINDS[kind](puzzle, rng, FLAWLESS).response).text == str(puzzle.answer)
+
+
+def test_a_plan_that_makes_no_sense_is_followed_letter_by_letter():
+    assert follow(PUZZLE, "ca", random.Random(0), FLAWLESS) == "a=1;c=1+3=4;\\boxed{4}"
 
 
 def test_text_survives_the_tokenizer_and_protocol_words_are_tokens():

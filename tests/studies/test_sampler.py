@@ -10,7 +10,7 @@ import torch
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.rollout.generation import Decoding
+from marsrl_verl.rollout.generation import Decoding, EngineUnavailableError
 from studies.tiny.model import build_model
 from studies.tiny.sampler import TorchClient, decode
 
@@ -83,3 +83,12 @@ def test_responses_end_at_the_limit_or_at_the_end_token(model):
         assert len(completion.token_ids) <= 6
         assert (completion.finish is FinishReason.STOP) == (completion.token_ids[-1] == end)
         assert end not in completion.token_ids[:-1]
+
+
+@pytest.mark.parametrize("asked", [{"top_p": 0.9}, {"stop": ("x",)}])
+def test_what_it_does_not_do_is_refused(model, asked):
+    call = TorchClient(model, 0).generate(
+        "policy", token_ids(PROMPTS[0]), Decoding(5, **asked), session="s", name="g"
+    )
+    with pytest.raises(EngineUnavailableError, match="g: TorchClient samples the whole distribution"):
+        asyncio.run(call)

@@ -160,10 +160,11 @@ def test_an_endpoint_without_a_summary_is_the_tools_failure():
         lambda received: completion(None),
         lambda received: completion("<think>never ends"),
     ]
-    calls, endpoint = (
-        [{"url": "{url}/"}] * len(answers),
-        lambda received: answers[received.number - 1](received),
-    )
+    calls = [{"url": "{url}/"}] * len(answers)
+
+    def endpoint(received):
+        return answers[received.number - 1](received)
+
     results, _ = browse(lambda received: html(), *calls, endpoint=endpoint, key="key-secret", places=1)
     refused = [ToolOutcome.ERROR if number == 4 else ToolOutcome.FAILED for number in range(len(answers))]
     assert [one.outcome for one in results] == refused, "a refused page is not asked about again"

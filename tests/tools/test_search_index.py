@@ -259,9 +259,7 @@ def test_the_librarys_import_leaves_gpus_and_logs_alone(corpus, tmp_path):
         assert "bm25s" in sys.modules and "jax" not in sys.modules
     """
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    command, env = (
-        [sys.executable, "-c", code, corpus, tmp_path / "cache"],
-        {**os.environ, "PYTHONPATH": path},
-    )
+    command = [sys.executable, "-c", code, corpus, tmp_path / "cache"]
+    env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

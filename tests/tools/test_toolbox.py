@@ -181,7 +181,7 @@ def test_whatever_a_tool_does_is_a_result(mistake):
     result = call_once(Scripted(MISTAKES[mistake]), make_call(), retries=0)
     assert result.outcome is ToolOutcome.FAILED
     assert result.text == "echo failed and gave no result."
-    assert "detail" in result.info
+    assert result.info["detail"]
 
 
 def test_a_call_that_takes_too_long_is_ended(monkeypatch):
@@ -226,9 +226,9 @@ def test_whoever_waits_may_be_cancelled_and_the_call_is_over():
 
     async def run() -> None:
         box = await started(Scripted(forever), places=1)
-        for waits in [asyncio.ensure_future(box.call(make_call(number=k))) for k in (0, 1)]:
+        for k, waits in enumerate([asyncio.ensure_future(box.call(make_call(number=k))) for k in (0, 1)]):
             await asyncio.sleep(0.01)
-            assert len(running) == 1  # when the first one is over its place is free
+            assert running == {f"g#0/{k}"}  # when the first one is over its place is free
             waits.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waits
@@ -280,10 +280,8 @@ def test_a_tool_that_cannot_start_says_so_and_the_others_are_closed():
             raise self.answer
 
     unavailable = ToolUnavailableError("there is no corpus. Build one.")
-    for error, told in (
-        (unavailable, "there is no corpus"),
-        (KeyError("x"), "it failed to start with KeyError"),
-    ):
+    raised = (unavailable, "there is no corpus"), (KeyError("x"), "it failed to start with KeyError")
+    for error, told in raised:
         good = Scripted(repeated, "good")
         box = Toolbox([(good, config()), (Broken(error, "broken"), config())])
         with pytest.raises(ToolUnavailableError, match=rf"marsrl\.tools\.broken: {told}"):
