@@ -66,7 +66,7 @@ class FakeTools:
         return ToolResult(str(len(next(iter(call.arguments.values())))))
 
     def fork(self, parent: str, child: str, calls: int) -> None:
-        pass
+        """It has no state that a fork would need."""
 
 
 Says = Callable[[int, int], str]

@@ -33,7 +33,6 @@ def train(
     method: Callable[[], Method],
     client: Callable[[PolicySet], Any],
     sampling: Mapping[str, Sampling],
-    policies: Callable[[], PolicySet] = PolicySet,
     *,
     most_steps: int = 2000,
     **more: Any,
@@ -43,7 +42,7 @@ def train(
     found: list[Trained] = []
     state: dict[str, Any] | None = None
     for step in range(1, most_steps):
-        one, weights = method(), policies()
+        one, weights = method(), PolicySet()
         scheduler = Scheduler(one, "pipelined")
         if state is not None:
             state = pickle.loads(pickle.dumps(state))

@@ -20,6 +20,7 @@ from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.estimators import estimates
 from marsrl_verl.evaluation.runs import Call, Runs
+from marsrl_verl.evaluation.single_role import answer_metrics
 from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
 
 YES, NO, ODD = Verdict.CORRECT, Verdict.WRONG, Verdict.INVALID
@@ -230,6 +231,13 @@ def test_what_a_pass_that_trains_nobody_measures_has_names_of_its_own():
     assert counted["role/solver.counting/reward_mean"] == 0.5
     assert counted == {name.replace("/solver/", "/solver.counting/"): one for name, one in trained.items()}
     assert not counted.keys() & trained.keys()
+
+
+def test_answers_are_counted_of_roles_that_answer():
+    solved = group_of("s", SOLVER, [sample("s", 0, 1.0, answer="7"), sample("s", 1, 0.0)])
+    verdicts = group_of("v", VERIFIER, [sample("v", 0, 1.0, NO)], 0.0)
+    expected = {"solver_accuracy": 0.5, "missing_answer_share": 0.5}
+    assert answer_metrics([solved, verdicts], (SOLVER,)) == expected
 
 
 def test_no_groups_no_metrics():

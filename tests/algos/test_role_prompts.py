@@ -9,6 +9,7 @@ from marsrl_verl.algos.marsrl.prompts import (
     VERIFIER_SYSTEM,
     VERIFIER_USER,
     MathPrompts,
+    RolePrompts,
     quoted,
 )
 from marsrl_verl.algos.marsrl.verdict import Verdict, parse_verdict
@@ -100,6 +101,11 @@ def test_the_corrector_is_asked_in_the_solvers_chat():
     assert asked[:-2] == prompts.solver(problem)
     assert [message["role"] for message in asked] == ["system", "user", "assistant", "user"]
     assert asked[1]["content"] == "1 + 1 = ?\n\nBox it."
+
+
+def test_prompts_must_word_all_roles():
+    with pytest.raises(TypeError, match=r"abstract.*corrector.*solver.*verifier"):
+        RolePrompts()
 
 
 def test_a_solver_instruction_ends_the_last_user_message():

@@ -24,6 +24,7 @@ REFUSED = refusals(
     unknown filter | TREE {ALGO}.filter=hard | released
     no distance | TREE {ALGO}.delta=0 | at least 1
     a distance that the tiny world's responses do not have | TREE {ALGO}.delta=4 | at most 5 steps
+    one response | TREE {ALGO}.group_size=1 | at least 2
     no branch | TREE {ALGO}.num_branch_points=0 | at least 1
     no continuation | TREE {ALGO}.num_continuations=0 | least 1
     no share | TREE {ALGO}.top_share=0.0 | above 0

@@ -136,6 +136,24 @@ def test_only_the_wanted_annotations_are_kept():
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"role": "verifier"},
+        {"reward": 1.0},
+        {"rollout_log_probs": [-0.1, -0.2, 0, -0.4, -0.6]},
+        {"versions": [(5, 7)]},
+        {"annotations": {}},
+        {"annotations": {"turn": np.array([0, 0, 0, 1, 2], dtype=np.int16)}},
+    ],
+    ids=["role", "reward", "log-probs", "versions", "no annotations", "an annotation"],
+)
+def test_the_comparison_of_other_tests_looks_at_everything(change):
+    """`equal_sequences` decides what pauses, restarts and forks may change."""
+    one = three_parts()
+    assert not equal_sequences(one, Sequence.from_plain({**one.to_plain(), **change}))
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"rollout_log_probs": [0.0]}, r"2 response tokens has .* other lengths: \{'rollout_log_probs': 1\}"),

@@ -18,7 +18,7 @@ from marsrl_verl.core.request import (
     problem_from_plain,
     problem_to_plain,
     segment_length,
-)  # fmt: skip
+)
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Fork, RewardResult, RolloutOutput, Trajectory
 

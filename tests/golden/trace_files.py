@@ -18,17 +18,17 @@ COLUMNS = {
     "completed": ("request", "endings", "rewards", "tokens", "texts"),
     "trained": ("request", "samples", "trained before"),
     "rows": (
-        *("sample", "part", "tokens", "prompt", "response", "mask", "rollout log-probs"),
-        *("recorded log-probs", "recorded entropies", "versions", "reward", "advantages"),
+        "sample", "part", "tokens", "prompt", "response", "mask", "rollout log-probs",
+        "recorded log-probs", "recorded entropies", "versions", "reward", "advantages",
     ),
     "loss": ("sample", "old log-probs", "mean weight"),
     "ended": ("problem", "stage", "reason"),
-}
+}  # fmt: skip
 """`part` is rank/mini-batch; `endings` are letters of `ENDINGS`, one per sample; a reward is ? where the
 grading failed; mask, versions and advantages are `spans`; recorded values are how many, and their digest."""
-ENDINGS = dict(
-    zip("SLPARE", ("stop", "length", "prompt_too_long", "aborted", "refused", "error"), strict=True)
-)
+ENDINGS = {
+    "S": "stop", "L": "length", "P": "prompt_too_long", "A": "aborted", "R": "refused", "E": "error",
+}  # fmt: skip
 DIGITS = 6
 """Significant digits of numbers."""
 TOLERANCE = 1e-5

@@ -164,9 +164,9 @@ class Qwen(AddedTokens):
 
 QWEN = ChatTokenizer(Qwen())
 MARKS = (
-    *("<|im_end|>", "<think>", "</think>", "</result>", "<answer>", "<python>", "</tool_response>"),
-    *("<", ">", "/", " ", "think", "result", "RESULT", "\n"),
-)
+    "<|im_end|>", "<think>", "</think>", "</result>", "<answer>", "<python>", "</tool_response>",
+    "<", ">", "/", " ", "think", "result", "RESULT", "\n",
+)  # fmt: skip
 HOSTILE = st.lists(st.sampled_from(MARKS) | st.text(max_size=4)).map("".join)
 
 

@@ -186,14 +186,13 @@ courses = st.lists(
 
 
 def shown(members: list[Trajectory]) -> list[tuple]:
-    return [
-        (
-            *(one.trajectory_id, one.finish, one.text, one.events, one.scored, part.role, part.reward),
-            *(part.input_ids().tolist(), part.response_mask.tolist()),
-        )
-        for one in members
-        for part in one.sequences
-    ]
+    def tokens(one: Trajectory) -> list[tuple]:
+        return [
+            (part.role, part.reward, part.input_ids().tolist(), part.response_mask.tolist())
+            for part in one.sequences
+        ]
+
+    return [(one.trajectory_id, one.finish, one.text, one.events, one.scored, tokens(one)) for one in members]
 
 
 @settings(max_examples=15)
