@@ -83,9 +83,9 @@ class RolloutRunner(RolloutResources):
             await context.close()
             if context.score_error is not None:
                 raise context.score_error from None
-            return await self._failed(request, error)
+            return await self.failed(request, error)
 
-    async def _failed(self, request: RolloutRequest, error: Exception) -> RolloutOutput:
+    async def failed(self, request: RolloutRequest, error: Exception) -> RolloutOutput:
         """What is left of a request whose program raised: ended trajectories, with the tokens of earlier
         rounds."""
         earlier, members = _members(request), []

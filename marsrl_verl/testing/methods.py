@@ -19,12 +19,14 @@ from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
 from marsrl_verl.core.sequence import TokenIds
-from marsrl_verl.core.trajectory import RewardResult, Trajectory
+from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.generation import Completion, Decoding
 from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.testing import bounds
+from marsrl_verl.testing.bounds import GroupCounts
 from marsrl_verl.testing.client import CharacterBuilder, CharacterTokenizer, ScriptedClient, asked_messages
 
 
@@ -165,6 +167,8 @@ def run_method(
     mode: Mode | str = Mode.SEQUENTIAL,
     max_new_tokens: int = 10_000,
     segment_tokens: int | None = None,
+    raises: bool = True,
+    time_limit: float = 60.0,
     **settings: Any,
 ) -> list[StepRun]:
     """Runs a method for some steps: its requests, rollout programs, rewards, schedule and credit.
@@ -180,7 +184,14 @@ def run_method(
         max_new_tokens: of a response, or of all an agent hears and says.
         segment_tokens: of a generation round; None: responses are not cut. With it a step may complete fewer
             groups; what is trained in all is the same.
+        raises: whether what a rollout program raises is raised here. Training goes on without that request
+            instead: its trajectories end with finish reason `error`; so do they here without `raises`.
+        time_limit: seconds in all.
         settings: of the method, by name.
+
+    Raises:
+        TimeoutError: it takes longer than `time_limit`; at the line that is executed then.
+        ValueError: a problem has more groups at a stage than `Stage.groups_per_problem` says.
     """
     tokenizer = CharacterTokenizer()
     method = build_method(cls, prompts, tokenizer=tokenizer, **settings)
@@ -191,7 +202,7 @@ def run_method(
 
     roles = dict.fromkeys(cls.roles)
     wording = SimpleNamespace(target=target_of(type(method.prompts)), kwargs={})
-    runner = RolloutRunner(
+    runner = (_RaisingRunner if raises else RolloutRunner)(
         client,
         ChatTokenizer(tokenizer, {}),
         scored,
@@ -204,15 +215,23 @@ def run_method(
     count = problems if isinstance(problems, int) else len(problems)
     pool = additions(count * steps) if isinstance(problems, int) else None
 
-    found = []
-    for step in range(1, steps + 1):
-        fresh = list(problems) if pool is None else pool[count * (step - 1) : count * step]  # type: ignore[arg-type]
-        scheduler.start_step(step, fresh)
-        while requests := scheduler.next_round():
-            client.asked |= {item.group_id: item for item in requests}
-            scheduler.absorb(engine.generate(requests, sampling))
-        found.append(_step(method, scheduler.finish_step(last=step == steps), step))
+    found, counts = [], GroupCounts(method, count)
+    with bounds.time_limit(time_limit, "run_method"):
+        for step in range(1, steps + 1):
+            fresh = list(problems) if pool is None else pool[count * (step - 1) : count * step]  # type: ignore[arg-type]
+            scheduler.start_step(step, fresh)
+            while requests := scheduler.next_round():
+                if too_many := counts.add(requests):
+                    raise ValueError(f"{cls.__name__}: {too_many}")
+                client.asked |= {item.group_id: item for item in requests}
+                scheduler.absorb(engine.generate(requests, sampling))
+            found.append(_step(method, scheduler.finish_step(last=step == steps), step))
     return found
+
+
+class _RaisingRunner(RolloutRunner):
+    async def failed(self, request: RolloutRequest, error: Exception) -> RolloutOutput:
+        raise error
 
 
 def _step(method: Method, result: StepResult, step: int) -> StepRun:

@@ -34,10 +34,13 @@ from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.generation import Completion, Decoding
 from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.testing.bounds import GroupCounts, time_limit
 from marsrl_verl.testing.client import asked_messages
 
 GROUP_SIZE = 2
 """Responses of each group: one is rewarded, the other is not."""
+TIME_LIMIT = 60.0
+"""Seconds; a trial takes one or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +74,11 @@ class Trial:
     """What a trial showed."""
 
     groups: list[Group] = field(default_factory=list)
-    """All that were completed."""
+    """All that were completed; empty where there were too many."""
+    too_many: str | None = None
+    """Of which stage there were more than it says."""
     rows: int = 0
     """Trained sequences."""
-    problems: float = 1.0
-    """Problems of a step as configured for each that this step asks: where one stands for several."""
     error: BaseException | None = None
     """What the method, its prompts, schedule or credit raised."""
 
@@ -165,28 +168,41 @@ def run_trial(trial: TrialSettings, *, full: bool = False) -> Trial:
     """
     found, script = Trial(), _Script(trial, full)
     try:
-        method = trial.cls(trial.config, _tools(trial))
-        scheduler = Scheduler(method, Mode.SEQUENTIAL)
-        engine = _engine(trial, script)
-        found.problems = trial.problems / max(1, method.schedule.problems_per_step(trial.problems))
-        scheduler.start_step(1, [trial.problem])
-        while requests := scheduler.next_round():
-            script.asked |= {item.group_id: item for item in requests}
-            scheduler.absorb(engine.generate(requests, trial.sampling))
-            _probe(method, scheduler.completed_stages())
-        result = scheduler.finish_step(last=True)
-        found.groups = result.completed
-        rows = Rows.of(result.trained, trained_rows(method, result.trained, 1))
-        found.rows = len(rows)
-        if found.rows:
-            _credit(method, rows)
+        with time_limit(TIME_LIMIT, "the trial"):
+            _run(trial, script, found)
     except Exception as error:  # the user's: told with its line
         found.error = error
     return found
 
 
+def _run(trial: TrialSettings, script: _Script, found: Trial) -> None:
+    method = trial.cls(trial.config, _tools(trial))
+    scheduler = Scheduler(method, Mode.SEQUENTIAL)
+    engine = _engine(trial, script)
+    counts = GroupCounts(method, trial.problems)
+    scheduler.start_step(1, [trial.problem])
+    while requests := scheduler.next_round():
+        found.too_many = counts.add(requests)
+        if found.too_many is not None:
+            return
+        script.asked |= {item.group_id: item for item in requests}
+        scheduler.absorb(engine.generate(requests, trial.sampling))
+        _probe(method, scheduler.completed_stages())
+    result = scheduler.finish_step(last=True)
+    found.groups = result.completed
+    rows = Rows.of(result.trained, trained_rows(method, result.trained, 1))
+    found.rows = len(rows)
+    if found.rows:
+        _credit(method, rows)
+
+
 def run_evaluation_trial(trial: TrialSettings, evaluation: Evaluation) -> Counter[str]:
     """Sequences by role that one run of an evaluation takes."""
+    with time_limit(TIME_LIMIT, "the trial of the evaluation"):
+        return _run_evaluation(trial, evaluation)
+
+
+def _run_evaluation(trial: TrialSettings, evaluation: Evaluation) -> Counter[str]:
     run = evaluation.begin(trial.problem, 0, "trial-evaluation", 0)
     script = _Script(trial, False)
     engine = _engine(trial, script)

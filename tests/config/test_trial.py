@@ -12,6 +12,7 @@ from marsrl_verl.algos import registry
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.light_tokenizer import open_tokenizer
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.testing import trial
 
 CODE = """
 from dataclasses import replace
@@ -90,6 +91,31 @@ class FewGroups(Good):
         (one,) = super().first_requests(problem, step)
         return [replace(one, group_id=f"{one.group_id}{k}") for k in range(3)]
 
+class EndlessStages(Good):
+    changed = classmethod(lambda cls, one: (replace(one, next=("talk",)),))
+
+    def next_requests(self, problem, stage, groups, step):
+        (one,) = self.stages(self.config)
+        return [one.request(problem, groups[0].request.messages, step, groups[0].group_id)]
+
+class EndlessTalk(Talk):
+    async def play(self, episode):
+        while True:
+            pass
+
+class EndlessPlay(Good):
+    rollout = EndlessTalk
+
+class Nothing(Talk):
+    async def play(self, episode):
+        await episode.agents.alice.say()
+
+class EarnsNothing(Good):
+    rollout = Nothing
+
+    def next_requests(self, problem, stage, groups, step):
+        return []
+
 class OtherStage(Good):
     def first_requests(self, problem, step):
         return [replace(one, stage="talks") for one in super().first_requests(problem, step)]
@@ -111,7 +137,10 @@ WRONG = {
     "WrongCredit": "WrongCredit.Credit: expected a class derived from Credit, found",
     "CreditRaises": "In a trial with scripted answers it raised AttributeError: 'Group' object has no "
     f"attribute 'nothing' (FOLDER/{FILE}",
-    "FewGroups": "In a trial a problem had 3 groups of 2 responses at stage talk; its Stage says 1 of 2",
+    "FewGroups": "In a trial a problem had 3 groups with 6 responses at stage talk; its Stage says 1 of 2",
+    "EndlessStages": "In a trial a problem had 2 groups with 4 responses at stage talk; its Stage says 1 of",
+    "EndlessPlay": "the stage talk failed: rollout program strange_talk:EndlessTalk: TimeoutError: "
+    f"the trial did not end within 2 s (FOLDER/{FILE}, line",
     "OtherStage": "found stage talks, expected one of: talk",
 }
 
@@ -126,7 +155,8 @@ def module(quiet_machine, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said_before_the_start(run, module, name):
+def test_what_is_wrong_is_said_before_the_start(run, module, name, monkeypatch):
+    monkeypatch.setattr(trial, "TIME_LIMIT", 2.0 if name == "EndlessPlay" else trial.TIME_LIMIT)
     done = run(f"marsrl.algo.name=strange_talk:{name}", *ROOM, "cluster=cpu", "dry_run=true")
     said = WRONG[name].replace("FOLDER", str(module))
     assert_refused(done, f"marsrl.algo.name = strange_talk:{name}", said)
@@ -149,6 +179,14 @@ def test_what_ends_where_messages_are_long_is_warned_of(run):
     )  # fmt: skip
     said = " ".join(long.out.split())
     assert "where messages have their full length, episodes of the stage talk end early" in said
+
+
+def test_what_acts_on_nothing_is_told(run):
+    name = "marsrl.algo.name=strange_talk:EarnsNothing"
+    said = " ".join(accepted(run, name, *ROOM, "cluster=cpu", "dry_run=true").text.split())
+    assert "no episode of the stage talk earned anything" in said
+    assert "its play calls neither episode.answer(…) nor episode.metric(…)" in said
+    assert "next_requests is not called: no stage names one that may follow it (Stage.next)" in said
 
 
 @pytest.mark.parametrize("algo", ["marsrl", "grpo", "attnrl"])

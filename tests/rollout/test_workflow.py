@@ -155,9 +155,20 @@ def test_a_program_that_raises_ends_its_episodes_with_the_users_line():
         await episode.agents.a.say()
         raise KeyError("my own")
 
-    one = members(play)[0]
+    one = members(play, raises=False)[0]
     assert one.finish is FinishReason.ERROR
     assert "test_workflow.py, line" in one.detail and "my own" in one.detail
+    with pytest.raises(KeyError, match="my own"):
+        members(play)
+
+
+def test_one_that_does_not_end_is_interrupted():
+    async def play(episode):
+        while True:
+            await episode.agents.a.say("go on", ends=False)
+
+    with pytest.raises(TimeoutError, match="run_method did not end"):
+        members(play, time_limit=0.3)
 
 
 @dataclass
@@ -207,4 +218,5 @@ def test_an_unknown_agent_is_named():
     async def play(episode):
         await episode.agents.d.say()
 
-    assert "there is no agent 'd'; the stage's writers are: a, b, c" in members(play)[0].detail
+    with pytest.raises(AttributeError, match="there is no agent 'd'; the stage's writers are: a, b, c"):
+        members(play)

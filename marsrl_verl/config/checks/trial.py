@@ -13,7 +13,7 @@ from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.evaluation.workflow import method_evaluation
+from marsrl_verl.evaluation.workflow import episode_metrics, is_episode, method_evaluation
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.settings.imports import blamed
 from marsrl_verl.settings.issues import ConfigIssue
@@ -69,10 +69,11 @@ def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
     settings = _settings(ctx, prompts)
     short = run_trial(settings)
     yield from _faults(ctx, settings, short)
-    if short.error is not None:
+    if short.error is not None or short.too_many is not None:
         return
     yield from _evaluation_faults(ctx, settings)
     _note_untried(ctx, settings, short)
+    _warn_of_nothing(ctx, settings, short)
     _warn_of_lengths(ctx, settings)
 
 
@@ -108,6 +109,9 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
     if trial.error is not None:
         yield _issue(ctx, f"In a trial with scripted answers it raised {blamed(trial.error)}.")
         return
+    if trial.too_many is not None:
+        yield _issue(ctx, f"In a trial {trial.too_many}.")
+        return
     stages = {one.name: one for one in settings.cls.stages(settings.config)}
     for group, one in trial.members():
         stage = stages[group.request.stage]
@@ -126,14 +130,6 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
         else:
             continue
         return
-    for name, stage in stages.items():
-        sizes = [group.request.n for group in trial.groups if group.request.stage == name]
-        if sum(sizes) > stage.samples_per_problem * trial.problems:
-            yield _issue(
-                ctx,
-                f"In a trial a problem had {len(sizes)} groups of {max(sizes)} responses at stage {name}; "
-                f"its Stage says {stage.groups_per_problem} of {stage.group_size} at most.",
-            )
 
 
 def _too_short(ctx: Context, detail: str, stage: Stage) -> ConfigIssue:
@@ -168,6 +164,29 @@ def _note_untried(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
     names = [one.name for one in settings.cls.stages(settings.config)]
     if untried := [name for name in names if name not in trial.reached]:
         ctx.notes.append(f"not tried before the start (no scripted answer led there): {', '.join(untried)}")
+    own = settings.cls.next_requests is not Method.next_requests
+    if own and not any(one.next for one in settings.cls.stages(settings.config)):
+        ctx.notes.append("next_requests is not called: no stage names one that may follow it (Stage.next)")
+
+
+def _warn_of_nothing(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
+    """Workflows that forget rewards or answers."""
+    for stage in settings.cls.stages(settings.config):
+        members = [one for group, one in trial.members() if group.request.stage == stage.name]
+        episodes = [one for one in members if one.finished and is_episode(one)]
+        if not episodes:
+            continue
+        earned = any(one.value or any(each.reward for each in one.sequences) for one in episodes)
+        if not earned and not stage.rewarded_later:
+            ctx.warnings.append(
+                f"in a trial no episode of the stage {stage.name} earned anything, though half of the "
+                "scripted answers are right: does its play call episode.reward(…)?"
+            )
+        if ctx.evaluates and not any(episode_metrics([group]) for group in trial.groups):
+            ctx.warnings.append(
+                f"the evaluation of the stage {stage.name} would show nothing: its play calls neither "
+                "episode.answer(…) nor episode.metric(…)"
+            )
 
 
 def _warn_of_lengths(ctx: Context, settings: TrialSettings) -> None:
