@@ -26,6 +26,7 @@ PAGES = [
 ]
 ELSEWHERE = {
     "algo=mine",
+    "algo=my_method",
     "algo=calculator",
     "algo=debate",
     "algo=dr_mas",

@@ -40,8 +40,9 @@ class Turn:
     number: int
     """How many messages the role has written in it before."""
     prompt: str
-    """The chat so far, as text."""
+    """The chat so far, as text; without the part of the message that was said before a pause."""
     request: RolloutRequest
+    """What began the trajectory: its `problem`, `stage`, `inputs`."""
 
 
 Script = Callable[[Turn], str]
@@ -147,8 +148,8 @@ class TurnClient:
 
     def _rest_of(self, item: RolloutRequest, role: str, k: int) -> Callable[[str], str]:
         def rest(prompt: str) -> str:
-            begun = prompt.rpartition(_SPOKEN)[2]
-            said = self.script(Turn(role, k, prompt.count(_SPOKEN) - 1, prompt, item)) + "</s>"
+            chat, _, begun = prompt.rpartition(_SPOKEN)
+            said = self.script(Turn(role, k, chat.count(_SPOKEN), chat + _SPOKEN, item)) + "</s>"
             if not said.startswith(begun):
                 raise ValueError(f"the script says {said!r} where {begun!r} was said before: it is not pure")
             return said[len(begun) :]
