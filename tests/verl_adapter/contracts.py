@@ -14,7 +14,17 @@ from typing import Any
 
 import yaml
 
-_LISTED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a name that stands twice: the earlier one's rows would go unnoticed."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        assert len(found) == len(node.value), f"a name stands twice{node.start_mark}"
+        return found
+
+
+_LISTED = yaml.load(Path(__file__).with_suffix(".yaml").read_text(), _Loader)
 
 
 def _by_name(section: Mapping[str, Any]) -> dict[str, Any]:
