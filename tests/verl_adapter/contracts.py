@@ -19,9 +19,10 @@ class _Loader(yaml.SafeLoader):
     """Refuses a name that stands twice: the earlier one's rows would go unnoticed."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        found = super().construct_mapping(node, deep)
-        assert len(found) == len(node.value), f"a name stands twice{node.start_mark}"
-        return found
+        names = [name.value for name, _ in node.value]
+        twice = {name for name in names if names.count(name) > 1}
+        assert not twice, f"contracts.yaml has them twice: {twice}"
+        return super().construct_mapping(node, deep)
 
 
 _LISTED = yaml.load(Path(__file__).with_suffix(".yaml").read_text(), _Loader)
