@@ -301,7 +301,10 @@ def test_its_name_says_which_of_several_it_was(logs):
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ("The node is running low on memory: memory usage above the threshold", "memory was"),
+        (
+            "Task was killed due to the node running low on memory: memory usage above the threshold",
+            "memory was",
+        ),
         ("The actor died because its node has died. Node Id: 12", "its node is gone"),
         ("The actor is dead because it was killed by `ray.kill`.", "ended on purpose"),
         ("something new", "something new"),
