@@ -30,7 +30,7 @@ def run(folder, steps=STEPS, **settings) -> ScriptedTrainer:
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
-    """A run with these settings, which are all that is special about it."""
+    """The whole run with these settings, one for all tests, which only look at it."""
     return functools.cache(lambda **settings: run(tmp_path_factory.mktemp("usual"), **settings))
 
 
