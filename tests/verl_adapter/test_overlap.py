@@ -14,6 +14,8 @@ from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
+pytestmark = pytest.mark.slow
+
 STEPS = 12
 KILLS = 12
 PLAIN = {"overlap": "none"}
