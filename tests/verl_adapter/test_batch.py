@@ -267,7 +267,8 @@ def parts_of(order, ranks, updates):
 @pytest.mark.parametrize(
     ("prompts", "length", "parts"),
     [
-        # The largest are dealt first: b has 9 tokens, a and c together as many.
+        # The largest are dealt first, and rows of one are neighbours: b has 9 tokens, a and c together as
+        # many.
         ("aabbbc", 3, [[2, 3, 4], [0, 1, 5]]),
         ("aaab", 1, [[0, 1], [2, 3]]),  # a prompt without room is cut
     ],

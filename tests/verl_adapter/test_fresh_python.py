@@ -1,4 +1,4 @@
-"""When a program of several ranks may be run once more."""
+"""When a program of several ranks may be run once more: never to hide a rank that crashes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ BOTH = "with 2 ranks, rank [0, 1] failed\n"
     ("text", "again"),
     [
         pytest.param(GLOO + GLOO + BOTH, True, id="all lost it"),
-        pytest.param(GLOO + OWN + BOTH, False, id="one raised something else"),
-        pytest.param(GLOO + BOTH, False, id="one died without a word"),
-        pytest.param(OWN, False, id="no rank is said to have failed"),
+        pytest.param(GLOO + OWN + BOTH, False, id="the second raises"),
+        pytest.param(OWN + GLOO + BOTH, False, id="the first raises"),
+        pytest.param(GLOO + BOTH, False, id="one dies without a word"),
+        pytest.param(OWN + "with 1 ranks, rank [0] failed\n", False, id="one rank"),
+        pytest.param(GLOO, False, id="who failed is not said"),
     ],
 )
-def test_a_rank_that_crashes_is_no_lost_connection(text, again):
+def test_ranks_that_lost_their_connection_and_nothing_else(text, again):
     assert lost_connection(text) == again
