@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -149,12 +150,12 @@ class Episode:
 
     def reward(self, value: float | None = None, /, **by_role: float) -> None:
         """Sets the reward: one of all agents, and of single ones by their roles' names. The trajectory's is
-        the common one, else the mean of the agents'."""
+        the common one, else the mean of the agents'. ValueError: one is not finite."""
         for role in by_role:
             self.agents[role]
         if value is not None:
-            self._reward = float(value)
-        self._rewards |= {role: float(reward) for role, reward in by_role.items()}
+            self._reward = _finite(value, "of all agents")
+        self._rewards |= {role: _finite(reward, f"of the {role}") for role, reward in by_role.items()}
 
     def answer(self, text: str | None, right: float | None = None) -> None:
         """Sets the answer of the episode as a whole.
@@ -327,6 +328,12 @@ class Episode:
         if value is None:
             value = float(np.mean(list(self._rewards.values()))) if self._rewards else 0.0
         return RewardResult(value, info)
+
+
+def _finite(reward: float, whose: str) -> float:
+    if not math.isfinite(value := float(reward)):
+        raise ValueError(f"the reward {whose} is {value}, expected a finite number")
+    return value
 
 
 def _plain(fields: Mapping[str, Plain]) -> dict[str, Plain]:

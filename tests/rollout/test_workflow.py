@@ -160,6 +160,19 @@ def test_a_program_that_raises_ends_its_episodes_with_the_users_line():
     assert "test_workflow.py, line" in one.detail and "my own" in one.detail
 
 
+@pytest.mark.parametrize("given", ["value", "a"])
+def test_a_reward_that_is_not_finite_is_refused_with_the_role_and_the_users_line(given):
+    async def play(episode):
+        await episode.agents.a.say()
+        bad = float("nan")
+        episode.reward(bad) if given == "value" else episode.reward(0.5, a=bad)
+
+    one = members(play)[0]
+    whose = "of all agents" if given == "value" else "of the a"
+    assert f"ValueError: the reward {whose} is nan, expected a finite number (" in one.detail
+    assert (one.finish, "test_workflow.py, line" in one.detail) == (FinishReason.ERROR, True)
+
+
 @dataclass
 class Course:
     """A course of an episode: who speaks, together with whom."""
