@@ -319,9 +319,10 @@ class Episode:
         info: dict[str, Plain] = {**self._info, METRICS: self._metrics}
         if self._answer is not None:
             info |= {"answer": self._answer[2], SOLVED: self._answer[1]}
-        failed = [one for one in self._grades.values() if not one["graded"]]
-        if failed:
-            return RewardResult(0.0, info, failed[0]["error"], graded=False, raised=failed[0]["raised"])
+        for key, one in self._grades.items():
+            if not one["graded"]:
+                error = f"the reward of the {key.partition('/')[0]}: {one['error']}"
+                return RewardResult(0.0, info, error, graded=False, raised=one["raised"])
         if finish is FinishReason.REFUSED:
             return RewardResult(0.0, info, "an agent refused to answer", graded=False)
         value = self._reward
