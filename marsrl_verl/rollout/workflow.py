@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -149,12 +150,12 @@ class Episode:
 
     def reward(self, value: float | None = None, /, **by_role: float) -> None:
         """Sets the reward: one of all agents, and of single ones by their roles' names. The trajectory's is
-        the common one, else the mean of the agents'."""
+        the common one, else the mean of the agents'. ValueError: one is not finite."""
         for role in by_role:
             self.agents[role]
         if value is not None:
-            self._reward = float(value)
-        self._rewards |= {role: float(reward) for role, reward in by_role.items()}
+            self._reward = _finite(value, "of all agents")
+        self._rewards |= {role: _finite(reward, f"of the {role}") for role, reward in by_role.items()}
 
     def answer(self, text: str | None, right: float | None = None) -> None:
         """Sets the answer of the episode as a whole.
@@ -318,15 +319,22 @@ class Episode:
         info: dict[str, Plain] = {**self._info, METRICS: self._metrics}
         if self._answer is not None:
             info |= {"answer": self._answer[2], SOLVED: self._answer[1]}
-        failed = [one for one in self._grades.values() if not one["graded"]]
-        if failed:
-            return RewardResult(0.0, info, failed[0]["error"], graded=False, raised=failed[0]["raised"])
+        for key, one in self._grades.items():
+            if not one["graded"]:
+                error = f"the reward of the {key.partition('/')[0]}: {one['error']}"
+                return RewardResult(0.0, info, error, graded=False, raised=one["raised"])
         if finish is FinishReason.REFUSED:
             return RewardResult(0.0, info, "an agent refused to answer", graded=False)
         value = self._reward
         if value is None:
             value = float(np.mean(list(self._rewards.values()))) if self._rewards else 0.0
         return RewardResult(value, info)
+
+
+def _finite(reward: float, whose: str) -> float:
+    if not math.isfinite(value := float(reward)):
+        raise ValueError(f"the reward {whose} is {value}, expected a finite number")
+    return value
 
 
 def _plain(fields: Mapping[str, Plain]) -> dict[str, Plain]:

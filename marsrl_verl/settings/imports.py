@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 import sysconfig
@@ -10,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LIBRARIES = tuple(
@@ -64,6 +66,14 @@ def users_line(error: BaseException) -> str | None:
     """The line of the user's code that led to an error: of a file that is neither this package's nor a
     library's."""
     return raised_at(error, _is_users)
+
+
+def users_place(function: Any) -> str | None:
+    """Where a function of the user's is defined, as `users_line` has it."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or not _is_users(code.co_filename):
+        return None
+    return f"{code.co_filename}, line {code.co_firstlineno}"
 
 
 def blamed(error: BaseException) -> str:

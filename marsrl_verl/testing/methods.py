@@ -22,6 +22,7 @@ from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.generation import Completion, Decoding
 from marsrl_verl.rollout.runner import RolloutRunner
@@ -231,7 +232,9 @@ def run_method(
 
 
 class _RaisingRunner(RolloutRunner):
-    async def failed(self, request: RolloutRequest, error: Exception) -> RolloutOutput:
+    async def failed(
+        self, request: RolloutRequest, error: Exception, context: RolloutContext
+    ) -> RolloutOutput:
         raise error
 
 

@@ -18,7 +18,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.core.trajectory import Grading, RewardResult
 from marsrl_verl.reporting.run_folder import read_evaluations
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
@@ -73,7 +73,9 @@ def test_a_step_with_many_failed_grades_is_warned_of(tmp_path, capsys):
     observer = start(tmp_path / "run", SHOWN)
     one = result(1)
     failed = RewardResult(0.0, error="Mine: ValueError: no number", graded=False)
-    one.completed[0].trajectories[0].reward = failed
+    ungraded, graded = one.completed[0].trajectories
+    ungraded.reward, ungraded.gradings = failed, [Grading.of("solver", failed)]
+    graded.gradings = [Grading("solver")]
     metrics = observer.describe(one)
     assert metrics["role/solver/grading_error_share"] == 0.5
     observer.close()

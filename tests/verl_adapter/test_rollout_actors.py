@@ -150,6 +150,17 @@ def test_a_reward_that_raises_too_often_ends_the_run_as_configured(manager_of):
         started(manager, requests)
 
 
+def test_of_an_episode_each_grade_counts_for_the_role_whose_reward_gave_it(manager_of):
+    """The Solver's is never at fault, and its limit does not excuse the Verifier's."""
+    graded = RewardResult(1.0)
+    episodes = Worker(lambda item, k: member(item, k, reward=graded, verifier=graded if k else RAISED))
+    limits = ("marsrl.reward.solver.max_failed_frac=0", "marsrl.reward.verifier.max_failed_frac=0.4")
+    manager, requests = manager_of(episodes, words=limits), [make_request(f"s{i}") for i in range(8)]
+    started(manager, requests)
+    with pytest.raises(RewardUnavailableError, match=r"verifier raised in 16 of 32 .*Mine: ValueError"):
+        started(manager, requests)
+
+
 @pytest.fixture
 def rounds(manager_of):
     """Ask for 4 groups of 8; two grades of a group whose name begins with `bad` fail."""

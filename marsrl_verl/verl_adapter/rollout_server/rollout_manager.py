@@ -231,8 +231,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         policies = {group_id: self._policies.of(roles[group_id]).name for group_id in frozen}
         programs, ended = {one.group_id: one.rollout for one in requests}, not self._streamed
         self._requests.look(trajectories, programs, policies, round_ended=ended)
-        answered = ((roles[one.group_id], one) for one in trajectories)
-        grades.look(answered, round_ended=ended)
+        grades.look(trajectories, round_ended=ended)
 
     def _watched(self) -> Callable[[], object]:
         """What looks after a new round."""

@@ -111,8 +111,7 @@ class TrainingObserver:
     def describe(self, result: StepResult, *, trains: bool = True) -> dict[str, float]:
         """The role and stage metrics of a step, and the user's own. Warns of grades that failed, and of own
         metrics that did. `trains`: see `training_metrics`."""
-        answered = ((group.request.role, one) for group in result.completed for one in group.trajectories)
-        self.say(grade_warnings(answered))
+        self.say(grade_warnings(one for group in result.completed for one in group.trajectories))
         found = training_metrics(result.completed, self._method, trains=trains)
         own, warnings = self._own_metrics.measure(result.completed, trains=trains)
         self.say(warnings)
@@ -174,7 +173,7 @@ class TrainingObserver:
         self._last_evaluation = result
         calls = [call for one in result.passes for call in one.all_calls]
         Copies().take(call.trajectory for call in calls)  # the last evaluation is kept until the run ends
-        self.say(grade_warnings((call.request.role, call.trajectory) for call in calls))
+        self.say(grade_warnings(call.trajectory for call in calls))
         found = result.record.estimates | result.record.effort
         if missing := result.record.skipped:
             role = self._method.stages(self._settings.algo)[0].role
