@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import pkgutil
+import shlex
 import sys
 import sysconfig
 import traceback
@@ -45,15 +47,41 @@ def import_target(target: str) -> tuple[ModuleType, str]:
         sys.path.insert(0, os.getcwd())
     module_name, _, class_name = target.partition(":")
     try:
-        return importlib.import_module(module_name), class_name
+        module = importlib.import_module(module_name)
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name
         if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
-            fix = "Check the spelling, install it, or put its folder on PYTHONPATH."
-            raise ImportTargetError(f"There is no module {missing!r}.", fix) from error
-        raised = f"{type(error).__name__}: {error} ({raised_at(error)})"
-        fix = "Repair the module, or install what it needs."
+            raise _absent(target, f"There is no module {missing!r}.") from error
+        place = "" if isinstance(error, SyntaxError) else f" ({raised_at(error)})"  # says it itself
+        raised = f"{type(error).__name__}: {error}{place}"
+        fix = f"Repair the module; `python -c 'import {module_name}'` shows where."
+        if missing:
+            fix = f"pip install {missing.partition('.')[0]} (the package may have another name)."
         raise ImportTargetError(f"Importing {module_name} failed with {raised}.", fix) from error
+    if _is_folder(module):
+        there = ", ".join(one.name for one in pkgutil.iter_modules(module.__path__)) or "none"
+        raise _absent(target, f"There is no module {module_name!r}, but a folder with modules: {there}.")
+    return module, class_name
+
+
+def _is_folder(module: ModuleType) -> bool:
+    """Whether it is what Python makes of a folder without `__init__.py`."""
+    return hasattr(module, "__path__") and not getattr(module, "__file__", None)
+
+
+def _absent(target: str, what: str) -> ImportTargetError:
+    """The error of a module that is not there: it may lie in a folder of its own name, which Python takes for
+    the module."""
+    module_name, _, member = target.partition(":")
+    top = module_name.partition(".")[0]
+    taken = sys.modules.get(top)
+    for folder in taken.__path__ if taken and _is_folder(taken) else ():
+        is_file = Path(folder, f"{top}.py").is_file()
+        if is_file or Path(folder, top).is_dir():
+            place, named = shlex.quote(os.path.relpath(folder)), top if is_file else module_name
+            fix = f"Put it on PYTHONPATH: PYTHONPATH={place} python … {named}:{member}"
+            return ImportTargetError(f"`{top}` is a folder here ({folder}), not a module.", fix)
+    return ImportTargetError(what, "Check the spelling, install it, or put its folder on PYTHONPATH.")
 
 
 def raised_at(error: BaseException, counts: Callable[[str], bool] = lambda name: True) -> str | None:

@@ -4,9 +4,7 @@ know, and prompts that ask a role to answer that is not to."""
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -69,9 +67,6 @@ def check_prompts(ctx: Context) -> Iterator[ConfigIssue]:
 
 def _load(key: str, spec: ClassSpec, base: type[Any], examples: str) -> Any:
     """The constructed object, or the problem."""
-    # A class of the user's may lie beside where the command is given, as with `python script.py`.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         return load_class(spec.target, spec.kwargs, base)
     except ClassLoadError as error:
