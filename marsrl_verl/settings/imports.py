@@ -69,7 +69,8 @@ def users_line(error: BaseException) -> str | None:
 def blamed(error: BaseException) -> str:
     """What was raised, and where: the user's line, else the innermost one."""
     place = users_line(error) or Path(raised_at(error) or "").name
-    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+    said = f"{type(error).__name__}: {error}"
+    return said if not place or place in said else f"{said} ({place})"
 
 
 def _is_users(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from marsrl_verl.algos.registry import source_of
@@ -17,11 +18,14 @@ from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.settings.imports import blamed
 from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.rules import RuleError
 from marsrl_verl.testing.client import CharacterTokenizer
 from marsrl_verl.testing.trial import GROUP_SIZE, Trial, TrialSettings, run_evaluation_trial, run_trial
 
 _NAME = "marsrl.algo.name"
 _PROBLEM = Problem("trial", "1 + 1 = ?", "2", row="trial")
+_PLACE = re.compile(r" \((/[^()]+, line \d+)\)\.$")
+"""The user's line at the end of what `blamed` says."""
 
 
 def check_declaration(ctx: Context) -> Iterator[ConfigIssue]:
@@ -41,8 +45,16 @@ def check_declaration(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def _issue(ctx: Context, what: str) -> ConfigIssue:
-    fix = f"Correct {source_of(ctx.method)} (docs/new_method.md)."
-    return ctx.issue(_NAME, what, fix)
+    """A fault of the method, to be corrected where it was raised, if it was."""
+    said, *place = _PLACE.split(what)
+    fix = f"Correct {place[0] if place else source_of(ctx.method)} (docs/new_method.md)."
+    return ctx.issue(_NAME, f"{said}." if place else what, fix)
+
+
+def _raised(ctx: Context, doing: str, error: BaseException) -> ConfigIssue:
+    if isinstance(error, RuleError):
+        return ctx.issue(error.key, f"{doing} {error.found}.", f"Correct {error.place}.")
+    return _issue(ctx, f"{doing} raised {blamed(error)}.")
 
 
 def _stage_faults(method: type[Method], stages: tuple[Stage, ...]) -> Iterator[str]:
@@ -106,7 +118,7 @@ def _settings(ctx: Context, prompts: Prompts) -> TrialSettings:
 def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[ConfigIssue]:
     """What came back against what the method says."""
     if trial.error is not None:
-        yield _issue(ctx, f"In a trial with scripted answers it raised {blamed(trial.error)}.")
+        yield _raised(ctx, "In a trial with scripted answers it", trial.error)
         return
     stages = {one.name: one for one in settings.cls.stages(settings.config)}
     for group, one in trial.members():
@@ -152,7 +164,7 @@ def _evaluation_faults(ctx: Context, settings: TrialSettings) -> Iterator[Config
         evaluation = method_evaluation(settings.cls, settings.config, one, settings.prompts)
         counts = run_evaluation_trial(settings, evaluation)
     except Exception as error:
-        yield _issue(ctx, f"In a trial its evaluation raised {blamed(error)}.")
+        yield _raised(ctx, "In a trial its evaluation", error)
         return
     most = evaluation.most_calls
     for role, count in counts.items():
