@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import os
 import sys
 import sysconfig
@@ -10,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LIBRARIES = tuple(
@@ -71,6 +74,39 @@ def blamed(error: BaseException) -> str:
     place = users_line(error) or Path(raised_at(error) or "").name
     said = f"{type(error).__name__}: {error}"
     return said if not place or place in said else f"{said} ({place})"
+
+
+def source_of(item: Any, text: str = "") -> str:
+    """File and line of a class or a function.
+
+    Args:
+        text: a text or name; where the class, or one that it is derived from outside this package, has it in
+            its source, this is its line.
+    """
+    bases = [one for one in getattr(item, "__mro__", ()) if not one.__module__.startswith("marsrl_verl.")]
+    for one in bases if text else ():
+        file, begin, end = _source(one)
+        if (line := line_of(file, text, begin, end)) is not None:
+            return f"{file}:{line}"
+    file, begin, _ = _source(item)
+    return f"{file}:{begin}" if file else repr(item)
+
+
+def _source(item: Any) -> tuple[str, int, int]:
+    """File, first line and the one behind the last; the file is empty where there is none."""
+    try:
+        lines, begin = inspect.getsourcelines(inspect.unwrap(item))
+        return str(inspect.getsourcefile(inspect.unwrap(item))), begin, begin + len(lines)
+    except (OSError, TypeError):
+        return "", 0, 0
+
+
+def line_of(file: str, text: str, begin: int, end: int) -> int | None:
+    """The first line, from `begin` to before `end`, in which a source file has a text or a name."""
+    nodes = ast.walk(ast.parse(Path(file).read_bytes())) if begin < end else ()
+    named = (one for one in nodes if text in (getattr(one, name, None) for name in ("value", "id", "name")))
+    lines = (int(getattr(one, "lineno", 0)) for one in named)
+    return min((line for line in lines if begin <= line < end), default=None)
 
 
 def _is_users(name: str) -> bool:

@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, c
 
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import OWN_MESSAGE
-from marsrl_verl.settings.imports import ImportTargetError, import_target, raised_at
+from marsrl_verl.settings.imports import ImportTargetError, import_target, raised_at, source_of
 from marsrl_verl.settings.issues import did_you_mean
 
 E = TypeVar("E", bound=Choice)
@@ -205,9 +205,3 @@ def _signature(protocol: type[Any]) -> inspect.Signature:
 
 def _in_words(signature: inspect.Signature) -> str:
     return str(signature).replace("'", "")
-
-
-def source_of(function: Any) -> str:
-    """File and line of a function."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from marsrl_verl.demo.assets import model_path
 CODE = """
 from dataclasses import replace
 
-from marsrl_verl.core.credit import EstimatorCredit
+from marsrl_verl.core.credit import EstimatorCredit, LossSpec
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.prompts import ProblemPrompts
 from marsrl_verl.core.stage import Stage
@@ -62,6 +63,22 @@ class NoRole(Good):
 class NoStage(Good):
     changed = classmethod(lambda cls, one: (replace(one, next=("later",)),))
 
+class NoProgram(Good):
+    rollout = "strange_talk:Silence"
+
+class NoReward(Good):
+    roles = {
+        "alice": Role(answers=True),
+        "bob": Role(reward="nowhere:Reward"),
+    }
+
+class NoTurns(Good):
+    class Credit(EstimatorCredit):
+        @classmethod
+        def loss(cls, config):
+            return LossSpec("strange_talk:loss",
+                columns=("node",))
+
 class Twice(Good):
     changed = classmethod(lambda cls, one: (one, one))
 
@@ -97,23 +114,43 @@ class OtherStage(Good):
 ROOM = [f"marsrl.roles.{role}.max_prompt_tokens=100" for role in ("alice", "bob")]
 FILE = "strange_talk.py"
 WRONG = {
-    "Words": "Words.roles: expected a mapping {'solver': Role(answers=True)}, found 'alice'.",
-    "Strings": "Strings.roles['alice']: expected a Role, found 'answers'.",
-    "NoRole": "The stage talk has the role 'carol', expected one of alice, bob.",
-    "NoStage": "The stage talk leads to 'later', expected one of talk.",
-    "Twice": "stages has talk twice.",
-    "NoTuple": "stages: expected a tuple of Stage, found",
-    "StagesRaise": f"'Stage' object has no attribute 'nothing'. fix: Correct FOLDER/{FILE}, line 57 ",
-    "PlayRaises": "In a trial the stage talk failed: rollout program strange_talk:Raising: KeyError: 'mine'. "
-    f"fix: Correct FOLDER/{FILE}, line 20 ",
-    "Writers": "A response of the stage talk had 2 sequences in a trial, of alice, bob; its Stage says",
-    "WrongConfig": "WrongConfig.Config: expected a class derived from marsrl_verl.core.credit.estimator",
-    "WrongCredit": "WrongCredit.Credit: expected a class derived from Credit, found",
-    "CreditRaises": "In a trial with scripted answers it raised AttributeError: 'Group' object has no "
-    f"attribute 'nothing'. fix: Correct FOLDER/{FILE}, line 71 ",
-    "FewGroups": "In a trial a problem had 3 groups of 2 responses at stage talk; its Stage says 1 of 2",
-    "OtherStage": "found stage talks, expected one of: talk",
+    "Words": (
+        "Words.roles: expected a mapping {'solver': Role(answers=True)}, found 'alice'.",
+        'roles = "alice"',
+    ),
+    "Strings": ("Strings.roles['alice']: expected a Role, found 'answers'.", '"answers"'),
+    "NoRole": ("The stage talk has the role 'carol', expected one of alice, bob.", '"carol"'),
+    "NoStage": ("The stage talk leads to 'later', expected one of talk.", '"later"'),
+    "NoProgram": (
+        "can't be loaded: module 'strange_talk' has no attribute 'Silence'.",
+        '"strange_talk:Silence"',
+    ),
+    "NoReward": ("No module 'nowhere'", '"nowhere:Reward"', "marsrl.reward.bob.target = nowhere:Reward"),
+    "NoTurns": ("reads 'node'", '"node"'),
+    "Twice": ("stages has talk twice.", '"talk"'),
+    "NoTuple": ("stages: expected a tuple of Stage, found", "def stages"),
+    "StagesRaise": ("AttributeError: 'Stage' object has no attribute 'nothing'.", "one.nothing"),
+    "PlayRaises": (
+        "In a trial the stage talk failed: rollout program strange_talk:Raising: KeyError: 'mine'.",
+        '{}["mine"]',
+    ),
+    "Writers": (
+        "A response of the stage talk had 2 sequences in a trial, of alice, bob; its Stage says",
+        "class Writers",
+    ),
+    "WrongConfig": ("Config: expected a class derived from marsrl_verl.core.credit.estimator", "Config = "),
+    "WrongCredit": ("WrongCredit.Credit: expected a class derived from Credit, found", "Credit = Problem"),
+    "CreditRaises": (
+        "In a trial with scripted answers it raised AttributeError: 'Group' object has no attribute",
+        "groups[0].nothing",
+    ),
+    "FewGroups": (
+        "In a trial a problem had 3 groups of 2 responses at stage talk; its Stage says 1 of 2",
+        "class FewGroups",
+    ),
+    "OtherStage": ("found stage talks, expected one of: talk", "class OtherStage"),
 }
+"""What is said, and what stands in the line that is named."""
 
 
 @pytest.fixture(autouse=True)
@@ -127,9 +164,12 @@ def module(quiet_machine, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_said_before_the_start(run, module, name):
-    done = run(f"marsrl.algo.name=strange_talk:{name}", *ROOM, "cluster=cpu", "dry_run=true")
-    said = WRONG[name].replace("FOLDER", str(module))
-    assert_refused(done, f"marsrl.algo.name = strange_talk:{name}", said)
+    method = f"marsrl.algo.name=strange_talk:{name}"
+    done = run(method, *ROOM, "cluster=cpu", "dry_run=true")
+    said, at, *key = WRONG[name]
+    assert_refused(done, *(key or [method.replace("=", " = ")]), said)
+    [line] = re.findall(rf"fix: .*{module / FILE}(?::|, line )(\d+)", " ".join(done.err.split()))
+    assert at in CODE.splitlines()[int(line) - 1]
     assert done.err.count(FILE) == 1 and "report it" not in done.err
 
 

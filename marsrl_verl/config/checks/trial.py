@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from marsrl_verl.algos.registry import source_of
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.models import adapters
 from marsrl_verl.core.method import Method
@@ -16,7 +15,7 @@ from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.workflow import method_evaluation
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.settings.imports import blamed
+from marsrl_verl.settings.imports import blamed, source_of
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.rules import RuleError
 from marsrl_verl.testing.client import CharacterTokenizer
@@ -38,16 +37,17 @@ def check_declaration(ctx: Context) -> Iterator[ConfigIssue]:
     except Exception as error:
         yield _issue(ctx, f"Its stages, traits or roles can't be had: {blamed(error)}.")
         return
-    for what in _stage_faults(method, stages):
-        yield _issue(ctx, what)
+    for what, text in _stage_faults(method, stages):
+        yield _issue(ctx, what, text)
     if unknown := [role for role in active if role not in method.roles]:
-        yield _issue(ctx, f"active_roles has {', '.join(unknown)}: no role of {', '.join(method.roles)}.")
+        what = f"active_roles has {', '.join(unknown)}: no role of {', '.join(method.roles)}."
+        yield _issue(ctx, what, unknown[0])
 
 
-def _issue(ctx: Context, what: str) -> ConfigIssue:
-    """A fault of the method, to be corrected where it was raised, if it was."""
+def _issue(ctx: Context, what: str, text: str = "") -> ConfigIssue:
+    """A fault of the method, to be corrected where it was raised, else where its source has the text."""
     said, *place = _PLACE.split(what)
-    fix = f"Correct {place[0] if place else source_of(ctx.method)} (docs/new_method.md)."
+    fix = f"Correct {place[0] if place else source_of(ctx.method, text)} (docs/new_method.md)."
     return ctx.issue(_NAME, f"{said}." if place else what, fix)
 
 
@@ -57,21 +57,23 @@ def _raised(ctx: Context, doing: str, error: BaseException) -> ConfigIssue:
     return _issue(ctx, f"{doing} raised {blamed(error)}.")
 
 
-def _stage_faults(method: type[Method], stages: tuple[Stage, ...]) -> Iterator[str]:
+def _stage_faults(method: type[Method], stages: tuple[Stage, ...]) -> Iterator[tuple[str, str]]:
+    """What is wrong, and the text that is."""
     if not isinstance(stages, tuple) or not stages or not all(isinstance(one, Stage) for one in stages):
-        yield f"stages: expected a tuple of Stage, found {stages!r}."
+        yield f"stages: expected a tuple of Stage, found {stages!r}.", "stages"
         return
     names = [one.name for one in stages]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f"stages has {', '.join(twice)} twice."
+        yield f"stages has {', '.join(twice)} twice.", twice[0]
     for one in stages:
         if unknown := [role for role in (one.role, *one.writers) if role not in method.roles]:
             known = ", ".join(method.roles)
-            yield f"The stage {one.name} has the role {unknown[0]!r}, expected one of {known}."
+            yield f"The stage {one.name} has the role {unknown[0]!r}, expected one of {known}.", unknown[0]
         if unknown := [name for name in one.next if name not in names]:
-            yield f"The stage {one.name} leads to {unknown[0]!r}, expected one of {', '.join(names)}."
+            known = ", ".join(names)
+            yield f"The stage {one.name} leads to {unknown[0]!r}, expected one of {known}.", unknown[0]
         if one.writers and one.role not in one.writers:
-            yield f"The stage {one.name} is begun by {one.role}, who is none of its writers."
+            yield f"The stage {one.name} is begun by {one.role}, who is none of its writers.", one.role
 
 
 def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
