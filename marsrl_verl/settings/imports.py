@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -20,6 +21,8 @@ _LIBRARIES = tuple(
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
     if (found := sysconfig.get_path(name))
 )
+_UNTYPED = re.compile(r"(?:A non-annotated attribute was detected: `|Field ')(\w+).*type annotation")
+"""What pydantic says of a field without a type."""
 
 
 class ImportTargetError(Exception):
@@ -52,9 +55,22 @@ def import_target(target: str) -> tuple[ModuleType, str]:
         if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
             fix = "Check the spelling, install it, or put its folder on PYTHONPATH."
             raise ImportTargetError(f"There is no module {missing!r}.", fix) from error
+        if untyped := _UNTYPED.match(str(error)):
+            raise _untyped_field(untyped[1], error) from error
         raised = f"{type(error).__name__}: {error} ({raised_at(error)})"
         fix = "Repair the module, or install what it needs."
         raise ImportTargetError(f"Importing {module_name} failed with {raised}.", fix) from error
+
+
+def _untyped_field(name: str, error: Exception) -> ImportTargetError:
+    """What pydantic says at length, and with a line of its own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    begins = [one for one in frames if "pydantic" not in Path(one.filename).parts][-1]
+    line = line_of(begins.filename, name, begins.lineno or 0, sys.maxsize)
+    what = f"`{begins.line}` has a setting {name} without a type ({begins.filename}:{line or begins.lineno})."
+    return ImportTargetError(
+        what, f"Write its type, as in `{name}: int = …`; ClassVar where it is no setting."
+    )
 
 
 def raised_at(error: BaseException, counts: Callable[[str], bool] = lambda name: True) -> str | None:
