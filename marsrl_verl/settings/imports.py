@@ -85,6 +85,13 @@ def users_line(error: BaseException) -> str | None:
     return raised_at(error, _is_users)
 
 
+def running_at(thread: int) -> str:
+    """Where a thread of this process is: the line of the user's code, else the innermost one."""
+    stack = traceback.extract_stack(sys._current_frames()[thread])
+    frames = [one for one in stack if _is_users(one.filename)] or stack
+    return f"{frames[-1].filename}, line {frames[-1].lineno}"
+
+
 def blamed(error: BaseException) -> str:
     """What was raised, and where: the user's line, else the innermost one."""
     place = users_line(error) or Path(raised_at(error) or "").name
