@@ -183,6 +183,7 @@ def test_an_agent_whose_prompt_never_fits_is_refused_with_its_key(run):
 def test_what_ends_where_messages_are_long_is_warned_of(run):
     text = accepted(run, "marsrl.algo.name=strange_talk:Good", *ROOM, "cluster=cpu", "dry_run=true").text
     assert "method strange_talk:Good: Good" in text and "talk alice, bob" in text
+    assert re.search(r"bob 100 depends on what it is shown trial with the shortest problem \d\d", text)
     long = run(
         "marsrl.algo.name=strange_talk:Good", *ROOM, "marsrl.roles.alice.max_new_tokens=200", "cluster=cpu",
         "dry_run=true",

@@ -87,7 +87,7 @@ def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
         return
     yield from _evaluation_faults(ctx, settings)
     _note_untried(ctx, settings, short)
-    _warn_of_lengths(ctx, settings)
+    _try_lengths(ctx, settings, short)
 
 
 def _settings(ctx: Context, prompts: Prompts) -> TrialSettings:
@@ -184,11 +184,15 @@ def _note_untried(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
         ctx.notes.append(f"not tried before the start (no scripted answer led there): {', '.join(untried)}")
 
 
-def _warn_of_lengths(ctx: Context, settings: TrialSettings) -> None:
-    """What ends where every message has the full length that is left for it."""
+def _try_lengths(ctx: Context, settings: TrialSettings, short: Trial) -> None:
+    """How long prompts become, and what ends where every message has the full length that is left for it."""
     if isinstance(settings.chat.tokenizer, CharacterTokenizer):
         return
     full = run_trial(settings, full=True)
+    for _, one in (*short.members(), *full.members()):
+        for each in one.sequences:
+            longest = max(each.prompt_ids.size, ctx.tried_prompts.get(each.role, 0))
+            ctx.tried_prompts[each.role] = longest
     ends = {
         one.detail: group.request.stage
         for group, one in full.members()
