@@ -48,6 +48,14 @@ class Good(Method):
     def changed(cls, one):
         return (one,)
 
+class Asking(ProblemPrompts):
+    def problem(self, problem):
+        return ({"role": "user", "content": "{missing}".format(question=problem.question)},)
+
+class Constructed(ProblemPrompts):
+    def __init__(self):
+        raise OSError("no file")
+
 class Writers(Good):
     writers = ()
 
@@ -171,6 +179,19 @@ def test_what_is_wrong_is_said_before_the_start(run, module, name):
     [line] = re.findall(rf"fix: .*{module / FILE}(?::|, line )(\d+)", " ".join(done.err.split()))
     assert at in CODE.splitlines()[int(line) - 1]
     assert done.err.count(FILE) == 1 and "report it" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 37."),
+        ("Constructed", "The constructor failed with OSError: no file (FILE, line 41), kwargs: {}."),
+    ],
+)
+def test_prompts_that_raise_are_named_with_their_line(run, module, name, said):
+    target = f"marsrl.prompts.target=strange_talk:{name}"
+    done = run("marsrl.algo.name=strange_talk:Good", target, *ROOM, "cluster=cpu", "dry_run=true")
+    assert_refused(done, target.replace("=", " = "), said.replace("FILE", str(module / FILE)))
 
 
 def test_an_agent_whose_prompt_never_fits_is_refused_with_its_key(run):
