@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from marsrl_verl.settings.imports import ImportTargetError, import_target
+from marsrl_verl.settings.imports import ImportTargetError, blamed, import_target
 from marsrl_verl.settings.issues import did_you_mean
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> 
         raise  # the class says itself what it can't have
     except Exception as error:
         raise ClassLoadError(
-            f"{target}: the constructor failed with {type(error).__name__}: {error} (kwargs: {arguments})",
+            f"{target}: the constructor failed with {blamed(error)}, kwargs: {arguments}",
             "Put the class or its kwargs right.",
         ) from error
     _check_methods(target, made, base)

@@ -41,6 +41,8 @@ from marsrl_verl.rollout.speakers import FrozenSpeaker, Spoken, TrainedSpeaker
 
 LIST_FULL = "list_full"
 """`detail` where an agent's list of messages has no room for another one."""
+MOST_IN_VAIN = 100
+"""Messages in a row that were cut or failed, without a text: an agent is not asked for another one."""
 METRICS, SOLVED = "metrics", "solved"
 """What `RewardResult.info` has of an episode: figures by name, and the grade of its answer."""
 
@@ -219,6 +221,7 @@ class Episode:
                 f"{agent.role} was asked for a message while it is writing one; await it first"
             )
         if number == len(record):
+            _check_says_something(agent.role, record)
             task = asyncio.current_task()
             assert task is not None
             self._running.add(task)
@@ -271,7 +274,7 @@ class Episode:
             self._open(agent, self.request.messages if messages is None else messages)
         elif not messages:
             raise ValueError(f"{agent.role} hears nothing before its next message: give say() a text")
-        else:
+        elif agent.speaker.fits(1):  # a full list takes no more, and the message says LENGTH again
             agent.speaker.hear(messages)
 
     # --- what it becomes ---------------------------------------------------------------------------
@@ -335,6 +338,20 @@ def _finite(reward: float, whose: str) -> float:
     if not math.isfinite(value := float(reward)):
         raise ValueError(f"the reward {whose} is {value}, expected a finite number")
     return value
+
+
+def _check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> None:
+    """RuntimeError: the last ones were none. A program that asks for ever would hold up the whole worker."""
+    last = record[-MOST_IN_VAIN:]
+    stopped = FinishReason.STOP.value
+    if len(last) < MOST_IN_VAIN or any(one["text"] or one["finish"] == stopped for one in last):
+        return
+    finish, detail = last[-1]["finish"], last[-1]["detail"]
+    why = detail or ("its list of messages is full" if finish == FinishReason.LENGTH.value else finish)
+    raise RuntimeError(
+        f"{role} was asked for {len(record) + 1} messages, the last {MOST_IN_VAIN} were cut or failed "
+        f"({why}): `play` goes on for ever where say(…, ends=False) tells so by Said.cut and Said.failed"
+    )
 
 
 def _plain(fields: Mapping[str, Plain]) -> dict[str, Plain]:

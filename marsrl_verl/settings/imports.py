@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import os
 import pkgutil
+import re
 import shlex
 import sys
 import sysconfig
@@ -21,6 +23,8 @@ _LIBRARIES = tuple(
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
     if (found := sysconfig.get_path(name))
 )
+_UNTYPED = re.compile(r"(?:A non-annotated attribute was detected: `|Field ')(\w+).*type annotation")
+"""What pydantic says of a field without a type."""
 
 
 class ImportTargetError(Exception):
@@ -52,6 +56,8 @@ def import_target(target: str) -> tuple[ModuleType, str]:
         missing = isinstance(error, ModuleNotFoundError) and error.name
         if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
             raise _absent(target, f"There is no module {missing!r}.") from error
+        if untyped := _UNTYPED.match(str(error)):
+            raise _untyped_field(untyped[1], error) from error
         place = "" if isinstance(error, SyntaxError) else f" ({raised_at(error)})"  # says it itself
         raised = f"{type(error).__name__}: {error}{place}"
         fix = f"Repair the module; `python -c 'import {module_name}'` shows where."
@@ -84,6 +90,17 @@ def _absent(target: str, what: str) -> ImportTargetError:
     return ImportTargetError(what, "Check the spelling, install it, or put its folder on PYTHONPATH.")
 
 
+def _untyped_field(name: str, error: Exception) -> ImportTargetError:
+    """What pydantic says at length, and with a line of its own."""
+    frames = traceback.extract_tb(error.__traceback__)
+    begins = [one for one in frames if "pydantic" not in Path(one.filename).parts][-1]
+    line = line_of(begins.filename, name, begins.lineno or 0, sys.maxsize)
+    what = f"`{begins.line}` has a setting {name} without a type ({begins.filename}:{line or begins.lineno})."
+    return ImportTargetError(
+        what, f"Write its type, as in `{name}: int = …`; ClassVar where it is no setting."
+    )
+
+
 def raised_at(error: BaseException, counts: Callable[[str], bool] = lambda name: True) -> str | None:
     """`file.py, line 12` of the innermost frame that counts by its file's name; None where there is none."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if counts(one.filename)]
@@ -104,10 +121,51 @@ def users_place(function: Any) -> str | None:
     return f"{code.co_filename}, line {code.co_firstlineno}"
 
 
+def running_at(thread: int) -> str:
+    """Where a thread of this process is: the line of the user's code, else the innermost one."""
+    stack = traceback.extract_stack(sys._current_frames()[thread])
+    frames = [one for one in stack if _is_users(one.filename)] or stack
+    return f"{frames[-1].filename}, line {frames[-1].lineno}"
+
+
 def blamed(error: BaseException) -> str:
     """What was raised, and where: the user's line, else the innermost one."""
     place = users_line(error) or Path(raised_at(error) or "").name
-    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+    said = f"{type(error).__name__}: {error}"
+    return said if not place or place in said else f"{said} ({place})"
+
+
+def source_of(item: Any, text: str = "") -> str:
+    """File and line of a class or a function.
+
+    Args:
+        text: a text or name; where the class, or one that it is derived from outside this package, has it in
+            its source, this is its line.
+    """
+    bases = [one for one in getattr(item, "__mro__", ()) if not one.__module__.startswith("marsrl_verl.")]
+    for one in bases if text else ():
+        file, begin, end = _source(one)
+        if (line := line_of(file, text, begin, end)) is not None:
+            return f"{file}:{line}"
+    file, begin, _ = _source(item)
+    return f"{file}:{begin}" if file else repr(item)
+
+
+def _source(item: Any) -> tuple[str, int, int]:
+    """File, first line and the one behind the last; the file is empty where there is none."""
+    try:
+        lines, begin = inspect.getsourcelines(inspect.unwrap(item))
+        return str(inspect.getsourcefile(inspect.unwrap(item))), begin, begin + len(lines)
+    except (OSError, TypeError):
+        return "", 0, 0
+
+
+def line_of(file: str, text: str, begin: int, end: int) -> int | None:
+    """The first line, from `begin` to before `end`, in which a source file has a text or a name."""
+    nodes = ast.walk(ast.parse(Path(file).read_bytes())) if begin < end else ()
+    named = (one for one in nodes if text in (getattr(one, name, None) for name in ("value", "id", "name")))
+    lines = (int(getattr(one, "lineno", 0)) for one in named)
+    return min((line for line in lines if begin <= line < end), default=None)
 
 
 def _is_users(name: str) -> bool:

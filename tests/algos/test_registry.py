@@ -66,7 +66,7 @@ REFUSED = {
     "roles that are no roles": (
         "strange_seven:Mine",
         "from marsrl_verl.core.method import Method\nclass Mine(Method):\n    roles = 'alice'\n",
-        "strange_seven.py:2 (docs/new_method.md)",
+        "strange_seven.py:3 (docs/new_method.md)",
     ),
 }
 

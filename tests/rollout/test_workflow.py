@@ -138,6 +138,33 @@ def test_a_program_may_go_on_and_may_end_an_episode_itself():
     assert (one.finish, one.detail, one.value) == (FinishReason.LIMIT, "enough", 0.25)
 
 
+def silent(turn: Turn) -> str:
+    raise ValueError("no answer")
+
+
+FULL = "its list of messages is full"
+
+
+@pytest.mark.parametrize("more", [{}, {"segment_tokens": 7}], ids=["whole", "paused"])
+@pytest.mark.parametrize(("script", "why"), [(says, FULL), (silent, "ValueError: no answer")])
+@pytest.mark.parametrize("rounds", [90, 10**9])
+def test_who_asks_a_silent_agent_for_ever_is_told(rounds, script, why, more):
+    async def play(episode):
+        for number in range(rounds):
+            said = await episode.agents.a.say("go on" if number else None, ends=False)
+        assert said == "" and (said.cut or said.failed)
+        episode.reward(1.0)
+
+    one = members(play, script, max_new_tokens=100, raises=False, **more)[0]
+    if rounds == 90:
+        assert (one.finish, one.value) == (FinishReason.STOP, 1.0)
+    else:
+        assert one.finish is FinishReason.ERROR and "test_workflow.py, line" in one.detail
+        assert re.search(
+            rf"a was asked for 1\d\d messages, .* cut or failed \({re.escape(why)}\)", one.detail
+        )
+
+
 def test_answers_metrics_and_notes():
     async def play(episode):
         said = await episode.agents.a.say()
@@ -170,6 +197,8 @@ def test_a_program_that_raises_ends_its_episodes_with_the_users_line():
     assert [part.role for part in one.sequences] == list(ROLES), "no agent alone is at fault"
     with pytest.raises(KeyError, match="my own"):
         members(play)
+    with pytest.raises(ValueError, match="no answer"):
+        members(play, silent)
 
 
 def test_one_that_does_not_end_is_interrupted():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
@@ -20,6 +21,7 @@ from marsrl_verl.rewards.by_ability import DEFAULT_REWARDS
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rewards.running import THREADS
 from marsrl_verl.settings.declaration import ClassSpec
+from marsrl_verl.settings.imports import source_of
 from marsrl_verl.settings.issues import ConfigIssue
 
 Look = Callable[[Problem], Iterator[Remark]]
@@ -52,6 +54,9 @@ def check_rewards(ctx: Context) -> Iterator[ConfigIssue]:
             reward.close()
         elif spec.target == COMPUTE_SCORE:  # under the key that named it
             yield ConfigIssue(f"{REWARD_FUNCTION}.path", reward.what, reward.fix, spec.kwargs["path"])
+        elif spec.target == ctx.method.roles[role].reward:
+            place = source_of(ctx.method, spec.target)
+            yield replace(reward, fix=f"{reward.fix} {place} names it (Role.reward).")
         else:
             yield reward
 
