@@ -29,9 +29,10 @@ def prepare_data() -> int:
 
 def new_method() -> int:
     """`marsrl-new-method`, `python -m recipe.marsrl.new_method`."""
+    from marsrl_verl.config.locations import config_folder, group_options
     from marsrl_verl.testing.new_method import main
 
-    return main(sys.argv[1:])
+    return main(sys.argv[1:], group_options([config_folder()])["algo"])
 
 
 def doctor() -> int:

@@ -9,8 +9,9 @@ import copy
 import functools
 import marshal
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -121,3 +122,9 @@ def _remember_choices() -> None:
     config_loader_impl.create_defaults_list = list_of
     config_loader_impl.ConfigLoaderImpl._load_single_config = loaded
     config_loader_impl.ConfigLoaderImpl._compose_config_from_defaults_list = tree_of
+
+
+def has_presets(words: Iterable[str]) -> bool:
+    """Whether the method of a command line is here: one that is taken away takes its presets with it."""
+    presets = (word.removeprefix("algo=") for word in words if word.startswith("algo="))
+    return all((Path(config_folder()) / "algo" / f"{preset}.yaml").is_file() for preset in presets)

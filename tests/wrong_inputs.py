@@ -137,7 +137,7 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         plan marsrl.reward.solver.target=exact | package.module:ClassName | reward=exact
         plan marsrl.reward.solver.target=syntax_error:Reward | '(' was never closed | python -c
         plan marsrl.reward.solver.target=wrong_signature:Reward | missing a required argument | take request
-        plan marsrl.reward.solver.target=not_installed:Reward | needs the module | pip install no_such_package
+        plan marsrl.reward.solver.target=not_installed:Reward | No module named | pip install no_such_package
         plan reward.custom_reward_function.path=function.py | can't be called with | Let compute_score
     """)
     ),

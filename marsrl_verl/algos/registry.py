@@ -26,7 +26,7 @@ from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.schedule import Schedule
 from marsrl_verl.settings.declaration import MethodConfig
 from marsrl_verl.settings.evaluation import EvaluationConfig
-from marsrl_verl.settings.imports import ImportTargetError, import_target
+from marsrl_verl.settings.imports import ImportTargetError, import_target, source_of
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 
 GROUP = "marsrl_verl.methods"
@@ -82,18 +82,12 @@ def _load(target: str) -> type[Method]:
         what = f"Expected a class derived from {Method.__module__}:{Method.__name__}, found {found}."
         fix = f"Methods in {module.__name__}: {', '.join(there) or 'none'} (docs/new_method.md)."
         raise ConfigError([ConfigIssue(KEY, what, fix, target)])
-    if faults := list(declaration_faults(cls)):
-        fix = f"Correct {source_of(cls)} (docs/new_method.md)."
-        raise ConfigError([ConfigIssue(KEY, what, fix, target) for what in faults])
+    if faults := [
+        ConfigIssue(KEY, what, f"Correct {source_of(cls, text)} (docs/new_method.md).", target)
+        for what, text in declaration_faults(cls)
+    ]:
+        raise ConfigError(faults)
     return cls
-
-
-def source_of(cls: type) -> str:
-    """File and line of a class."""
-    try:
-        return f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
-    except (OSError, TypeError):
-        return f"{cls.__module__}:{cls.__qualname__}"
 
 
 _PARTS: dict[str, Any] = {
@@ -106,31 +100,35 @@ _PARTS: dict[str, Any] = {
 """Class attributes of a method, and what each is derived from."""
 
 
-def declaration_faults(cls: type[Method]) -> Iterator[str]:
-    """What is wrong with the class attributes of a method."""
+def declaration_faults(cls: type[Method]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the class attributes of a method, and the name or text that is."""
     for name, base in _PARTS.items():
         found = getattr(cls, name)
         if not (inspect.isclass(found) and issubclass(found, base)):
-            yield f"{cls.__name__}.{name}: expected a class derived from {base.__name__}, found {found!r}."
+            what = f"expected a class derived from {base.__name__}, found {found!r}."
+            yield f"{cls.__name__}.{name}: {what}", name
         elif inspect.isabstract(found):
             missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
-            yield f"{cls.__name__}.{name} = {found.__name__} does not define {missing}."
+            yield f"{cls.__name__}.{name} = {found.__name__} does not define {missing}.", name
     needed = getattr(cls.Credit, "Config", MethodConfig)
     if inspect.isclass(cls.Config) and not issubclass(cls.Config, needed):
         yield (
             f"{cls.__name__}.Config: expected a class derived from {needed.__module__}:{needed.__name__}, "
-            f"which {cls.Credit.__name__} reads, found {cls.Config.__name__}."
+            f"which {cls.Credit.__name__} reads, found {cls.Config.__name__}.",
+            "Config",
         )
     yield from _role_faults(cls)
 
 
-def _role_faults(cls: type[Method]) -> Iterator[str]:
+def _role_faults(cls: type[Method]) -> Iterator[tuple[str, str]]:
     roles: Any = cls.roles
     if not isinstance(roles, Mapping) or not roles:
-        yield f"{cls.__name__}.roles: expected a mapping {{'solver': Role(answers=True)}}, found {roles!r}."
+        what = f"expected a mapping {{'solver': Role(answers=True)}}, found {roles!r}."
+        yield f"{cls.__name__}.roles: {what}", "roles"
         return
     for name, role in roles.items():
         if not isinstance(role, Role):
-            yield f"{cls.__name__}.roles[{name!r}]: expected a Role, found {role!r}."
+            yield f"{cls.__name__}.roles[{name!r}]: expected a Role, found {role!r}.", str(name)
         if not str(name).isidentifier() or name == "default":
-            yield f"{cls.__name__}.roles has {name!r}: expected a word, and another one than default."
+            what = f"has {name!r}: expected a word, and another one than default."
+            yield f"{cls.__name__}.roles {what}", str(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
 from marsrl_verl.compare.verdicts import seeds_to_decide
 from marsrl_verl.config.application import check_values
 from marsrl_verl.reporting.files import write_atomic
+from marsrl_verl.reporting.record import python_path, shell_line
 from marsrl_verl.settings.issues import ConfigError
 
 PICTURE = "comparison.png"
@@ -78,7 +78,8 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
         placement = RayJobs(arguments.address, arguments.cpus or DEFAULT_CPUS, arguments.gpus)
     if arguments.dry_run:
         for run in runs:
-            print(shlex.join(placement.words(run, command)))
+            before = python_path() if arguments.address is None else []  # a job has its node's
+            print(shell_line([*before, *placement.words(run, command)]))
         return 0
     if arguments.address is not None and (what := no_dashboard_at(arguments.address)):
         parser.error(f"--address: {what}. Start Ray there (`ray start --head`), or name its dashboard")

@@ -16,7 +16,7 @@ from marsrl_verl.config.command_line import help_text, parse_arguments
 from marsrl_verl.config.compose import Composed, available_groups, compose_config, picked
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.core.inert_text import printable
-from marsrl_verl.reporting.record import recorded
+from marsrl_verl.reporting.record import python_path, recorded
 from marsrl_verl.rollout.frozen.answer_file import make_paths_absolute
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 
@@ -87,7 +87,8 @@ def _run(argv: list[str], launch: Launch) -> int:
 
 
 def _command(argv: list[str]) -> list[str]:
-    """The whole command line of this process, as it was typed."""
+    """The whole command line of this process, as it was typed, behind its `PYTHONPATH=…`."""
     started = sys.orig_argv
     own = started[len(started) - len(argv) :] == argv
-    return list(started) if own else ["python", "-m", "recipe.marsrl.main_marsrl", *argv]
+    words = started if own else ["python", "-m", "recipe.marsrl.main_marsrl", *argv]
+    return [*python_path(), *words]

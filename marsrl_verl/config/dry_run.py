@@ -19,7 +19,6 @@ from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.memory import GIB, USABLE, assumptions, estimate_memory, model_shapes
 from marsrl_verl.config.models import adapters, learning_rates, models, several_models
 from marsrl_verl.config.pools import own_pool_gpus
-from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.config.run_cost import evaluation_cost
 from marsrl_verl.config.run_plan import whole_run
 from marsrl_verl.config.training_memory import adapter_parameters
@@ -52,7 +51,7 @@ def report(ctx: Context, composed: Composed) -> str:
         _batch(plan, ctx.config) if trains else [],
         _evaluations(ctx),
         whole_run(ctx, plan) if trains else [],
-        _prompts(prompt_budgets(ctx)),
+        _prompts(ctx),
         _memory(ctx),
         _files(ctx, plan),
     ]
@@ -248,8 +247,8 @@ def _evaluations(ctx: Context) -> list[str]:
     return ["Evaluation (upper bounds: runs may end early)", *_table(rows)]
 
 
-def _prompts(budgets: list[RoleBudget]) -> list[str]:
-    if not budgets:
+def _prompts(ctx: Context) -> list[str]:
+    if not (budgets := prompt_budgets(ctx)):
         return []
     how = "counted by the model's tokenizer"
     if not budgets[0].measured:
@@ -260,6 +259,12 @@ def _prompts(budgets: list[RoleBudget]) -> list[str]:
         if budget.unknown and budget.longest <= budget.limit:
             verdict = f"without {' and '.join(budget.unknown)}: no data was read"
         rows.append((budget.role, f"{budget.longest:,}", f"{budget.limit:,}", verdict, budget.parts))
+    told, known = {*ctx.frozen_roles, *(one.role for one in budgets)}, ctx.tried_prompts
+    for role in ctx.method.active_roles(ctx.settings.algo, None):
+        if role not in told:
+            tried = f"trial with the shortest problem {known[role]:,}" if role in known else ""
+            limit = f"{ctx.settings.roles[role].max_prompt_tokens:,}"
+            rows.append((role, "", limit, "depends on what it is shown", tried))
     lines = [f"Longest prompts in tokens ({how})", *_table(rows)]
     if len(budgets) > 1:
         lines.append("  only the text after the thinking part is passed on, so real prompts are shorter")

@@ -132,8 +132,8 @@ class RunConfig(Settings):
     """Size of each data file by its path. The launcher writes it, so that the `config.yaml` in the run's
     folder shows a resumed run whether the data is still the same."""
     command: list[str] = Field(default_factory=list)
-    """The words of the command line that started the run. The launcher writes them: a run that ends early
-    says how to continue it."""
+    """The words of the command line that started the run, `PYTHONPATH=…` first where it is set. The launcher
+    writes them: a run that ends early says how to continue it."""
     engine_timeout_s: float = limits(300.0, ge=10.0, why=_SILENT)
     """Seconds that an engine may leave a sign of life unanswered, in a generation round and before a weight
     sync; then the run ends. A working engine answers between two of its steps."""

@@ -53,6 +53,24 @@ class RewardResult:
     was over or a service did not answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """That a role's reward graded a trajectory, or a text of it."""
+
+    role: str
+    """Whose reward."""
+    error: str | None = None
+    """Why the grading failed; None: it did not."""
+    raised: bool = False
+    """See `RewardResult.raised`."""
+
+    @classmethod
+    def of(cls, role: str, result: RewardResult) -> Grading:
+        """What a role's reward found."""
+        error = None if result.graded else result.error or "no error is recorded"
+        return cls(role, error, result.raised)
+
+
 def is_correct(reward: float) -> bool:
     """Whether the reward of an answer says that it is right."""
     return reward > 0.5
@@ -96,6 +114,8 @@ class Trajectory:
     figures: dict[str, float] = field(default_factory=dict)
     """Figures of its text, by name; of several sequences each has its own."""
     fork: Fork | None = None
+    gradings: list[Grading] = field(default_factory=list)
+    """All of it so far; of an episode, those of its texts."""
     state: Plain = None
     """While it is paused: what its rollout needs to go on, beside the sequences."""
 
@@ -176,6 +196,7 @@ class Trajectory:
         plain["reward"] = (
             None if self.reward is None else {**plain_fields(self.reward), "info": dict(self.reward.info)}
         )
+        plain["gradings"] = [plain_fields(one) for one in self.gradings]
         plain["fork"] = None if self.fork is None else plain_fields(self.fork)
         return plain
 
@@ -189,6 +210,7 @@ class Trajectory:
                 "sequences": [Sequence.from_plain(one) for one in data["sequences"]],
                 "finish": FinishReason(data["finish"]),
                 "reward": None if reward is None else RewardResult(**reward),
+                "gradings": [Grading(**one) for one in data.get("gradings", ())],
                 "fork": None if fork is None else Fork(**fork),
             }
         )

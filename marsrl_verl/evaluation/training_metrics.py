@@ -51,7 +51,9 @@ def training_metrics(
     return {
         f"{kind}/{what if trains else counting(what)}/{name}": value
         for (kind, what), some in by_name.items()
-        for name, value in (_measure(some) | _own(method, some, whole=kind == "stage")).items()
+        for name, value in (
+            _measure(some, what if kind == "role" else None) | _own(method, some, whole=kind == "stage")
+        ).items()
     }
 
 
@@ -113,7 +115,7 @@ def scored(groups: Iterable[Group]) -> list[Group]:
     ]
 
 
-def _measure(groups: list[Group]) -> dict[str, float]:
+def _measure(groups: list[Group], role: str | None) -> dict[str, float]:
     members = [one for group in groups for one in group.trajectories]
     graded = [group for group in groups if all(one.reward is not None for one in group.trajectories)]
     metrics = {
@@ -133,8 +135,16 @@ def _measure(groups: list[Group]) -> dict[str, float]:
     rewards = [one.reward for one in members if one.reward is not None]
     if rewards:
         metrics["reward_mean"] = float(np.mean([one.value for one in rewards]))
-        metrics["grading_error_share"] = sum(not one.graded for one in rewards) / len(rewards)
+        metrics["grading_error_share"] = sum(_ungraded(one, role) for one in members) / len(rewards)
     return metrics | _lengths(members) | _texts(members)
+
+
+def _ungraded(one: Trajectory, role: str | None) -> bool:
+    """Whether its grading failed; of an episode whose agents' texts are graded, that by the role's reward."""
+    if one.reward is None or one.reward.graded:
+        return False
+    failed = [each.role for each in one.gradings if each.error is not None]
+    return role is None or not failed or role in failed
 
 
 def _right(one: Trajectory) -> bool | None:

@@ -3,6 +3,7 @@ the command that goes on with a run."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +27,7 @@ _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _PASSWORD = "ray_kwargs.ray_init._redis_password"
 _COMMAND = "marsrl.run.command"
 """The words of the command line."""
+_PYTHON_PATH = "PYTHONPATH"
 _EMPTY = "{}"
 """Stands for a dictionary; merged into what is there, it changes nothing."""
 
@@ -101,10 +103,25 @@ def resume_command(config: DictConfig, saved: bool) -> list[str]:
         rewinding = (_MODE, _PATH) if saved or config.trainer.resume_mode == "disable" else ()
         words = [word for word in words if setting_of(word) not in rewinding]
         words = _with_existing(words, Existing.RESUME)
-    lines = [shlex.join(words)]
+    lines = [shell_line(words)]
     if hidden:
         lines.append(f"Values of {', '.join(dict.fromkeys(hidden))} are not written down: set them again.")
     return lines
+
+
+def python_path() -> list[str]:
+    """What a command that is printed to be typed again begins with: `PYTHONPATH=…`, where it is set."""
+    path = os.environ.get(_PYTHON_PATH)
+    return [f"{_PYTHON_PATH}={path}"] if path else []
+
+
+def shell_line(words: list[str]) -> str:
+    """Words as a shell takes them apart again; `python_path` may be the first, in which the value alone may
+    be quoted."""
+    name, equals, path = words[0].partition("=")
+    if name != _PYTHON_PATH:
+        return shlex.join(words)
+    return f"{name}{equals}{shlex.quote(path)} {shlex.join(words[1:])}"
 
 
 def _with_existing(words: list[str], policy: Existing) -> list[str]:

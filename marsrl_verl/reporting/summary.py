@@ -33,7 +33,8 @@ class RunFacts:
     seed: int
     steps: int
     seconds: float
-    """Wall clock of the whole run, evaluations included; of the last start if the run was resumed."""
+    """Wall clock of the whole run, evaluations included. Of a run that was resumed: of the last process, and
+    of those before it the steps and evaluations that count."""
     training_tokens: int
     """Tokens generated for training."""
     versions: dict[str, str] = field(default_factory=dict)

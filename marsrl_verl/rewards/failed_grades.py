@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from marsrl_verl.core.failures import FailedShares, Failures
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Grading, Trajectory
 from marsrl_verl.rewards.running import RewardUnavailableError
 
 WARNED_SHARE = 0.1
 """Share of failed grades from which on a step is warned of."""
 
-Answered = Iterable[tuple[str, Trajectory]]
-"""Trajectories, each with the role that answered."""
-Fails = Callable[[RewardResult], bool]
+Fails = Callable[[Grading], bool]
 """Which grades count as failed."""
 
 
@@ -31,7 +29,7 @@ class GradeWatch:
         self._failed_in_a_row: dict[str, Failures] = {}
         self._raising, self._silent = FailedShares(max_failed_frac), FailedShares(max_unanswered_frac)
 
-    def look(self, answered: Answered, *, round_ended: bool = True) -> None:
+    def look(self, trajectories: Iterable[Trajectory], *, round_ended: bool = True) -> None:
         """Look at a round, or at a part of one.
 
         Trajectories that have not ended are passed over. A few failed grades may be the fault of what was
@@ -42,12 +40,12 @@ class GradeWatch:
                 in two or more rounds running its reward raised in more than `max_failed_frac` of the grades,
                 or took too long or found no service in more than `max_unanswered_frac`.
         """
-        answered = list(answered)
-        for role, found in _by_role(answered).items():
+        trajectories = list(trajectories)
+        for role, found in _by_role(trajectories).items():
             self._look_for_all(role, found)
-        for role, found in _by_role(answered, lambda one: one.raised).items():
+        for role, found in _by_role(trajectories, lambda one: one.raised).items():
             self._raising.add(role, found)
-        for role, found in _by_role(answered, lambda one: not (one.graded or one.raised)).items():
+        for role, found in _by_role(trajectories, lambda one: bool(one.error and not one.raised)).items():
             self._silent.add(role, found)
         if not round_ended:
             return
@@ -84,22 +82,25 @@ def _share(over: Failures, role: str, key: str, shares: FailedShares) -> str:
     )
 
 
-def grade_warnings(answered: Answered) -> list[str]:
+def grade_warnings(trajectories: Iterable[Trajectory]) -> list[str]:
     """A sentence for each role of which many grades failed, with the first error."""
     return [
         f"warning: {found.failed} of {found.asked} grades of the {role} failed, these trajectories are "
         f"not trained; the first: {found.first_error}"
-        for role, found in _by_role(answered).items()
+        for role, found in _by_role(trajectories).items()
         if found.failed >= WARNED_SHARE * found.asked and found.failed
     ]
 
 
-def _by_role(answered: Answered, fails: Fails = lambda one: not one.graded) -> dict[str, Failures]:
-    """The grades of trajectories that have one; that of an answer which an endpoint refused says nothing
-    about the reward."""
+def _by_role(
+    trajectories: Iterable[Trajectory], fails: Fails = lambda one: one.error is not None
+) -> dict[str, Failures]:
+    """The grades of trajectories that have ended, by whose reward they are; those of an answer which an
+    endpoint refused say nothing about the reward."""
     found: dict[str, Failures] = {}
-    for role, one in answered:
-        if one.reward is not None and one.finish is not FinishReason.REFUSED:
-            error = (one.reward.error or "no error is recorded") if fails(one.reward) else None
-            found.setdefault(role, Failures()).add(one.group_id, error)
+    for one in trajectories:
+        if not one.paused and one.finish is not FinishReason.REFUSED:
+            for grading in one.gradings:
+                error = grading.error if fails(grading) else None
+                found.setdefault(grading.role, Failures()).add(one.group_id, error)
     return found

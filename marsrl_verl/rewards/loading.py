@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from marsrl_verl.settings.imports import ImportTargetError, blamed, import_target
 from marsrl_verl.settings.issues import did_you_mean
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> 
         raise  # the class says itself what it can't have
     except Exception as error:
         raise ClassLoadError(
-            f"{target}: the constructor failed with {type(error).__name__}: {error} (kwargs: {arguments})",
+            f"{target}: the constructor failed with {blamed(error)}, kwargs: {arguments}",
             "Put the class or its kwargs right.",
         ) from error
     _check_methods(target, made, base)
@@ -58,22 +58,9 @@ def _find(target: str, base: type[Any]) -> Any:
     if not (colon and module_name and class_name) or target == "???":
         raise ClassLoadError(f"class {target!r}: expected the form package.module:ClassName")
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise ClassLoadError(
-                f"{target}: no module {error.name!r}; check the spelling, install it, or put its folder on "
-                "PYTHONPATH"
-            ) from error
-        raise ClassLoadError(
-            f"{target}: importing it needs the module {error.name!r}, which is not installed",
-            f"pip install {(error.name or 'NAME').partition('.')[0]} (the package may have another name).",
-        ) from error
-    except Exception as error:
-        raise ClassLoadError(
-            f"{target}: importing {module_name} failed with {type(error).__name__}: {error}",
-            f"Put that right; `python -c 'import {module_name}'` shows where it is.",
-        ) from error
+        module, _ = import_target(target)
+    except ImportTargetError as error:
+        raise ClassLoadError(f"{target}: {str(error).removesuffix('.')}", error.fix) from error.__cause__
     if not hasattr(module, class_name):
         classes = [
             name

@@ -21,6 +21,7 @@ from marsrl_verl.core.sequence import check_plain
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest, ServiceError
 from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.settings.imports import users_line, users_place
 
 TIMEOUT_S = 300.0
 THREADS = 16
@@ -91,7 +92,9 @@ class RewardRunner:
         except RewardUnavailableError:
             raise
         except Exception as error:
-            note = f"{type(self.reward).__name__}: {type(error).__name__}: {error}"
+            place = users_line(error) or users_place(type(self.reward).score)
+            whose = type(self.reward).__name__ + (f" ({place})" if place else "")  # an error may be long
+            note = f"{whose}: {type(error).__name__}: {error}"
             return RewardResult(0.0, error=note, graded=False, raised=not isinstance(error, _NOT_AT_FAULT))
         if request.finish_reason is not FinishReason.STOP and not self.reward.pays_unfinished:
             result = replace(result, value=0.0)

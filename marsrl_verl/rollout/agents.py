@@ -129,7 +129,7 @@ class Agent:
         message = MessageRequest(max_tokens, whole, tuple(stop), structured, turn)
         said = await self._episode.next_message(self, heard, message)
         if ends and said.failed:
-            self._episode.end(said.finish, said.detail, said.failed_by)
+            self._episode.end(said.finish, f"{self.role}: {said.detail or said.finish.value}", said.failed_by)
         if ends and said.cut:
             self._episode.end(said.finish, f"a message of the {self.role} was cut")
         return said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import Plain, TokenIds
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.thinking import CLOSE, OPEN, final_text
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Grading, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.conversation import Conversation, Failure
@@ -119,6 +119,9 @@ class RolloutContext:
         self._asked, self._closed, self._quiet = 0, False, asyncio.Event()
         self.score_error: Exception | None = None
         """What `score` raised: the reward's failure, not the program's."""
+        earlier = () if request.resume is None else request.resume.trajectories
+        self.gradings = defaultdict(list, {one.trajectory_id: [*one.gradings] for one in earlier})
+        """All so far, by trajectory id."""
 
     @property
     def vocab_size(self) -> int:
@@ -274,10 +277,13 @@ class RolloutContext:
         request = self.request if role is None else replace(self.request, role=role)
         with self._asking():
             try:
-                return await self._resources.score(request, trajectories)
+                results = await self._resources.score(request, trajectories)
             except Exception as error:
                 self.score_error = error
                 raise
+        for one, result in zip(trajectories, results, strict=True):
+            self.gradings[one.trajectory_id].append(Grading.of(request.role, result))
+        return results
 
     def rng(self, *names: str | int) -> np.random.Generator:
         """A generator derived from (seed, group id, names), without state."""

@@ -11,10 +11,11 @@ from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.scheduler.checks import check_members
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.sequence import check_plain
-from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Grading, RolloutOutput, Trajectory
 from marsrl_verl.rollout.context import Rollout, RolloutContext, RolloutResources
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.rollout.single_call import SingleCall
+from marsrl_verl.rollout.workflow import Workflow
 from marsrl_verl.settings.imports import blamed
 
 BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}
@@ -71,6 +72,7 @@ class RolloutRunner(RolloutResources):
             check_members(request, _members(request), output)
             check_plain(output.state, f"{output.group_id}: state")
             for one in output.trajectories:
+                one.gradings = context.gradings[one.trajectory_id]
                 check_plain(one.state, f"{one.trajectory_id}: state")
                 check_plain(one.events, f"{one.trajectory_id}: events")
                 check_plain([one.text, one.final_text, one.detail], f"{one.trajectory_id}: texts")
@@ -83,9 +85,11 @@ class RolloutRunner(RolloutResources):
             await context.close()
             if context.score_error is not None:
                 raise context.score_error from None
-            return await self.failed(request, error)
+            return await self.failed(request, error, context)
 
-    async def failed(self, request: RolloutRequest, error: Exception) -> RolloutOutput:
+    async def failed(
+        self, request: RolloutRequest, error: Exception, context: RolloutContext
+    ) -> RolloutOutput:
         """What is left of a request whose program raised: ended trajectories, with the tokens of earlier
         rounds."""
         earlier, members = _members(request), []
@@ -100,14 +104,21 @@ class RolloutRunner(RolloutResources):
                 members.append(replace(ended, detail=detail, failed_by=request.rollout))
         for one, reward in zip(members, await self.score(request, members), strict=True):
             one.reward = reward
+            one.gradings = [*context.gradings[one.trajectory_id], Grading.of(request.role, reward)]
         return RolloutOutput(request.group_id, members)
 
     def _begun(self, request: RolloutRequest) -> list[TokenSequence]:
-        """How a trajectory of the request begins."""
-        policy = self.policies.of(request.role)
+        """How a trajectory of the request begins; a workflow's is of all its agents."""
         if request.prefix is not None:
             return [request.prefix]
-        return [TokenSequence(request.role, [], [], [], policy=policy.name)] if policy.trained else []  # type: ignore[arg-type]
+        program = self._running[request.rollout]
+        roles = program.roles if isinstance(program, Workflow) else (request.role,)
+        policies = {role: self.policies.of(role) for role in roles}
+        return [
+            TokenSequence(role, [], [], [], policy=one.name)  # type: ignore[arg-type]
+            for role, one in policies.items()
+            if one.trained
+        ]
 
     def _add_texts(self, trajectory: Trajectory) -> None:
         """What each sequence read and wrote, which request and trajectory do not tell."""

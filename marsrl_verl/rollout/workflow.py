@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -40,6 +41,8 @@ from marsrl_verl.rollout.speakers import FrozenSpeaker, Spoken, TrainedSpeaker
 
 LIST_FULL = "list_full"
 """`detail` where an agent's list of messages has no room for another one."""
+MOST_IN_VAIN = 100
+"""Messages in a row that were cut or failed, without a text: an agent is not asked for another one."""
 METRICS, SOLVED = "metrics", "solved"
 """What `RewardResult.info` has of an episode: figures by name, and the grade of its answer."""
 
@@ -149,12 +152,12 @@ class Episode:
 
     def reward(self, value: float | None = None, /, **by_role: float) -> None:
         """Sets the reward: one of all agents, and of single ones by their roles' names. The trajectory's is
-        the common one, else the mean of the agents'."""
+        the common one, else the mean of the agents'. ValueError: one is not finite."""
         for role in by_role:
             self.agents[role]
         if value is not None:
-            self._reward = float(value)
-        self._rewards |= {role: float(reward) for role, reward in by_role.items()}
+            self._reward = _finite(value, "of all agents")
+        self._rewards |= {role: _finite(reward, f"of the {role}") for role, reward in by_role.items()}
 
     def answer(self, text: str | None, right: float | None = None) -> None:
         """Sets the answer of the episode as a whole.
@@ -218,6 +221,7 @@ class Episode:
                 f"{agent.role} was asked for a message while it is writing one; await it first"
             )
         if number == len(record):
+            _check_says_something(agent.role, record)
             task = asyncio.current_task()
             assert task is not None
             self._running.add(task)
@@ -270,7 +274,7 @@ class Episode:
             self._open(agent, self.request.messages if messages is None else messages)
         elif not messages:
             raise ValueError(f"{agent.role} hears nothing before its next message: give say() a text")
-        else:
+        elif agent.speaker.fits(1):  # a full list takes no more, and the message says LENGTH again
             agent.speaker.hear(messages)
 
     # --- what it becomes ---------------------------------------------------------------------------
@@ -318,15 +322,36 @@ class Episode:
         info: dict[str, Plain] = {**self._info, METRICS: self._metrics}
         if self._answer is not None:
             info |= {"answer": self._answer[2], SOLVED: self._answer[1]}
-        failed = [one for one in self._grades.values() if not one["graded"]]
-        if failed:
-            return RewardResult(0.0, info, failed[0]["error"], graded=False, raised=failed[0]["raised"])
+        for key, one in self._grades.items():
+            if not one["graded"]:
+                error = f"the reward of the {key.partition('/')[0]}: {one['error']}"
+                return RewardResult(0.0, info, error, graded=False, raised=one["raised"])
         if finish is FinishReason.REFUSED:
             return RewardResult(0.0, info, "an agent refused to answer", graded=False)
         value = self._reward
         if value is None:
             value = float(np.mean(list(self._rewards.values()))) if self._rewards else 0.0
         return RewardResult(value, info)
+
+
+def _finite(reward: float, whose: str) -> float:
+    if not math.isfinite(value := float(reward)):
+        raise ValueError(f"the reward {whose} is {value}, expected a finite number")
+    return value
+
+
+def _check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> None:
+    """RuntimeError: the last ones were none. A program that asks for ever would hold up the whole worker."""
+    last = record[-MOST_IN_VAIN:]
+    stopped = FinishReason.STOP.value
+    if len(last) < MOST_IN_VAIN or any(one["text"] or one["finish"] == stopped for one in last):
+        return
+    finish, detail = last[-1]["finish"], last[-1]["detail"]
+    why = detail or ("its list of messages is full" if finish == FinishReason.LENGTH.value else finish)
+    raise RuntimeError(
+        f"{role} was asked for {len(record) + 1} messages, the last {MOST_IN_VAIN} were cut or failed "
+        f"({why}): `play` goes on for ever where say(…, ends=False) tells so by Said.cut and Said.failed"
+    )
 
 
 def _plain(fields: Mapping[str, Plain]) -> dict[str, Plain]:

@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, c
 
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import OWN_MESSAGE
-from marsrl_verl.settings.imports import ImportTargetError, import_target, raised_at
+from marsrl_verl.settings.imports import ImportTargetError, import_target, raised_at, source_of
 from marsrl_verl.settings.issues import did_you_mean
 
 E = TypeVar("E", bound=Choice)
@@ -37,7 +37,21 @@ FORM = "package.module:function"
 
 
 class RuleError(RuntimeError):
-    """A function that a setting names raised, or returned what it must not."""
+    """A function that a setting names raised, or returned what it must not.
+
+    Args:
+        key: the setting.
+        function: its value.
+        found: what the function did.
+        place: the user's file and line.
+    """
+
+    def __init__(self, key: str, function: str, found: str, place: str | None) -> None:
+        super().__init__(key, function, found, place)
+        self.key, self.function, self.found, self.place = key, function, found, place
+
+    def __str__(self) -> str:
+        return f"{self.key} = {self.function} {self.found} ({self.place})"
 
 
 def needs(*what: str) -> Callable[[F], F]:
@@ -92,12 +106,12 @@ class OwnFunction(str, Generic[P]):
             code = getattr(inspect.unwrap(function), "__code__", None)
             own = None if code is None else code.co_filename
             place = raised_at(error, lambda name: name == own) or raised_at(error)
-            raised = RuleError(f"{key} = {self} raised {type(error).__name__}: {error} ({place})")
+            raised = RuleError(key, str(self), f"raised {type(error).__name__}: {error}", place)
             raise raised.with_traceback(error.__traceback__) from error
 
     def refuse(self, key: str, found: str, expected: str) -> RuleError:
         """The error of a value that the function must not return."""
-        return RuleError(f"{key} = {self} returned {found}; expected {expected} ({source_of(self.function)})")
+        return RuleError(key, str(self), f"returned {found}; expected {expected}", source_of(self.function))
 
 
 class _Names:
@@ -191,9 +205,3 @@ def _signature(protocol: type[Any]) -> inspect.Signature:
 
 def _in_words(signature: inspect.Signature) -> str:
     return str(signature).replace("'", "")
-
-
-def source_of(function: Any) -> str:
-    """File and line of a function."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"

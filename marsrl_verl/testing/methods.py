@@ -22,6 +22,7 @@ from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.generation import Completion, Decoding
 from marsrl_verl.rollout.runner import RolloutRunner
@@ -135,6 +136,8 @@ class TurnClient:
     tokenizer: CharacterTokenizer
     asked: dict[str, RolloutRequest] = field(default_factory=dict)
     """By group id, whose turns are answered."""
+    error: Exception | None = None
+    """The script's first."""
 
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
@@ -149,9 +152,14 @@ class TurnClient:
     def _rest_of(self, item: RolloutRequest, role: str, k: int) -> Callable[[str], str]:
         def rest(prompt: str) -> str:
             chat, _, begun = prompt.rpartition(_SPOKEN)
-            said = self.script(Turn(role, k, chat.count(_SPOKEN), chat + _SPOKEN, item)) + "</s>"
-            if not said.startswith(begun):
-                raise ValueError(f"the script says {said!r} where {begun!r} was said before: it is not pure")
+            try:
+                said = self.script(Turn(role, k, chat.count(_SPOKEN), chat + _SPOKEN, item)) + "</s>"
+                if not said.startswith(begun):
+                    what = f"the script says {said!r} where {begun!r} was said before: it is not pure"
+                    raise ValueError(what)
+            except Exception as error:  # which ends the message, as an engine's does
+                self.error = self.error or error
+                raise
             return said[len(begun) :]
 
         return rest
@@ -185,8 +193,9 @@ def run_method(
         max_new_tokens: of a response, or of all an agent hears and says.
         segment_tokens: of a generation round; None: responses are not cut. With it a step may complete fewer
             groups; what is trained in all is the same.
-        raises: whether what a rollout program raises is raised here. Training goes on without that request
-            instead: its trajectories end with finish reason `error`; so do they here without `raises`.
+        raises: whether what a rollout program or the script raises is raised here. Training goes on without
+            that request instead: its trajectories end with finish reason `error`; so do they here without
+            `raises`.
         time_limit: seconds in all.
         settings: of the method, by name.
 
@@ -225,13 +234,18 @@ def run_method(
                 if too_many := counts.add(requests):
                     raise ValueError(f"{cls.__name__}: {too_many}")
                 client.asked |= {item.group_id: item for item in requests}
-                scheduler.absorb(engine.generate(requests, sampling))
+                outputs = engine.generate(requests, sampling)
+                if raises and client.error is not None:
+                    raise client.error
+                scheduler.absorb(outputs)
             found.append(_step(method, scheduler.finish_step(last=step == steps), step))
     return found
 
 
 class _RaisingRunner(RolloutRunner):
-    async def failed(self, request: RolloutRequest, error: Exception) -> RolloutOutput:
+    async def failed(
+        self, request: RolloutRequest, error: Exception, context: RolloutContext
+    ) -> RolloutOutput:
         raise error
 
 

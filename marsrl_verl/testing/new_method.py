@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import keyword
+import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 _METHOD = '''"""{title}: a solver answers, a critic comments, the solver answers again."""
@@ -83,8 +86,9 @@ def test_a_pause_changes_nothing():
 '''
 
 
-def main(arguments: list[str]) -> int:
-    """Writes the folder NAME and prints what to do with it; returns the exit status."""
+def main(arguments: list[str], options: Collection[str] = ()) -> int:
+    """Writes the folder NAME and prints what to do with it; returns the exit status. `options` are those that
+    `algo=` has already."""
     parser = argparse.ArgumentParser(prog="new_method", description=__doc__)
     parser.add_argument(
         "name", help="of the folder and the module: lower case and underscores, such as my_method"
@@ -92,13 +96,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, default=Path(), help="where it is made; the working folder")
     given = parser.parse_args(arguments)
     name, folder = str(given.name), Path(given.folder) / given.name
-    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
+    if not re.fullmatch("[a-z][a-z0-9_]*", name):
         print(
             f"name = {name}: expected a module's name, lower case and underscores: my_method", file=sys.stderr
         )
         return 2
     if folder.exists():
         print(f"{folder} is there already: choose another name, or remove it", file=sys.stderr)
+        return 2
+    if taken := _taken(name, options):
+        print(f"name = {name}: this is {taken}; choose another name, such as my_{name}", file=sys.stderr)
         return 2
     title = "".join(part.capitalize() for part in name.split("_"))
     (folder / "configs" / "algo").mkdir(parents=True)
@@ -110,6 +117,18 @@ def main(arguments: list[str]) -> int:
         (folder / file).write_text(text.format(name=name, title=title), encoding="utf-8")
     print(_NEXT.format(name=name, folder=folder, absolute=folder.resolve()))
     return 0
+
+
+def _taken(name: str, options: Collection[str]) -> str | None:
+    """What has the name already: a module of that name would hide another one, or be hidden."""
+    if keyword.iskeyword(name):
+        return "a word of Python"
+    if name in sys.stdlib_module_names:
+        return "a module of Python's standard library"
+    if name in options:
+        return f"an option of this package, algo={name}"
+    found = importlib.util.find_spec(name)
+    return f"a module that is there already ({found.origin or 'a folder'})" if found else None
 
 
 _NEXT = """{folder} has a method, its preset and its test.

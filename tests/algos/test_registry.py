@@ -66,7 +66,7 @@ REFUSED = {
     "roles that are no roles": (
         "strange_seven:Mine",
         "from marsrl_verl.core.method import Method\nclass Mine(Method):\n    roles = 'alice'\n",
-        "strange_seven.py:2 (docs/new_method.md)",
+        "strange_seven.py:3 (docs/new_method.md)",
     ),
 }
 
@@ -81,3 +81,35 @@ def test_what_is_no_method_is_refused_with_the_cause(folder, case):
     text = " ".join(str(refused.value).split())
     assert f"marsrl.algo.name = {target}" in text
     assert said in text
+
+
+@pytest.mark.parametrize(
+    ("target", "module", "named"),
+    [
+        ("strange_eight:Mine", "strange_eight.py", "strange_eight:Mine"),
+        ("strange_eight.method:Mine", "strange_eight.py", "strange_eight:Mine"),
+        ("strange_eight.method:Mine", "strange_eight/method.py", "strange_eight.method:Mine"),
+    ],
+)
+def test_a_folder_of_the_modules_name_is_to_be_on_the_path(folder, monkeypatch, target, module, named):
+    monkeypatch.chdir(folder)
+    file = folder / "strange_eight" / module
+    file.parent.mkdir(parents=True)
+    file.write_text("from marsrl_verl.core.method import Method\nclass Mine(Method):\n    pass\n")
+    with pytest.raises(ConfigError) as refused:
+        method_class(target)
+    [issue] = refused.value.problems
+    assert issue.what == f"`strange_eight` is a folder here ({folder / 'strange_eight'}), not a module."
+    assert issue.fix == f"Put it on PYTHONPATH: PYTHONPATH=strange_eight python … {named}"
+    for name in [name for name in sys.modules if name.startswith("strange_eight")]:
+        del sys.modules[name]  # as a new command begins
+    monkeypatch.syspath_prepend("strange_eight")
+    registry._load.cache_clear()
+    assert method_class(named).__name__ == "Mine"
+
+
+def test_a_folder_of_modules_is_none(folder):
+    (folder / "strange_nine").mkdir()
+    (folder / "strange_nine" / "method.py").write_text("")
+    with pytest.raises(ConfigError, match=r"no module 'strange_nine', but a folder with modules: method\."):
+        method_class("strange_nine:Mine")

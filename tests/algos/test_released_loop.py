@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import pytest
 from evaluation_tools import evaluate_system
 from marsrl_script import ScriptedEngine
 from scheduler_tools import ShortPrompts
@@ -17,6 +18,8 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Problem, Sampling
+
+pytestmark = pytest.mark.slow
 
 VERDICTS = 11
 SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}

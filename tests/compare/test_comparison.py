@@ -286,10 +286,11 @@ def test_a_run_below_the_budget_is_no_result(compare, capsys):
     )
 
 
-def test_dry_run_prints_the_commands_and_starts_nothing(compare, tmp_path, capsys):
+def test_dry_run_prints_the_commands_and_starts_nothing(compare, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "my methods")
     assert compare("--dry-run", "data.shuffle=false", seeds=1) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 2 and lines[0].startswith("PYTHONPATH='my methods' ")
     assert "marsrl.run.max_generated_tokens=1000" in lines[0] and lines[0].endswith("data.shuffle=false")
     assert not (tmp_path / "out").exists()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from launching import settings
 
 from marsrl_verl.config.checks.context import typed_settings
+
+pytestmark = pytest.mark.slow
 
 METHODS = {
     "vrp_rl": ("rema_single_turn", 1),

@@ -29,6 +29,9 @@ CODE = """
     def scores(response):
         return [0.0] * len(response.steps)
 
+    def raises(response):
+        return {}["mine"]
+
     def of_two(response, steps):
         return []
 
@@ -75,7 +78,7 @@ def functions(tmp_path, monkeypatch):
         (
             "own_rules:score",
             "has no 'score'",
-            "Did you mean own_rules:scores? Functions there: scores, of_two",
+            "Did you mean own_rules:scores? Functions there: scores, raises, of_two",
         ),
         (
             "own_rules:LIMIT",
@@ -83,7 +86,7 @@ def functions(tmp_path, monkeypatch):
             "Name",
         ),
         ("own_rules:Scores", "found <class 'own_rules.Scores'>", "Name a function"),
-        ("own_rules:of_two", "found of_two(response, steps)", "own_rules.py:15 (docs/new_method.md)"),
+        ("own_rules:of_two", "found of_two(response, steps)", "own_rules.py:18 (docs/new_method.md)"),
         ("own_rules:waits", "found a coroutine", "Let it be waits(response: ResponseView)"),
         ("own_rules:looks_inside", "It needs hidden_states", "@needs for entropies, influence"),
         (":scores", "Expected package.module:function.", "(response: ResponseView)"),
@@ -120,6 +123,8 @@ SINGLE_TURN = {ALGO: {**defaults(SingleTurn), "name": "rema_single_turn"}}
 REFUSED = refusals(
     f"""
     in a whole run | TREE {ALGO}.criterion=own_rules:nothing | has no 'nothing'
+    one that raises | TREE {ALGO}.criterion=own_rules:raises
+        | In a trial with scripted answers it raised KeyError: 'mine'. fix: Correct /
     the share of the criterion that it replaces | TREE {ALGO}.criterion=own_rules:scores {ALGO}.top_share=0.5
         | criterion=fci
     influence that nothing needs | TREE {ALGO}.criterion=own_rules:scores {ALGO}.filter=none {ALGO}.delta=2

@@ -308,7 +308,16 @@ def test_a_search_path_that_is_not_there(run):
     assert_refused(done, "pkg://strange_nowhere.configs", "There is no such package or folder.")
 
 
-def test_a_method_that_cannot_be_imported(run, package):
-    (package / "method.py").write_text("import strange_missing_dependency\n")
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import strange_missing_dependency\n", "No module named 'strange_missing_dependency'"),
+        (CODE.replace("votes: int", "votes"), "Config(Base):` has a setting votes without a type (HERE:20)."),
+        (CODE.replace("name: str", "name"), "Config(Base):` has a setting name without a type (HERE:18)."),
+    ],
+)
+def test_a_method_that_cannot_be_imported(run, package, code, said):
+    (package / "method.py").write_text(code)
     done = run(f"marsrl.algo.name={NAME}", "cluster=cpu")
-    assert_refused(done, f"marsrl.algo.name = {NAME}", "No module named 'strange_missing_dependency'")
+    said = said.replace("HERE", str(package / "method.py"))
+    assert_refused(done, f"marsrl.algo.name = {NAME}", said)

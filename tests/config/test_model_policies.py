@@ -124,7 +124,12 @@ def test_another_template_is_said(run, other, tmp_path):
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("policies=shared",), "trains one policy, shared"),
+        (
+            ("policies=shared",),
+            "trains one policy, shared, whose rate is actor_rollout_ref.actor.optim.lr. "
+            "fix: Set actor_rollout_ref.actor.optim.lr=0.1, or choose "
+            "policies=lora_per_role or policies=model_per_role.",
+        ),
         ((PER_ROLE, "marsrl.roles.verifier.policy=solver"), "shares the policy solver with verifier"),
         (("policies=solver_endpoint",), "Its policy solver is not trained"),
         (

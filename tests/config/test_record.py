@@ -74,14 +74,18 @@ def test_shown_variables_are_those_of_the_presets():
 
 
 def test_the_command_is_the_one_that_was_typed(monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     typed = ["/venv/bin/python", "-m", "recipe.marsrl.main_marsrl", "name=a b", "cluster=cpu"]
     monkeypatch.setattr(sys, "orig_argv", typed)
     assert _command(["name=a b", "cluster=cpu"]) == typed
     monkeypatch.setattr(sys, "orig_argv", typed[:3])
     assert _command([]) == typed[:3]
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    assert _command([]) == ["PYTHONPATH=mine", *typed[:3]]
 
 
-def test_elsewhere_it_is_the_recipes():
+def test_elsewhere_it_is_the_recipes(monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     assert _command(["name=x"]) == ["python", "-m", "recipe.marsrl.main_marsrl", "name=x"]
 
 

@@ -105,6 +105,14 @@ def test_a_node_with_variables_is_an_empty_one(ended):
     assert again.launched.ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM == "cpu"
 
 
-def test_nothing_is_asked_for_where_nothing_is_hidden(ended):
+def test_it_begins_with_the_path_of_the_users_modules(ended, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "my methods:/else")
+    lines, again = ended()
+    assert lines[0].startswith("PYTHONPATH='my methods:/else' python -m recipe.marsrl.main_marsrl ")
+    assert again.status == 0, again.err
+
+
+def test_nothing_is_asked_for_where_nothing_is_hidden(ended, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     lines, _ = ended()
     assert len(lines) == 1 and Path(shlex.split(lines[0])[0]).name == "python"

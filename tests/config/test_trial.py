@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from marsrl_verl.testing import trial
 CODE = """
 from dataclasses import replace
 
-from marsrl_verl.core.credit import EstimatorCredit
+from marsrl_verl.core.credit import EstimatorCredit, LossSpec
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.prompts import ProblemPrompts
 from marsrl_verl.core.stage import Stage
@@ -48,6 +49,14 @@ class Good(Method):
     def changed(cls, one):
         return (one,)
 
+class Asking(ProblemPrompts):
+    def problem(self, problem):
+        return ({"role": "user", "content": "{missing}".format(question=problem.question)},)
+
+class Constructed(ProblemPrompts):
+    def __init__(self):
+        raise OSError("no file")
+
 class Writers(Good):
     writers = ()
 
@@ -62,6 +71,22 @@ class NoRole(Good):
 
 class NoStage(Good):
     changed = classmethod(lambda cls, one: (replace(one, next=("later",)),))
+
+class NoProgram(Good):
+    rollout = "strange_talk:Silence"
+
+class NoReward(Good):
+    roles = {
+        "alice": Role(answers=True),
+        "bob": Role(reward="nowhere:Reward"),
+    }
+
+class NoTurns(Good):
+    class Credit(EstimatorCredit):
+        @classmethod
+        def loss(cls, config):
+            return LossSpec("strange_talk:loss",
+                columns=("node",))
 
 class Twice(Good):
     changed = classmethod(lambda cls, one: (one, one))
@@ -100,8 +125,7 @@ class EndlessStages(Good):
 
 class EndlessTalk(Talk):
     async def play(self, episode):
-        while True:
-            pass
+        while True: pass
 
 class EndlessPlay(Good):
     rollout = EndlessTalk
@@ -123,26 +147,51 @@ class OtherStage(Good):
 ROOM = [f"marsrl.roles.{role}.max_prompt_tokens=100" for role in ("alice", "bob")]
 FILE = "strange_talk.py"
 WRONG = {
-    "Words": "Words.roles: expected a mapping {'solver': Role(answers=True)}, found 'alice'.",
-    "Strings": "Strings.roles['alice']: expected a Role, found 'answers'.",
-    "NoRole": "The stage talk has the role 'carol', expected one of alice, bob.",
-    "NoStage": "The stage talk leads to 'later', expected one of talk.",
-    "Twice": "stages has talk twice.",
-    "NoTuple": "stages: expected a tuple of Stage, found",
-    "StagesRaise": f"AttributeError: 'Stage' object has no attribute 'nothing' (FOLDER/{FILE}, line",
-    "PlayRaises": "In a trial the stage talk failed: rollout program strange_talk:Raising: KeyError: 'mine' "
-    f"(FOLDER/{FILE}",
-    "Writers": "A response of the stage talk had 2 sequences in a trial, of alice, bob; its Stage says",
-    "WrongConfig": "WrongConfig.Config: expected a class derived from marsrl_verl.core.credit.estimator",
-    "WrongCredit": "WrongCredit.Credit: expected a class derived from Credit, found",
-    "CreditRaises": "In a trial with scripted answers it raised AttributeError: 'Group' object has no "
-    f"attribute 'nothing' (FOLDER/{FILE}",
-    "FewGroups": "In a trial a problem had 3 groups with 6 responses at stage talk; its Stage says 1 of 2",
-    "EndlessStages": "In a trial a problem had 2 groups with 4 responses at stage talk; its Stage says 1 of",
-    "EndlessPlay": "the stage talk failed: rollout program strange_talk:EndlessTalk: TimeoutError: "
-    f"the trial did not end within 2 s (FOLDER/{FILE}, line",
-    "OtherStage": "found stage talks, expected one of: talk",
+    "Words": (
+        "Words.roles: expected a mapping {'solver': Role(answers=True)}, found 'alice'.",
+        'roles = "alice"',
+    ),
+    "Strings": ("Strings.roles['alice']: expected a Role, found 'answers'.", '"answers"'),
+    "NoRole": ("The stage talk has the role 'carol', expected one of alice, bob.", '"carol"'),
+    "NoStage": ("The stage talk leads to 'later', expected one of talk.", '"later"'),
+    "NoProgram": (
+        "can't be loaded: module 'strange_talk' has no attribute 'Silence'.",
+        '"strange_talk:Silence"',
+    ),
+    "NoReward": ("no module 'nowhere'", '"nowhere:Reward"', "marsrl.reward.bob.target = nowhere:Reward"),
+    "NoTurns": ("reads 'node'", '"node"'),
+    "Twice": ("stages has talk twice.", '"talk"'),
+    "NoTuple": ("stages: expected a tuple of Stage, found", "def stages"),
+    "StagesRaise": ("AttributeError: 'Stage' object has no attribute 'nothing'.", "one.nothing"),
+    "PlayRaises": (
+        "In a trial the stage talk failed: rollout program strange_talk:Raising: KeyError: 'mine'.",
+        '{}["mine"]',
+    ),
+    "Writers": (
+        "A response of the stage talk had 2 sequences in a trial, of alice, bob; its Stage says",
+        "class Writers",
+    ),
+    "WrongConfig": ("Config: expected a class derived from marsrl_verl.core.credit.estimator", "Config = "),
+    "WrongCredit": ("WrongCredit.Credit: expected a class derived from Credit, found", "Credit = Problem"),
+    "CreditRaises": (
+        "In a trial with scripted answers it raised AttributeError: 'Group' object has no attribute",
+        "groups[0].nothing",
+    ),
+    "FewGroups": (
+        "In a trial a problem had 3 groups with 6 responses at stage talk; its Stage says 1 of 2",
+        "class FewGroups",
+    ),
+    "EndlessStages": (
+        "In a trial a problem had 2 groups with 4 responses at stage talk; its Stage says 1 of 2",
+        "class EndlessStages",
+    ),
+    "EndlessPlay": (
+        "strange_talk:EndlessTalk: TimeoutError: the trial did not end within 2 s.",
+        "while True: pass",
+    ),
+    "OtherStage": ("found stage talks, expected one of: talk", "class OtherStage"),
 }
+"""What is said, and what stands in the line that is named."""
 
 
 @pytest.fixture(autouse=True)
@@ -157,10 +206,26 @@ def module(quiet_machine, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_said_before_the_start(run, module, name, monkeypatch):
     monkeypatch.setattr(trial, "TIME_LIMIT", 2.0 if name == "EndlessPlay" else trial.TIME_LIMIT)
-    done = run(f"marsrl.algo.name=strange_talk:{name}", *ROOM, "cluster=cpu", "dry_run=true")
-    said = WRONG[name].replace("FOLDER", str(module))
-    assert_refused(done, f"marsrl.algo.name = strange_talk:{name}", said)
-    assert FILE in done.err and "report it" not in done.err
+    method = f"marsrl.algo.name=strange_talk:{name}"
+    done = run(method, *ROOM, "cluster=cpu", "dry_run=true")
+    said, at, *key = WRONG[name]
+    assert_refused(done, *(key or [method.replace("=", " = ")]), said)
+    [line] = re.findall(rf"fix: .*{module / FILE}(?::|, line )(\d+)", " ".join(done.err.split()))
+    assert at in CODE.splitlines()[int(line) - 1]
+    assert done.err.count(FILE) == 1 and "report it" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 37."),
+        ("Constructed", "The constructor failed with OSError: no file (FILE, line 41), kwargs: {}."),
+    ],
+)
+def test_prompts_that_raise_are_named_with_their_line(run, module, name, said):
+    target = f"marsrl.prompts.target=strange_talk:{name}"
+    done = run("marsrl.algo.name=strange_talk:Good", target, *ROOM, "cluster=cpu", "dry_run=true")
+    assert_refused(done, target.replace("=", " = "), said.replace("FILE", str(module / FILE)))
 
 
 def test_an_agent_whose_prompt_never_fits_is_refused_with_its_key(run):
@@ -173,6 +238,7 @@ def test_an_agent_whose_prompt_never_fits_is_refused_with_its_key(run):
 def test_what_ends_where_messages_are_long_is_warned_of(run):
     text = accepted(run, "marsrl.algo.name=strange_talk:Good", *ROOM, "cluster=cpu", "dry_run=true").text
     assert "method strange_talk:Good: Good" in text and "talk alice, bob" in text
+    assert re.search(r"bob 100 depends on what it is shown trial with the shortest problem \d\d", text)
     long = run(
         "marsrl.algo.name=strange_talk:Good", *ROOM, "marsrl.roles.alice.max_new_tokens=200", "cluster=cpu",
         "dry_run=true",

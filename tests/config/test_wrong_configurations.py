@@ -36,7 +36,7 @@ COMMANDS = commands(f"""
     sweep | algo=marsrl,grpo | algo | one command is one run
     multirun in full | --multirun | command line | docs/running.md
     hydra's own | hydra.run.dir=x | hydra.run.dir | marsrl.run.output_dir
-    reward class | marsrl.reward.solver.target=nowhere:Reward | nowhere:Reward | No module 'nowhere'
+    reward class | marsrl.reward.solver.target=nowhere:Reward | nowhere:Reward | no module 'nowhere'
     model missing | actor_rollout_ref.model.path=./none | actor_rollout_ref.model.path | no such folder
     nodes without a cluster | cluster=4x8xgpu | trainer.nnodes = 4 | ray job submit
 """)

@@ -1,4 +1,4 @@
-"""Means of token losses by hand; against verl's they are held in `verl_adapter/test_policy_loss.py`."""
+"""Means of token losses by hand; against verl's they are held in `verl_adapter/test_update_invariance.py`."""
 
 import pytest
 import torch
@@ -51,8 +51,8 @@ def test_what_a_policy_loss_reads_is_there_in_an_update_only():
 
 
 def test_micro_batches_and_ranks_add_up_to_the_mean():
-    """Rows 0 and 1 on two ranks, whose gradients are averaged."""
-    losses = torch.tensor([[1.0, 3, 4, 9, 9], [5, 9, 6, 8, 2], [9, 9, 9, 9, 9]])
+    """Rows 0 and 1 on two ranks, whose gradients are averaged; what is no number outside of the loss."""
+    losses = torch.tensor([[1.0, 3, 4, 9, torch.nan], [5, torch.inf, 6, 8, 2], [torch.nan] * 5])
     total = 0.0
     for rows in (slice(0, 1), slice(1, 3)):
         part = LossInputs(

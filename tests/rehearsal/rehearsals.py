@@ -63,7 +63,7 @@ def _with(script: str, *words: str) -> list[Rehearsal]:
     return [Rehearsal(f"{stem}:{word.partition('=')[2]}", script, {}, (word,)) for word in words]
 
 
-REHEARSALS = (
+ALL = (
     *(Rehearsal(Path(script).stem, script) for script in SCRIPTS if script not in ELSEWHERE),
     *_with(
         "marsrl_qwen3_4b_one_gpu.sh",
@@ -103,6 +103,8 @@ REHEARSALS = (
         for one in _with_algo(script, "vrp_judge", "mrp_judge")
     ),
 )
+REHEARSALS = tuple(one for one in ALL if one.script in SCRIPTS)
+"""A method that is taken away takes its scripts with it."""
 
 
 def make_files(rehearsal: Rehearsal, folder: Path) -> tuple[Path, Path]:

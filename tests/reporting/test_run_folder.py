@@ -289,6 +289,7 @@ def test_every_sequence_has_a_line_and_so_has_a_trajectory_without_any(tmp_path)
     assert [line["error"] for line in found] == [None, None, "no", "turns"]
     assert [line["external"] for line in found] == [False, False, True, False]
     assert found[2]["token_ids"] == found[2]["versions"] == []
+    assert found[2]["prompt_tokens"] is found[2]["policy_version"] is None
     assert found[1]["fork"] == {"trajectory": "g1#7", "token": 2, "sequence": 0}
     assert found[1]["events"] == [{"turn": 1}]
 

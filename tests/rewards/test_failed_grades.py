@@ -4,7 +4,7 @@ import pytest
 
 from marsrl_verl.core.failures import LEAST_FAILED, MOST_ABSENT
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Grading, RewardResult, Trajectory
 from marsrl_verl.rewards.failed_grades import GradeWatch, grade_warnings
 from marsrl_verl.rewards.running import RewardUnavailableError
 
@@ -13,32 +13,35 @@ LATE = RewardResult(0.0, error="UnitsReward: TimeoutError: no result within 9 s"
 GRADED = RewardResult(0.0)
 
 
-Answered = list[tuple[str, Trajectory]]
-
-
-def answered(role: str, *rewards: RewardResult | None) -> Answered:
-    """Two trajectories of each group."""
+def answered(role: str, *rewards: RewardResult | None) -> list[Trajectory]:
+    """Two trajectories of each group; without a reward they are paused."""
     own = [Sequence(role, [1], [2], [-0.1])]
-    made = [Trajectory(f"g{k // 2}#{k}", own, FinishReason.STOP, reward=one) for k, one in enumerate(rewards)]
-    return [(role, one) for one in made]
+    return [
+        Trajectory(f"g{k // 2}#{k}", own, FinishReason.PAUSED)
+        if one is None
+        else Trajectory(
+            f"g{k // 2}#{k}", own, FinishReason.STOP, reward=one, gradings=[Grading.of(role, one)]
+        )
+        for k, one in enumerate(rewards)
+    ]
 
 
-def solved(failed: int, graded: int, kind: RewardResult = FAILED) -> Answered:
+def solved(failed: int, graded: int, kind: RewardResult = FAILED) -> list[Trajectory]:
     return answered("solver", *[kind] * failed, *[GRADED] * graded)
 
 
-def group(number: int) -> Answered:
+def group(number: int) -> list[Trajectory]:
     """A small round of a group of its own."""
     found = answered("solver", FAILED, FAILED, GRADED)
-    for _, one in found:
+    for one in found:
         one.trajectory_id = f"{number}-{one.trajectory_id}"
     return found
 
 
-def refused(count: int) -> Answered:
+def refused(count: int) -> list[Trajectory]:
     """By an endpoint."""
     found = answered("solver", *[RewardResult(0.0, error="an agent refused", graded=False)] * count)
-    for _, one in found:
+    for one in found:
         one.finish = FinishReason.REFUSED
     return found
 

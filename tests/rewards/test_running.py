@@ -1,6 +1,7 @@
 """Rewards that are called with a time limit: what they raise, return or never return."""
 
 import asyncio
+import inspect
 import threading
 import time
 
@@ -48,8 +49,8 @@ def test_rewards_run_beside_the_caller_and_coroutines_in_a_loop_of_their_own():
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        (Raises(), "Raises: KeyError: 'no such answer'"),
-        (RaisesLater(), "RaisesLater: ValueError: judge is offline"),
+        (Raises(), "): KeyError: 'no such answer'"),
+        (RaisesLater(), "): ValueError: judge is offline"),
         (ReturnsNumber(), "score returned float, expected a RewardResult"),
         (Constant(float("nan")), "the reward is nan"),
         (AnswerAsInfo(), "the result's info is str, expected a mapping"),
@@ -61,6 +62,8 @@ def test_what_goes_wrong_in_a_reward_is_a_result(reward, message):
     result = score(reward)
     assert (result.value, result.graded, result.raised) == (0.0, False, True)
     assert message in result.error
+    where = inspect.getsourcefile(type(reward))
+    assert result.error.startswith(f"{type(reward).__name__} ({where}, line "), "also of a long error"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from scripted_client import request, runner
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.testing.client import ScriptedClient
@@ -58,7 +58,7 @@ def test_a_reward_sees_what_happened_and_why_it_ended():
 
     async def score(item, trajectories):
         scored.extend(ScoreRequest.of(item, one) for one in trajectories)
-        return [None for _ in trajectories]
+        return [RewardResult(0.0) for _ in trajectories]
 
     made = runner(ScriptedClient(lambda _: ""), settings=SimpleNamespace(algo=SimpleNamespace(calls=1)))
     made.score = score

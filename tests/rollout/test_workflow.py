@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_client import request, runner
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Role
+from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.stage import Stage
-from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.evaluation.training_metrics import training_metrics
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.failed_grades import grade_warnings
+from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.workflow import METRICS, SOLVED, Workflow
 from marsrl_verl.testing import Turn, run_method
+from marsrl_verl.testing.client import ScriptedClient
 
 ROLES = {"a": Role(answers=True), "b": Role(), "c": Role()}
 
@@ -129,6 +138,33 @@ def test_a_program_may_go_on_and_may_end_an_episode_itself():
     assert (one.finish, one.detail, one.value) == (FinishReason.LIMIT, "enough", 0.25)
 
 
+def silent(turn: Turn) -> str:
+    raise ValueError("no answer")
+
+
+FULL = "its list of messages is full"
+
+
+@pytest.mark.parametrize("more", [{}, {"segment_tokens": 7}], ids=["whole", "paused"])
+@pytest.mark.parametrize(("script", "why"), [(says, FULL), (silent, "ValueError: no answer")])
+@pytest.mark.parametrize("rounds", [90, 10**9])
+def test_who_asks_a_silent_agent_for_ever_is_told(rounds, script, why, more):
+    async def play(episode):
+        for number in range(rounds):
+            said = await episode.agents.a.say("go on" if number else None, ends=False)
+        assert said == "" and (said.cut or said.failed)
+        episode.reward(1.0)
+
+    one = members(play, script, max_new_tokens=100, raises=False, **more)[0]
+    if rounds == 90:
+        assert (one.finish, one.value) == (FinishReason.STOP, 1.0)
+    else:
+        assert one.finish is FinishReason.ERROR and "test_workflow.py, line" in one.detail
+        assert re.search(
+            rf"a was asked for 1\d\d messages, .* cut or failed \({re.escape(why)}\)", one.detail
+        )
+
+
 def test_answers_metrics_and_notes():
     async def play(episode):
         said = await episode.agents.a.say()
@@ -158,8 +194,11 @@ def test_a_program_that_raises_ends_its_episodes_with_the_users_line():
     one = members(play, raises=False)[0]
     assert one.finish is FinishReason.ERROR
     assert "test_workflow.py, line" in one.detail and "my own" in one.detail
+    assert [part.role for part in one.sequences] == list(ROLES), "no agent alone is at fault"
     with pytest.raises(KeyError, match="my own"):
         members(play)
+    with pytest.raises(ValueError, match="no answer"):
+        members(play, silent)
 
 
 def test_one_that_does_not_end_is_interrupted():
@@ -169,6 +208,62 @@ def test_one_that_does_not_end_is_interrupted():
 
     with pytest.raises(TimeoutError, match="run_method did not end"):
         members(play, time_limit=0.3)
+
+
+def test_a_message_that_cannot_be_had_ends_the_episode_with_its_agents_name():
+    async def play(episode):
+        await episode.agents.a.say()
+        await episode.agents.b.say("x" * 200_000)
+
+    assert members(play)[0].detail.startswith("b: prompt has 200")
+
+
+@pytest.mark.parametrize("given", ["value", "a"])
+def test_a_reward_that_is_not_finite_is_refused_with_the_role_and_the_users_line(given):
+    async def play(episode):
+        await episode.agents.a.say()
+        bad = float("nan")
+        episode.reward(bad) if given == "value" else episode.reward(0.5, a=bad)
+
+    one = members(play, raises=False)[0]
+    whose = "of all agents" if given == "value" else "of the a"
+    assert f"ValueError: the reward {whose} is nan, expected a finite number (" in one.detail
+    assert (one.finish, "test_workflow.py, line" in one.detail) == (FinishReason.ERROR, True)
+
+
+class Graded(RoleReward):
+    """Of b's messages it can't grade the odd trajectories', and c's are worth more than any number."""
+
+    def score(self, request):
+        if request.role == "b" and int(request.trajectory_id[-1]) % 2:
+            raise ValueError("odd")
+        return RewardResult(1.0 if request.role == "b" else float("inf"))
+
+
+def test_a_failed_grade_counts_for_the_role_whose_reward_gave_it():
+    async def play(episode):
+        for agent in episode.agents:
+            said = await agent.say()
+            if agent.role == "b" or (agent.role == "c" and episode.k == 3):
+                await episode.grade(agent.role, said)
+
+    async def score(asked, texts):
+        return [await RewardRunner(Graded()).score(ScoreRequest.of(asked, one)) for one in texts]
+
+    talks, item = method(play), request("p1/talk/0", 4, rollout="play")
+    programs = {"play": lambda: globals()["Play"](None, None, ROLES)}
+    made = runner(ScriptedClient(lambda _: "hm</s>"), programs=programs)
+    made.score = score
+    output = asyncio.run(made.run(item, {role: Sampling(99, 99) for role in ROLES}))
+    b, c = grade_warnings(output.trajectories)
+    line = r"\(\S+test_workflow.py, line \d+\)"
+    assert re.search(rf"2 of 4 grades of the b failed.*: Graded {line}: ValueError: odd", b)
+    assert re.search(rf"1 of 1 grades of the c failed.*: Graded {line}: ValueError: the reward is inf", c)
+    assert output.trajectories[1].scored.error.startswith("the reward of the b: Graded")
+    metrics = training_metrics([Group(item, output.trajectories)], talks)
+    shares = {name: metrics[f"{name}/grading_error_share"] for name in ("role/a", "role/b", "role/c")}
+    assert shares == {"role/a": 0.0, "role/b": 0.5, "role/c": 0.25}
+    assert metrics["stage/solver/grading_error_share"] == 0.5
 
 
 @dataclass
@@ -203,7 +298,10 @@ def shown(members: list[Trajectory]) -> list[tuple]:
             for part in one.sequences
         ]
 
-    return [(one.trajectory_id, one.finish, one.text, one.events, one.scored, tokens(one)) for one in members]
+    return [
+        (one.trajectory_id, one.finish, one.text, one.events, one.scored, one.gradings, tokens(one))
+        for one in members
+    ]
 
 
 @settings(max_examples=15)

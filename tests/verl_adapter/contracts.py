@@ -14,7 +14,18 @@ from typing import Any
 
 import yaml
 
-_LISTED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a name that stands twice: the earlier one's rows would go unnoticed."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [name.value for name, _ in node.value]
+        twice = {name for name in names if names.count(name) > 1}
+        assert not twice, f"contracts.yaml has them twice: {twice}"
+        return super().construct_mapping(node, deep)
+
+
+_LISTED = yaml.load(Path(__file__).with_suffix(".yaml").read_text(), _Loader)
 
 
 def _by_name(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def run_on_ranks(name: str, folder: Path, *arguments: str) -> Path:
     """Run a program of ranks on the processor; the folder. Where gloo lost the connection between all ranks,
     and none of them raised anything else or died, it is run once more."""
     text = _fork(name, folder, *arguments)
-    if text is not None and _lost_connection(text):
+    if text is not None and lost_connection(text):
         warnings.warn(f"{name} is run again: {_traces(text)}", stacklevel=2)
         shutil.rmtree(folder)
         folder.mkdir()
@@ -128,7 +128,7 @@ def by_ranks(folder: Path) -> dict[int, Any]:
     return {int(world): torch.load(path, weights_only=False) for world, path in files.items()}
 
 
-def _lost_connection(text: str) -> bool:
+def lost_connection(text: str) -> bool:
     """Whether every rank that failed has said that gloo lost its connection, and nothing else: a rank that
     crashes makes the others say so too, and is no reason to try again."""
     failed = _FAILED.search(text)

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from rank_updates import compose, import_trainer
 
+MOST_SECONDS = 600
+"""Less than pytest gives a test: a program that hangs would hold up the next one, too."""
+
 
 def run(output: str, program: str, *arguments: str) -> None:
     """What the program says goes to a file."""
@@ -29,9 +32,15 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     import_trainer(compose("cluster=cpu"))
     for line in sys.stdin:
-        child = multiprocessing.get_context("fork").Process(target=run, args=json.loads(line))
+        output, *words = json.loads(line)
+        child = multiprocessing.get_context("fork").Process(target=run, args=(output, *words))
         child.start()
-        child.join()
+        child.join(MOST_SECONDS)
+        if child.is_alive():  # ranks that wait for one another
+            child.kill()
+            child.join()
+            with Path(output).open("a") as file:
+                print(f"it was ended after {MOST_SECONDS} s", file=file)
         print(child.exitcode, file=answers, flush=True)
 
 

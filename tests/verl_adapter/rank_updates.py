@@ -49,6 +49,8 @@ class Case:
     attention: str = "sdpa"
     mean: str = "token-mean"
     """How the loss is averaged (`loss_agg_mode`, or `loss_mean`)."""
+    own_mean: bool = False
+    """The control: each micro-batch is divided by its own tokens."""
     optimizer: str = "SGD"
 
 
@@ -76,8 +78,14 @@ CASES: dict[str, Case] = {
     **{f"{mean}, two updates, two rows": Case(rows=2, updates=2, mean=mean) for mean in MEANS},
 }
 
+CONTROLS = {
+    "own mean, two rows": Case(rows=2, own_mean=True),
+    "own mean, all tokens": Case(own_mean=True),
+}
+"""That a cut which changed the gradient would show."""
 OTHERS = {"AdamW": Case(optimizer="AdamW")}
 """Run only when they are asked for."""
+KNOWN = CASES | CONTROLS | OTHERS
 
 PLACES = {
     False: ("cluster=cpu",),
@@ -214,6 +222,15 @@ class Ranks:
         return BatchData(outputs).concat()
 
 
+def own_mean(loss: Callable[..., Any], parts: int, *, model_output: Any, data: Any, dp_group: Any) -> Any:
+    """verl's loss divided by the micro-batch's own tokens, so that all micro-batches count alike."""
+    from verl.utils import tensordict_utils as tu
+
+    tokens = int(data["loss_mask"].sum())
+    tu.assign_non_tensor(data, batch_num_tokens=max(tokens, 1) * parts, dp_size=1)
+    return loss(model_output=model_output, data=data, dp_group=dp_group)
+
+
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """A copy, in main memory, of a tensor whose parts may lie with several ranks."""
     return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu().clone()
@@ -240,6 +257,7 @@ class Bench:
         self.config = config
         self.trainer, self.worker = trainer_and_worker(config)
         self.worker.init_model()
+        self.loss = self.worker.actor.loss_fn
         self.trainer.actor_rollout_wg = Ranks(self.worker)
         self.trainer.policies.updated(self.trainer.policies.trained, 2)
         self.module = self.worker.actor.engine.module
@@ -265,6 +283,9 @@ class Bench:
         batch = trainer._fit_build_batch(result)
         trainer._fit_compute_log_prob(batch)
         trainer._fit_compute_advantages(batch)
+        rows_of_rank = len(batch.parts[0]) // torch.distributed.get_world_size()
+        parts = 1 if case.rows is None else rows_of_rank // case.rows
+        self.worker.set_loss_fn(functools.partial(own_mean, self.loss, parts) if case.own_mean else self.loss)
         trainer._fit_update_actor(batch)
         return {
             "start": {name: whole(one) for name, one in self.start.items()},
@@ -284,8 +305,7 @@ class Bench:
         turns = case.mean == TURN_MEAN
         self.trainer.settings.training.loss_mean = case.mean if turns else None
         mode = "token-mean" if turns else case.mean
-        loss_config = self.worker.actor.loss_fn.args[0].keywords["config"]
-        object.__setattr__(loss_config, "loss_agg_mode", mode)  # verl freezes it
+        object.__setattr__(self.loss.args[0].keywords["config"], "loss_agg_mode", mode)  # verl freezes it
         dynamic, rows = case.rows is None, case.rows or 1
         engine, actor = self.worker.actor.engine_config, self.config.actor_rollout_ref.actor
         engine.use_dynamic_bsz = actor.use_dynamic_bsz = dynamic
@@ -382,7 +402,7 @@ def composed(folder: Path, *overrides: str, cuda: bool = False, untied: bool = F
 
 def main(arguments: argparse.Namespace) -> None:
     folder = arguments.folder
-    cases = {name: (CASES | OTHERS)[name] for name in arguments.case or CASES}
+    cases = {name: KNOWN[name] for name in arguments.case or (*CASES, *CONTROLS)}
     own = [*(ON_PROCESSOR if arguments.on_processor else ()), *arguments.overrides]
     kind = {"cuda": arguments.cuda, "untied": arguments.untied}
     configs = {
@@ -415,5 +435,5 @@ if __name__ == "__main__":
     parser.add_argument("--cuda", action="store_true", help="with a GPU's settings")
     parser.add_argument("--on-processor", action="store_true", help="without one")
     parser.add_argument("--untied", action="store_true")
-    parser.add_argument("--case", action="append", choices=list(CASES | OTHERS))
+    parser.add_argument("--case", action="append", choices=list(KNOWN))
     main(parser.parse_intermixed_args())

@@ -12,7 +12,7 @@ from cached_config import composed
 
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Grading, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.testing.client import CharacterTokenizer
 from marsrl_verl.verl_adapter.rollout_server import engine_watch
@@ -30,10 +30,17 @@ def make_request(name: str, role: str = "solver", n: int = 2) -> RolloutRequest:
 
 
 def member(
-    item: RolloutRequest, k: int, finish: FinishReason = FinishReason.STOP, reward: RewardResult | None = None
+    item: RolloutRequest,
+    k: int,
+    finish: FinishReason = FinishReason.STOP,
+    reward: RewardResult | None = None,
+    **others: RewardResult,
 ) -> Trajectory:
-    name = f"{item.group_id}#{k}"
-    return Trajectory(name, [Sequence(item.role, [1], [2], [-0.5])], finish, f"text {name}", reward=reward)
+    """`others`: what the rewards of other roles found in it."""
+    name, grades = f"{item.group_id}#{k}", {item.role: reward, **others}
+    one = Trajectory(name, [Sequence(item.role, [1], [2], [-0.5])], finish, f"text {name}", reward=reward)
+    one.gradings = [Grading.of(role, found) for role, found in grades.items() if found is not None]
+    return one
 
 
 class Worker:

@@ -25,9 +25,11 @@ from verl.utils import tensordict_utils as tu
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.node import read_settings
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.settings.declaration import RoleSampling
 from marsrl_verl.verl_adapter import stop_signals
@@ -196,15 +198,23 @@ class BackgroundEngine(ScriptedEngine):
         self.naps += 1
 
 
-CONFIG = f"""
-trainer: {{logger: [], default_hdfs_dir: null, resume_mode: auto, del_local_ckpt_after_load: false,
-  project_name: test, experiment_name: test}}
-data: {{train_batch_size: {BATCH_SIZE}}}
+CONFIG = """
+trainer: {logger: [], default_hdfs_dir: null, resume_mode: auto, del_local_ckpt_after_load: false,
+  project_name: test, experiment_name: test}
+data: {}
 actor_rollout_ref:
-  rollout: {{nnodes: 0, temperature: 1.0}}
-  actor: {{use_dynamic_bsz: true, ppo_epochs: 1, calculate_entropy: false, entropy_coeff: 0.0,
-    data_loader_seed: 1, shuffle: false, checkpoint: {{async_save: false}}}}
+  rollout: {nnodes: 0, temperature: 1.0}
+  actor: {use_dynamic_bsz: true, ppo_epochs: 1, calculate_entropy: false, entropy_coeff: 0.0,
+    data_loader_seed: 1, shuffle: false, checkpoint: {async_save: false}}
 """
+
+
+def _trained_row(group: Group, one: Trajectory) -> list:
+    """What of a response could change what is trained."""
+    sequence = one.sequence
+    named = [one.trajectory_id, one.text, sequence.versions, one.trajectory_id in group.trained_before]
+    of_tokens = (sequence.prompt_ids, sequence.response_ids, sequence.rollout_log_probs)
+    return [*named, *(part.tolist() for part in of_tokens), one.value, one.finish.value, sequence.policy]
 
 
 class ScriptedTrainer(RayMarsRLTrainer):
@@ -246,6 +256,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
     ) -> None:
         self.folder = folder
         self.config = OmegaConf.create(CONFIG)
+        self.config.data.train_batch_size = BATCH_SIZE
         self.config.trainer.default_local_dir = str(folder / "checkpoints")
         self.config.trainer.save_freq = save_freq
         self.config.trainer.max_actor_ckpt_to_keep = keep
@@ -323,16 +334,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         """The step's line: trajectories with their tokens and versions, the weights."""
         self.told_last.append(self._is_last_step())
         self.tokens_by_step[self.global_steps] = self.generated_tokens
-        rows = [
-            [
-                *(one.trajectory_id, one.text, one.sequence.versions),
-                one.trajectory_id in group.trained_before,
-                *(one.sequence.prompt_ids.tolist(), one.sequence.response_ids.tolist()),
-                *(one.sequence.rollout_log_probs.tolist(), one.value, one.finish.value, one.sequence.policy),
-            ]
-            for group in result.trained
-            for one in group.trajectories
-        ]
+        rows = [_trained_row(group, one) for group in result.trained for one in group.trajectories]
         line = {"step": result.step, "updates": self.weights.updates(), "rows": rows}
         _append_batch(self.folder / "batches", line)
         return super()._fit_build_batch(result)

@@ -79,7 +79,7 @@ def test_log_probabilities_and_entropies_are_those_of_the_row_alone(results, ref
     for one in ROWS:
         found, (_, log_probs, entropies) = results[world][name][one], reference[one]
         assert found["trainer_log_probs"].tolist() == pytest.approx(log_probs, rel=1e-4, abs=1e-4)
-        assert (found["recorded_log_probs"] == found["trainer_log_probs"]).all(), "those that sampled"
+        assert (found["recorded_log_probs"] == found["trainer_log_probs"]).all(), "of the sampling weights"
         assert found["recorded_entropies"].tolist() == pytest.approx(entropies, rel=1e-4, abs=1e-4)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
 
@@ -9,6 +11,8 @@ from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.schedule import Passes, Schedule, Trained
 from marsrl_verl.verl_adapter.trainer.problem_stream import NothingToTrainError
+
+pytestmark = pytest.mark.slow
 
 STEPS = 24
 PER_PASS = len(ROWS) // BATCH_SIZE * BATCH_SIZE
@@ -42,6 +46,12 @@ class Phases(Schedule):
         due = frozenset() if self.filters else frozenset({("solver", "others")[self.phase % 3 - 1]})
         return Trained(policies=due)
 
+    def state_dict(self):
+        return {name: getattr(self, name) for name in ("phase", "kept", "seen", "ends")}
+
+    def load_state_dict(self, state):
+        vars(self).update(json.loads(json.dumps(state)))
+
 
 class Phased(MarsRL):
     Schedule = Phases
@@ -60,6 +70,7 @@ def policies() -> PolicySet:
 
 
 def run(folder, steps=STEPS, method=Phased, **changes) -> ScriptedTrainer:
+    folder.mkdir(exist_ok=True)
     trainer = ScriptedTrainer(folder, steps, method=method, policies=policies(), **changes)
     trainer.fit()
     return trainer
@@ -90,6 +101,19 @@ def test_a_phase_begins_when_all_of_the_last_pass_was_trained(tmp_path, changes)
         ids = {row[0].partition("/")[0] for row in line["rows"]}
         passes = {int(name.removeprefix("p")) // PER_PASS for name in ids}
         assert passes <= {sum(line["step"] >= begin for begin in begins)}, "no group is left for later"
+
+
+@pytest.mark.parametrize(("stop", "mode"), [(8, MODES[0]), (11, MODES[2])])
+def test_a_resumed_run_is_in_the_same_phase_of_the_same_pass(tmp_path, stop, mode):
+    """It stops in the second phase, and the next one begins before its end."""
+    # A run's last step defers nothing, so where steps may, one that stops there trains other groups.
+    changes = {**mode, "min_groups": 1, "save_freq": 1}
+    whole = run(tmp_path / "whole", steps=16, **changes)
+    run(tmp_path / "a", steps=stop, **changes)
+    resumed = run(tmp_path / "a", steps=16, **changes)
+    assert batches(tmp_path / "a") == batches(tmp_path / "whole")
+    assert resumed.method.schedule.state_dict() == whole.method.schedule.state_dict()
+    assert resumed.weights.steps_of == whole.weights.steps_of
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ray.exceptions import ActorDiedError, RayTaskError
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.rollout_server import dead_process, engine_watch
+from marsrl_verl.verl_adapter.rollout_server import round_watch as round_watch_module
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
     EngineGuard,
     EngineWatch,
@@ -33,7 +34,8 @@ LIMIT = 30.0
 def ray(monkeypatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(engine_watch, "ray", fake)
-    monkeypatch.setattr(engine_watch, "running_process", lambda server: f" (process {id(server)})")
+    for module in (engine_watch, round_watch_module):
+        monkeypatch.setattr(module, "running_process", lambda actor: f" (process {id(actor)})")
     return fake
 
 
@@ -205,9 +207,14 @@ def test_an_error_is_told_in_one_line_as_it_was_raised():
 
 
 class Worker:
-    def __init__(self) -> None:
+    """Blocked or stopped once it has said something."""
+
+    def __init__(self, *, blocked: bool = False, stopped: bool = False) -> None:
         self.count = GroupCounts(submitted=4, answered=3, scored=1)
-        self.counts = Method(lambda: replace(self.count))
+        silent = blocked or stopped
+        first = iter([replace(self.count)])
+        self.counts = Method(lambda: next(first, Answer(silent=True)) if silent else replace(self.count))
+        self.running = Method(lambda: Answer(silent=True) if stopped else "own:Talk, at own.py, line 9")
 
 
 def round_watch(ray: FakeRay, server: SimpleNamespace, worker: Worker, limit: float = 60.0) -> RoundWatch:
@@ -237,8 +244,21 @@ def test_a_round_in_which_nothing_happens_is_given_up_and_says_what_it_waits_for
     watch = round_watch(ray, IDLE, Worker())
     with pytest.raises(RoundStalledError, match="answers: 1, for their scores: 2") as stalled:
         look_for(ray, 1000, watch.look)
-    assert "progress_timeout_s = 60 s" in str(stalled.value)
+    assert "progress_timeout_s = 60 s" in str(stalled.value) and "rollout worker" not in str(stalled.value)
     assert 60 <= ray.now <= 75
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("blocked", "its event loop is blocked by own:Talk, at own.py, line 9"),
+        ("stopped", "it hangs, or was"),
+    ],
+)
+def test_a_worker_that_does_not_answer_is_named_with_its_program(ray, fault, said):
+    worker = Worker(**{fault: True})
+    with pytest.raises(RoundStalledError, match=f"; rollout worker 0 does not answer, {said}.*{id(worker)}"):
+        look_for(ray, 1000, round_watch(ray, IDLE, worker).look)
 
 
 def test_a_round_whose_engine_hangs_does_not_wait_for_progress(ray):
@@ -301,7 +321,10 @@ def test_its_name_says_which_of_several_it_was(logs):
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        ("The node is running low on memory: memory usage above the threshold", "memory was"),
+        (
+            "Task was killed due to the node running low on memory: memory usage above the threshold",
+            "memory was",
+        ),
         ("The actor died because its node has died. Node Id: 12", "its node is gone"),
         ("The actor is dead because it was killed by `ray.kill`.", "ended on purpose"),
         ("something new", "something new"),

@@ -26,6 +26,7 @@ from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import rollout_manager
@@ -137,13 +138,17 @@ class Server:
 
 @pytest.fixture
 def manager(monkeypatch):
-    """Of a worker that answers every request with two trajectories of one prompt of one token."""
-    return manager_of(monkeypatch, Worker())
+    """Of a worker that answers every request with two trajectories of one prompt of three tokens."""
+
+    def answer(item, k):
+        return Trajectory(f"g#{k}", [Sequence("solver", [1, 2, 3], [4], [0.0])], FinishReason.STOP)
+
+    return manager_of(monkeypatch, Worker(answer))
 
 
 @pytest.mark.parametrize(
     ("statistics", "read", "shared"),
-    [((True, True), PrefillCounters(20, 8, 1.0), 1), ((True, False), None, 0)],
+    [((True, True), PrefillCounters(20, 8, 1.0), 3), ((True, False), None, 0)],
     ids=["all servers", "one without"],
 )
 def test_a_round_tells_what_all_servers_read_in_it(manager, statistics, read, shared):

@@ -67,6 +67,14 @@ def test_other_rows_and_other_means_have_another_gradient(results, name):
     assert distance(found, whole) > 0.01
 
 
+def test_a_loss_divided_by_each_micro_batchs_own_tokens_is_found_out(results):
+    """Control: with such a loss, neither the cut nor the ranks would leave the gradient alone."""
+    expected = results[1][WHOLE]["gradients"][0]
+    assert distance(results[1]["own mean, all tokens"]["gradients"][0], expected) < TOLERANCE, "not cut"
+    assert distance(results[1]["own mean, two rows"]["gradients"][0], expected) > 0.01
+    assert distance(results[2]["own mean, all tokens"]["gradients"][0], expected) > 0.01
+
+
 def test_the_batch_is_as_mixed_as_it_is_meant_to_be(results):
     metrics = results[1][WHOLE]["metrics"]
     assert metrics["batch/rows"] == 13, "17 responses, 4 of them trained before"

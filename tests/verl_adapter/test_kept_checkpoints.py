@@ -12,6 +12,8 @@ from scripted_trainer import WEIGHTS, ScriptedTrainer, batches
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
+pytestmark = pytest.mark.slow
+
 
 class Killed(BaseException):
     """As kill -9: nothing after it runs."""

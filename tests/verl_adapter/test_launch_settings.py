@@ -94,6 +94,14 @@ def test_no_token_is_made_where_none_is_read(home, given):
     assert list(home.iterdir()) == []
 
 
+def test_an_existing_cluster_keeps_its_own_resources():
+    os.environ["RAY_ADDRESS"] = "10.0.0.1:6379"
+    config = composed("+ray_kwargs.ray_init.num_gpus=4", "ray_kwargs.ray_init.num_cpus=4", cluster="8xgpu")
+    settings = ray_settings(config, {"A": "1"})
+    assert not {"num_cpus", "num_gpus"} & set(settings)
+    assert settings["runtime_env"]["env_vars"]["A"] == "1"
+
+
 @pytest.mark.parametrize("shown", [False, True])
 def test_output_of_workers_is_shown_where_the_run_asks_for_it(shown):
     settings = ray_settings(composed(f"marsrl.run.worker_logs={str(shown).lower()}"), {})

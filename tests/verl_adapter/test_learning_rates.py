@@ -131,3 +131,11 @@ def test_every_update_moves_by_the_rate_that_is_reported(optim, rates):
     steps = [engine.update() for _ in rates]
     assert [reported for _, reported in steps] == pytest.approx(rates, abs=1e-4)
     assert [moved for moved, _ in steps] == pytest.approx(rates, abs=1e-4)
+
+
+def test_a_resumed_warm_up_goes_on():
+    first, second = Engine(lr_warmup_steps=3), Engine(lr_warmup_steps=3)
+    first.update()
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.lr_scheduler.load_state_dict(first.lr_scheduler.state_dict())
+    assert [second.update()[1] for _ in range(3)] == pytest.approx([2.0, 3.0, 3.0])

@@ -80,8 +80,11 @@ def test_a_run_that_is_stopped_makes_a_deleted_folder_anew_but_touches_no_other_
         (OSError(errno.ENOSPC, "No space left on device"), "run can't be written: there is no space left", 3),
         (FileNotFoundError(2, "x"), "x", None),
     ],
+    ids=["full disk", "no fault of the disk"],
 )
-def test_a_full_disk_ends_the_run_with_its_weights_saved_elsewhere(tmp_path, error, told, saved):
+def test_a_full_disk_ends_the_run_with_its_weights_saved_and_other_errors_are_raised_as_they_are(
+    tmp_path, error, told, saved
+):
     def happens():
         raise error
 

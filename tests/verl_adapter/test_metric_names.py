@@ -44,6 +44,8 @@ from marsrl_verl.verl_adapter.rollout_server.worker import describe
 from marsrl_verl.verl_adapter.run import task_runner
 from marsrl_verl.verl_adapter.trainer import tracking as tracking_module
 
+pytestmark = pytest.mark.slow
+
 OTHERS = sorted(Path(__file__).parent.glob("*_metrics.py"))
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "metrics.md", *(DOCS / f"{path.stem.removesuffix('_metrics')}.md" for path in OTHERS)]

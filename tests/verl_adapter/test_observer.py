@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cached_config import composed
@@ -18,13 +19,14 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.core.trajectory import Grading, RewardResult
 from marsrl_verl.reporting.run_folder import read_evaluations
 from marsrl_verl.settings.issues import ConfigError
+from marsrl_verl.verl_adapter.trainer import observer
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 SHOWN = "marsrl.run.progress=true"
-TIMINGS = {"rollout": 0.5, "step": 1.0}
+TIMINGS = {"rollout": 0.5, "step": 100.0}
 
 
 def start(folder: Path, *words: str) -> TrainingObserver:
@@ -73,7 +75,9 @@ def test_a_step_with_many_failed_grades_is_warned_of(tmp_path, capsys):
     observer = start(tmp_path / "run", SHOWN)
     one = result(1)
     failed = RewardResult(0.0, error="Mine: ValueError: no number", graded=False)
-    one.completed[0].trajectories[0].reward = failed
+    ungraded, graded = one.completed[0].trajectories
+    ungraded.reward, ungraded.gradings = failed, [Grading.of("solver", failed)]
+    graded.gradings = [Grading("solver")]
     metrics = observer.describe(one)
     assert metrics["role/solver/grading_error_share"] == 0.5
     observer.close()
@@ -146,6 +150,22 @@ def test_a_resumed_run_takes_later_steps_again_and_counts_its_tokens_once(tmp_pa
     assert {path.name for path in (folder / "trained").iterdir()} == {"step_1.json", "step_2.json"}
     facts = json.loads((folder / "summary.json").read_text())["run"]
     assert (facts["training_tokens"], facts["steps"]) == (111, 2)
+    assert 100 <= facts["seconds"] < 150, "step 1, and what this process really takes"
+
+
+def test_a_resumed_run_took_what_its_processes_took(tmp_path, monkeypatch):
+    first = start(tmp_path / "run")
+    take_step(first, 1)
+    first.close()
+
+    resumed = start(tmp_path / "run", "marsrl.run.existing=resume")
+    done = [SimpleNamespace(tag="before", seconds=1000.0), SimpleNamespace(tag="step_1", seconds=7.0)]
+    monkeypatch.setattr(observer, "read_evaluations", lambda path: done)
+    resumed.begin(2)  # killed between the checkpoint of step 2 and its metrics
+    resumed.record(2, {"rollout/generated_tokens": 10}, {"rollout": 0.5, "step": 90.0, "evaluate": 60.0})
+    resumed.finish(2, {})
+    facts = json.loads((tmp_path / "run" / "summary.json").read_text())["run"]
+    assert 1130 <= facts["seconds"] < 1160
 
 
 def test_evaluations_in_between_are_as_they_are_set(tmp_path):

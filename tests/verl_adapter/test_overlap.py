@@ -14,6 +14,8 @@ from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
+pytestmark = pytest.mark.slow
+
 STEPS = 12
 KILLS = 12
 PLAIN = {"overlap": "none"}
@@ -30,7 +32,7 @@ def run(folder, steps=STEPS, **settings) -> ScriptedTrainer:
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
-    """A run with these settings, which are all that is special about it."""
+    """The whole run with these settings, one for all tests, which only look at it."""
     return functools.cache(lambda **settings: run(tmp_path_factory.mktemp("usual"), **settings))
 
 

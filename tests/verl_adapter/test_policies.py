@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.algos.marsrl.method import MarsRL
@@ -118,14 +120,15 @@ def test_greedy_rows_are_refused_by_name(tmp_path):
         run(tmp_path, method=Greedy)
 
 
-@pytest.mark.parametrize(
-    ("stop", "segments", "sleeps"), [(1, False, True), (4, True, False), (5, False, False), (7, True, True)]
-)
-def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path, stop, segments, sleeps):
+@settings(max_examples=5)
+@example(stop=5, segments=True, sleeps=True)  # after the step in which nobody is trained
+@given(stop=st.integers(1, STEPS - 1), segments=st.booleans(), sleeps=st.booleans())
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path_factory, stop, segments, sleeps):
+    folder = tmp_path_factory.mktemp("resumed")
     changes = {"save_freq": 1, "overlap": "none", "segments": segments, "sleeps": sleeps}
-    whole = run(tmp_path / "whole", **changes)
-    run(tmp_path / "a", steps=stop, **changes)
-    resumed = run(tmp_path / "a", **changes)
-    assert batches(tmp_path / "a") == batches(tmp_path / "whole")
+    whole = run(folder / "whole", **changes)
+    run(folder / "a", steps=stop, **changes)
+    resumed = run(folder / "a", **changes)
+    assert batches(folder / "a") == batches(folder / "whole")
     assert resumed.weights.steps_of == whole.weights.steps_of
     assert resumed.policies.state_dict() == whole.policies.state_dict()

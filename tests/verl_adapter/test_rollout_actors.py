@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -150,6 +151,17 @@ def test_a_reward_that_raises_too_often_ends_the_run_as_configured(manager_of):
         started(manager, requests)
 
 
+def test_of_an_episode_each_grade_counts_for_the_role_whose_reward_gave_it(manager_of):
+    """The Solver's is never at fault, and its limit does not excuse the Verifier's."""
+    graded = RewardResult(1.0)
+    episodes = Worker(lambda item, k: member(item, k, reward=graded, verifier=graded if k else RAISED))
+    limits = ("marsrl.reward.solver.max_failed_frac=0", "marsrl.reward.verifier.max_failed_frac=0.4")
+    manager, requests = manager_of(episodes, words=limits), [make_request(f"s{i}") for i in range(8)]
+    started(manager, requests)
+    with pytest.raises(RewardUnavailableError, match=r"verifier raised in 16 of 32 .*Mine: ValueError"):
+        started(manager, requests)
+
+
 @pytest.fixture
 def rounds(manager_of):
     """Ask for 4 groups of 8; two grades of a group whose name begins with `bad` fail."""
@@ -231,6 +243,27 @@ def test_outputs_come_back_in_the_order_of_the_requests_each_trajectory_with_its
     assert found[0].figures == {"reflection_words": 0.0}, "of its text: a single token has no n-grams"
     counts = asyncio.run(worker.counts())
     assert counts == GroupCounts(submitted=3, answered=3, scored=3, graded=7)
+
+
+def test_a_worker_tells_which_program_blocks_it_and_where(worker_of):
+    worker, began, go = worker_of(RewardWorker()), threading.Event(), threading.Event()
+
+    class Blocks:
+        async def run(self, request, context):
+            began.set()
+            go.wait(20)
+            return RolloutOutput(request.group_id, [])
+
+    worker._runner.programs = {"single_call": Blocks}
+    thread = threading.Thread(target=answered, args=(worker, make_request("g1")))
+    thread.start()
+    assert began.wait(20)
+    said = asyncio.run(worker.running())
+    go.set()
+    thread.join()
+    line = Blocks.run.__code__.co_firstlineno + 2
+    assert said == f"single_call, at {__file__}, line {line}"
+    assert not worker._running
 
 
 def test_groups_that_end_together_are_spread_over_the_reward_workers_in_one_call_each(worker_of):

@@ -16,6 +16,7 @@ pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
 from fake_ray import through_ray
 from ray.exceptions import ActorDiedError, NodeDiedError
+from verl.workers.rollout.llm_server import LLMServerClient
 from vllm_answers import DECODING, PROMPT, answer
 
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
@@ -169,6 +170,30 @@ def test_a_group_counts_as_its_responses():
     for name in ("group", "group", "unheard of"):
         router.release_server(first, name)
     assert router.get_inflight_count(first) == 0
+
+
+def test_verls_client_tells_the_router_how_large_a_group_is_and_which_one_is_answered():
+    router = GroupLoadBalancer({"a": None})
+
+    def method(name: str) -> SimpleNamespace:
+        async def answer(**asked: Any) -> Any:
+            return getattr(router, name)(**asked)
+
+        return SimpleNamespace(remote=lambda **asked: asyncio.ensure_future(answer(**asked)))
+
+    names = ("require_acquire_fields", "require_release_fields", "acquire_server", "release_server")
+    client = LLMServerClient(None, SimpleNamespace(**{name: method(name) for name in names}))
+
+    async def loads() -> list[int]:
+        found = []
+        for name, n in (("group", 8), ("single", 1)):
+            await client._acquire_server(name, n=n, prompt_ids=PROMPT)
+            found.append(router.get_inflight_count("a"))
+        client._release_server("a", "group")
+        await asyncio.sleep(0)
+        return [*found, router.get_inflight_count("a")]
+
+    assert asyncio.run(loads()) == [8, 9, 1]
 
 
 def test_an_engine_that_is_gone_gets_nothing():

@@ -44,6 +44,8 @@ from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
 from marsrl_verl.verl_adapter.trainer.loss_inputs import set_advantages
 from marsrl_verl.verl_adapter.trainer.policy_trainer import _update_columns
 
+pytestmark = pytest.mark.slow
+
 MODULES = sorted(path.stem for path in Path(__file__).parent.glob("*_credit.py"))
 CASES = (*OWN, *(case for name in MODULES for case in import_module(name).CASES))
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

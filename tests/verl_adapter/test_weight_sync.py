@@ -101,6 +101,11 @@ def test_a_process_with_another_rank_is_refused():
         engine.init_process_group(1, 3, None)
 
 
+def test_receiving_before_joining_is_refused():
+    with pytest.raises(RuntimeError, match="init_process_group was not called"):
+        asyncio.run(anext(GlooWeightSync(1000)._receive_chunks()))
+
+
 def rollout(nodes: int):
     node = {"nnodes": nodes, "n_gpus_per_node": 2, "name": "vllm", "disaggregation": {"enabled": False}}
     return OmegaConf.create({"actor_rollout_ref": {"rollout": node, "model": {}}})

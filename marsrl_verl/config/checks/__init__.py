@@ -173,8 +173,7 @@ def run_checks(ctx: Context, rounds: tuple[tuple[Check, ...], ...] | None = None
 
 def _broken(check: Check, error: Exception) -> ConfigIssue:
     if (place := users_line(error)) is not None:
-        what = f"It raised {type(error).__name__}: {error} ({place})."
-        return ConfigIssue("marsrl", what, f"Correct {place}.")
+        return ConfigIssue("marsrl", f"It raised {type(error).__name__}: {error}.", f"Correct {place}.")
     name = f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
     return ConfigIssue(
         f"check {name}",

@@ -4,11 +4,10 @@ know, and prompts that ask a role to answer that is not to."""
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
@@ -22,6 +21,7 @@ from marsrl_verl.rewards.by_ability import DEFAULT_REWARDS
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rewards.running import THREADS
 from marsrl_verl.settings.declaration import ClassSpec
+from marsrl_verl.settings.imports import source_of
 from marsrl_verl.settings.issues import ConfigIssue
 
 Look = Callable[[Problem], Iterator[Remark]]
@@ -54,6 +54,9 @@ def check_rewards(ctx: Context) -> Iterator[ConfigIssue]:
             reward.close()
         elif spec.target == COMPUTE_SCORE:  # under the key that named it
             yield ConfigIssue(f"{REWARD_FUNCTION}.path", reward.what, reward.fix, spec.kwargs["path"])
+        elif spec.target == ctx.method.roles[role].reward:
+            place = source_of(ctx.method, spec.target)
+            yield replace(reward, fix=f"{reward.fix} {place} names it (Role.reward).")
         else:
             yield reward
 
@@ -69,9 +72,6 @@ def check_prompts(ctx: Context) -> Iterator[ConfigIssue]:
 
 def _load(key: str, spec: ClassSpec, base: type[Any], examples: str) -> Any:
     """The constructed object, or the problem."""
-    # A class of the user's may lie beside where the command is given, as with `python script.py`.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         return load_class(spec.target, spec.kwargs, base)
     except ClassLoadError as error:

@@ -45,6 +45,8 @@ class Context:
     """What runs, but hardly as its user means it; shown before a run and in the plan."""
     notes: list[str] = field(default_factory=list)
     """What could not be checked here, for the plan."""
+    tried_prompts: dict[str, int] = field(default_factory=dict)
+    """Tokens of each role's longest prompt in the start-up trial."""
     frozen_answers: dict[str, FileSource] = field(default_factory=dict)
     """Frozen policies' answers from files, by policy, as the check found them."""
 

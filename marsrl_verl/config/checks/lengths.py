@@ -14,6 +14,7 @@ from marsrl_verl.core.request import Message
 from marsrl_verl.data.files import chat_characters
 from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.settings.declaration import RoleSampling
+from marsrl_verl.settings.imports import users_line
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 _FUSED = "actor_rollout_ref.model.use_fused_kernels"
@@ -168,7 +169,8 @@ def check_prompt_budget(ctx: Context) -> Iterator[ConfigIssue]:
         return  # reported by the check of the classes
     except Exception as error:
         what = f"Building a prompt failed with {type(error).__name__}: {error}."
-        fix = "Repair the prompts' class, or the chat template of the model."
+        place = users_line(error)
+        fix = f"Correct {place or 'the prompts class, or the chat template of the model'}."
         yield ctx.issue("marsrl.prompts.target", what, fix)
         return
     for one in budgets:

@@ -15,6 +15,7 @@ from marsrl_verl.core.rows import KL_PENALTIES, LOSS_WEIGHTS, REF_LOG_PROBS, STE
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.settings.choices import OffPolicyMode
+from marsrl_verl.settings.imports import source_of
 from marsrl_verl.settings.issues import ConfigIssue
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -55,7 +56,8 @@ def _check_columns(ctx: Context) -> Iterator[ConfigIssue]:
             yield ctx.issue(key, f"{what}, which the run's steps do not have.", f"Set it to {value}.")
         elif name not in STEP_COLUMNS | noted:
             has = f"which its rollouts and probes do not note ({', '.join(sorted(noted)) or 'nothing'})."
-            fix = "Name it in Traits.annotations, or leave it out of LossSpec.columns."
+            place = source_of(ctx.method.Credit, name)
+            fix = f"Name it in Traits.annotations, or leave it out of LossSpec.columns ({place})."
             yield ctx.issue("marsrl.algo.name", f"{what}, {has}", fix)
 
 

@@ -14,6 +14,7 @@ from marsrl_verl.config.upstream_names import weight_syncs
 from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.declaration import UNCUT
+from marsrl_verl.settings.imports import source_of
 from marsrl_verl.settings.issues import ConfigIssue
 
 _OFF_POLICY = "marsrl.off_policy.mode"
@@ -29,7 +30,8 @@ def check_rollouts(ctx: Context) -> Iterator[ConfigIssue]:
             cls = find_program(program)
         except ValueError as error:
             what = f"Its rollout programs can't all be used: {error}."
-            yield ConfigIssue("marsrl.algo.name", what, "Correct `Stage.rollout` in its class.", name)
+            fix = f"Correct {source_of(ctx.method, program)} (`Stage.rollout`)."
+            yield ConfigIssue("marsrl.algo.name", what, fix, name)
             continue
         if pipeline.max_segments > 1 and not getattr(cls, "pauses", False):
             what = f"The rollout program {program} of {name} can't pause (it does not say `pauses = True`)."

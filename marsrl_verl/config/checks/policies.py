@@ -70,7 +70,8 @@ def check_rates(ctx: Context) -> Iterator[ConfigIssue]:
             yield ctx.issue(key, f"Its policy {policy} is not trained.", "Leave it out.")
         elif len(trained) == 1:
             what = f"The run trains one policy, {policy}, whose rate is {common}."
-            yield ctx.issue(key, what, f"Set {common}={one.lr}, or choose policies=lora_per_role.")
+            fix = f"Set {common}={one.lr}, or choose policies=lora_per_role or policies=model_per_role."
+            yield ctx.issue(key, what, fix)
         elif beside:
             what = f"It shares the policy {policy} with {', '.join(beside)}: a policy has one rate."
             words = [f"marsrl.roles.{other}.lr={one.lr}" for other in beside]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from marsrl_verl.algos.registry import source_of
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.models import adapters
 from marsrl_verl.core.method import Method
@@ -15,13 +15,16 @@ from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.workflow import episode_metrics, is_episode, method_evaluation
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.settings.imports import blamed
+from marsrl_verl.settings.imports import blamed, source_of
 from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.rules import RuleError
 from marsrl_verl.testing.client import CharacterTokenizer
 from marsrl_verl.testing.trial import GROUP_SIZE, Trial, TrialSettings, run_evaluation_trial, run_trial
 
 _NAME = "marsrl.algo.name"
 _PROBLEM = Problem("trial", "1 + 1 = ?", "2", row="trial")
+_PLACE = re.compile(r" \((/[^()]+, line \d+)\)\.$")
+"""The user's line at the end of what `blamed` says."""
 
 
 def check_declaration(ctx: Context) -> Iterator[ConfigIssue]:
@@ -34,32 +37,43 @@ def check_declaration(ctx: Context) -> Iterator[ConfigIssue]:
     except Exception as error:
         yield _issue(ctx, f"Its stages, traits or roles can't be had: {blamed(error)}.")
         return
-    for what in _stage_faults(method, stages):
-        yield _issue(ctx, what)
+    for what, text in _stage_faults(method, stages):
+        yield _issue(ctx, what, text)
     if unknown := [role for role in active if role not in method.roles]:
-        yield _issue(ctx, f"active_roles has {', '.join(unknown)}: no role of {', '.join(method.roles)}.")
+        what = f"active_roles has {', '.join(unknown)}: no role of {', '.join(method.roles)}."
+        yield _issue(ctx, what, unknown[0])
 
 
-def _issue(ctx: Context, what: str) -> ConfigIssue:
-    fix = f"Correct {source_of(ctx.method)} (docs/new_method.md)."
-    return ctx.issue(_NAME, what, fix)
+def _issue(ctx: Context, what: str, text: str = "") -> ConfigIssue:
+    """A fault of the method, to be corrected where it was raised, else where its source has the text."""
+    said, *place = _PLACE.split(what)
+    fix = f"Correct {place[0] if place else source_of(ctx.method, text)} (docs/new_method.md)."
+    return ctx.issue(_NAME, f"{said}." if place else what, fix)
 
 
-def _stage_faults(method: type[Method], stages: tuple[Stage, ...]) -> Iterator[str]:
+def _raised(ctx: Context, doing: str, error: BaseException) -> ConfigIssue:
+    if isinstance(error, RuleError):
+        return ctx.issue(error.key, f"{doing} {error.found}.", f"Correct {error.place}.")
+    return _issue(ctx, f"{doing} raised {blamed(error)}.")
+
+
+def _stage_faults(method: type[Method], stages: tuple[Stage, ...]) -> Iterator[tuple[str, str]]:
+    """What is wrong, and the text that is."""
     if not isinstance(stages, tuple) or not stages or not all(isinstance(one, Stage) for one in stages):
-        yield f"stages: expected a tuple of Stage, found {stages!r}."
+        yield f"stages: expected a tuple of Stage, found {stages!r}.", "stages"
         return
     names = [one.name for one in stages]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f"stages has {', '.join(twice)} twice."
+        yield f"stages has {', '.join(twice)} twice.", twice[0]
     for one in stages:
         if unknown := [role for role in (one.role, *one.writers) if role not in method.roles]:
             known = ", ".join(method.roles)
-            yield f"The stage {one.name} has the role {unknown[0]!r}, expected one of {known}."
+            yield f"The stage {one.name} has the role {unknown[0]!r}, expected one of {known}.", unknown[0]
         if unknown := [name for name in one.next if name not in names]:
-            yield f"The stage {one.name} leads to {unknown[0]!r}, expected one of {', '.join(names)}."
+            known = ", ".join(names)
+            yield f"The stage {one.name} leads to {unknown[0]!r}, expected one of {known}.", unknown[0]
         if one.writers and one.role not in one.writers:
-            yield f"The stage {one.name} is begun by {one.role}, who is none of its writers."
+            yield f"The stage {one.name} is begun by {one.role}, who is none of its writers.", one.role
 
 
 def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
@@ -74,7 +88,7 @@ def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
     yield from _evaluation_faults(ctx, settings)
     _note_untried(ctx, settings, short)
     _warn_of_nothing(ctx, settings, short)
-    _warn_of_lengths(ctx, settings)
+    _try_lengths(ctx, settings, short)
 
 
 def _settings(ctx: Context, prompts: Prompts) -> TrialSettings:
@@ -107,7 +121,7 @@ def _settings(ctx: Context, prompts: Prompts) -> TrialSettings:
 def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[ConfigIssue]:
     """What came back against what the method says."""
     if trial.error is not None:
-        yield _issue(ctx, f"In a trial with scripted answers it raised {blamed(trial.error)}.")
+        yield _raised(ctx, "In a trial with scripted answers it", trial.error)
         return
     if trial.too_many is not None:
         yield _issue(ctx, f"In a trial {trial.too_many}.")
@@ -148,7 +162,7 @@ def _evaluation_faults(ctx: Context, settings: TrialSettings) -> Iterator[Config
         evaluation = method_evaluation(settings.cls, settings.config, one, settings.prompts)
         counts = run_evaluation_trial(settings, evaluation)
     except Exception as error:
-        yield _issue(ctx, f"In a trial its evaluation raised {blamed(error)}.")
+        yield _raised(ctx, "In a trial its evaluation", error)
         return
     most = evaluation.most_calls
     for role, count in counts.items():
@@ -189,11 +203,15 @@ def _warn_of_nothing(ctx: Context, settings: TrialSettings, trial: Trial) -> Non
             )
 
 
-def _warn_of_lengths(ctx: Context, settings: TrialSettings) -> None:
-    """What ends where every message has the full length that is left for it."""
+def _try_lengths(ctx: Context, settings: TrialSettings, short: Trial) -> None:
+    """How long prompts become, and what ends where every message has the full length that is left for it."""
     if isinstance(settings.chat.tokenizer, CharacterTokenizer):
         return
     full = run_trial(settings, full=True)
+    for _, one in (*short.members(), *full.members()):
+        for each in one.sequences:
+            longest = max(each.prompt_ids.size, ctx.tried_prompts.get(each.role, 0))
+            ctx.tried_prompts[each.role] = longest
     ends = {
         one.detail: group.request.stage
         for group, one in full.members()

@@ -86,6 +86,12 @@ class Inquiry:
         return 0.0
 
 
+def answer_within(seconds: float, reference: Any) -> Any:
+    """What an actor answers; None where it does not in time. RayError: what the question came to."""
+    ready, _ = ray.wait([reference], timeout=seconds)
+    return ray.get(reference) if ready else None
+
+
 class EngineWatch:
     """Asks vLLM servers for signs of life (`MarsRLvLLMServer.pulse`), which must come within `limit_s`."""
 

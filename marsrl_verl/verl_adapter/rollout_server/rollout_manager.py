@@ -38,7 +38,7 @@ from marsrl_verl.verl_adapter.rollout_server.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.rollout_server.round_watch import RoundWatch
 from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
-from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId
+from marsrl_verl.verl_adapter.rollout_server.worker import WATCH, RequestResult, RolloutWorker, RoundId
 
 MOST_CALLS = 100_000
 """Requests that a worker is at, at a time: no limit. Ray's own is 1,000."""
@@ -137,7 +137,9 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.agent_loop_workers_class = ray.remote(max_concurrency=MOST_CALLS)(RolloutWorker)
+        self.agent_loop_workers_class = ray.remote(max_concurrency=MOST_CALLS, concurrency_groups={WATCH: 1})(
+            RolloutWorker
+        )
         super().__init__(*args, **kwargs)
 
     async def _init_agent_loop_workers(self) -> None:
@@ -231,8 +233,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         policies = {group_id: self._policies.of(roles[group_id]).name for group_id in frozen}
         programs, ended = {one.group_id: one.rollout for one in requests}, not self._streamed
         self._requests.look(trajectories, programs, policies, round_ended=ended)
-        answered = ((roles[one.group_id], one) for one in trajectories)
-        grades.look(answered, round_ended=ended)
+        grades.look(trajectories, round_ended=ended)
 
     def _watched(self) -> Callable[[], object]:
         """What looks after a new round."""

@@ -10,7 +10,14 @@ from typing import Any
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.failed_round import ProgramFailedError
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, Inquiry, Stopwatch
+from marsrl_verl.verl_adapter.rollout_server.dead_process import running_process
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
+    PULSE_EVERY_S,
+    EngineWatch,
+    Inquiry,
+    Stopwatch,
+    answer_within,
+)
 
 
 class RoundStalledError(RuntimeError):
@@ -46,7 +53,8 @@ class RoundWatch:
     ) -> None:
         self._engines = engines
         self._engines.begin()
-        self._workers = [Inquiry(worker.counts.remote, clock) for worker in workers]
+        self._workers = tuple(workers)
+        self._inquiries = [Inquiry(worker.counts.remote, clock) for worker in workers]
         self._limit_s = limit_s
         self._still = Stopwatch(clock)
         self._seen: Any = None
@@ -54,17 +62,23 @@ class RoundWatch:
     def look(self) -> None:
         """Called every second; raises as `EngineWatch.look`, and RoundStalledError if nothing happens."""
         tokens = self._engines.look()
-        for inquiry in self._workers:
-            inquiry.look()
-        counts = [inquiry.answer for inquiry in self._workers if inquiry.answer is not None]
+        waited = [inquiry.look() for inquiry in self._inquiries]
+        counts = [inquiry.answer for inquiry in self._inquiries if inquiry.answer is not None]
         if (seen := (tokens, counts)) != self._seen:
             self._seen = seen
             self._still.reset()
         elif self._still.look() >= self._limit_s:
             unanswered = sum(one.submitted - one.answered for one in counts)
             unscored = sum(one.answered - one.scored for one in counts)
+            blocked = [number for number, seconds in enumerate(waited) if seconds >= self._limit_s / 2]
             raise RoundStalledError(
                 f"no token, no answer and no score has come for marsrl.run.progress_timeout_s = "
                 f"{self._limit_s:g} s; groups of this generation round that wait for their answers: "
-                f"{unanswered}, for their scores: {unscored}"
+                f"{unanswered}, for their scores: {unscored}{''.join(map(self._blocked, blocked))}"
             )
+
+    def _blocked(self, number: int) -> str:
+        worker = self._workers[number]
+        at = answer_within(PULSE_EVERY_S, worker.running.remote())
+        what = "it hangs, or was stopped" if at is None else f"its event loop is blocked by {at}"
+        return f"; rollout worker {number} does not answer, {what}{running_process(worker)}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import ray
 from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
@@ -21,6 +23,7 @@ from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.settings.imports import running_at
 from marsrl_verl.tools.toolbox import Toolbox
 from marsrl_verl.verl_adapter.components import answer_sources, chat_tokenizer, policy_set
 from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
@@ -28,6 +31,9 @@ from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts
 from marsrl_verl.verl_adapter.rollout_server.scoring import GroupScorer
 from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplateBuilder
 from marsrl_verl.verl_adapter.rollout_server.turn_parser import VerlTurnParser
+
+WATCH = "watch"
+"""Concurrency group of what is answered while a program blocks the others' event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,10 @@ class RolloutWorker(AgentLoopWorker):
         self._scorer = GroupScorer(self.reward_loop_worker_handles or ())
         self._done = GroupCounts()
         self._answered: set[str] = set()
+        self._running: dict[str, str] = {}
+        """The programs of the requests that it is at, by group id."""
+        self._thread = threading.get_ident()
+        """Of the event loop that they run in."""
         self._round, self._began = -1, 0.0
         self._client = ServerClient(self.llm_client)
         chat = chat_tokenizer(config, self.tokenizer)
@@ -83,6 +93,11 @@ class RolloutWorker(AgentLoopWorker):
         """What is done since this worker started."""
         self._done.graded = self._scorer.graded
         return self._done
+
+    @ray.method(concurrency_group=WATCH)
+    async def running(self) -> str:
+        """The programs that it is at, and the line."""
+        return f"{', '.join(sorted(set(self._running.values())))}, at {running_at(self._thread)}"
 
     def take_endpoint_keys(self, keys: Mapping[str, str]) -> None:
         """Ask the endpoints of these policies with these keys from now on. A call and no argument of the
@@ -113,7 +128,9 @@ class RolloutWorker(AgentLoopWorker):
             self._round, self._began = round_id.number, time.monotonic()
         self._client.synced = round_id.syncs
         self._done.submitted += 1
+        self._thread, self._running[request.group_id] = threading.get_ident(), request.rollout
         output = await self._runner.run(request, sampling)
+        del self._running[request.group_id]
         self._note_answered(request)
         self._answered.discard(request.group_id)
         self._done.scored += 1

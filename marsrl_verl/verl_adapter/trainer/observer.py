@@ -20,7 +20,7 @@ from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.own_metrics import OwnMetrics
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
-from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
+from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import counting, role_metric, training_metrics
 from marsrl_verl.evaluation.watch import Warned
 from marsrl_verl.evaluation.workflow import method_evaluation
@@ -62,6 +62,7 @@ class TrainingObserver:
         self.folder.write_config(OmegaConf.to_yaml(recorded(config)))
         self._writer = BackgroundWriter()
         self._tokens = 0
+        self._begun_after = 0
         self._last_evaluation: EvaluationResult | None = None
         self._steps_without_calls = 0
 
@@ -88,10 +89,16 @@ class TrainingObserver:
             self._progress.message(line)
 
     def begin(self, step: int) -> None:
-        """Training goes on after step `step` (0: from scratch); later lines of the folder are set aside."""
+        """Training goes on after step `step` (0: from scratch); later lines of the folder are set aside, what
+        the others took counts."""
         self.folder.roll_back(step)
+        self._begun_after = step
         for line in read_metrics(self.folder.path):
             self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
+            self._started -= line.timings.get("step") or 0.0
+        # Those in between are parts of steps.
+        done = [one for one in read_evaluations(self.folder.path) if one.tag in (BEFORE, AFTER)]
+        self._started -= sum(one.seconds for one in done)
 
     def rollouts(self, step: int, result: StepResult, trained: TokenAdvantages, record: Record) -> None:
         """Writes the trajectories of a step's completed groups and the advantages of those that it trained,
@@ -111,8 +118,7 @@ class TrainingObserver:
     def describe(self, result: StepResult, *, trains: bool = True) -> dict[str, float]:
         """The role and stage metrics of a step, and the user's own. Warns of grades that failed, and of own
         metrics that did. `trains`: see `training_metrics`."""
-        answered = ((group.request.role, one) for group in result.completed for one in group.trajectories)
-        self.say(grade_warnings(answered))
+        self.say(grade_warnings(one for group in result.completed for one in group.trajectories))
         found = training_metrics(result.completed, self._method, trains=trains)
         own, warnings = self._own_metrics.measure(result.completed, trains=trains)
         self.say(warnings)
@@ -126,6 +132,8 @@ class TrainingObserver:
         """Records one training step and shows it; FolderLostError if the folder is gone."""
         self.folder.require()
         self._tokens += int(metrics["rollout/generated_tokens"])
+        if step == self._begun_after:  # an earlier process took it, this one at most evaluates after it
+            self._started -= timings["step"] - timings.get("evaluate", 0.0)
         self.folder.metrics.append(step, metrics, timings)
         self._warn_of_unused_tools(step, metrics)
         names = [name for role in self._settings.roles for name in (role, counting(role))]
@@ -174,7 +182,7 @@ class TrainingObserver:
         self._last_evaluation = result
         calls = [call for one in result.passes for call in one.all_calls]
         Copies().take(call.trajectory for call in calls)  # the last evaluation is kept until the run ends
-        self.say(grade_warnings((call.request.role, call.trajectory) for call in calls))
+        self.say(grade_warnings(call.trajectory for call in calls))
         found = result.record.estimates | result.record.effort
         if missing := result.record.skipped:
             role = self._method.stages(self._settings.algo)[0].role

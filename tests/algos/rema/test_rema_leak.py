@@ -17,6 +17,8 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rewards.base import ScoreRequest
 
+pytestmark = pytest.mark.slow
+
 QUESTION = "A box has 12 red and 5 blue balls, and x = 3. How many balls are there?"
 VALUES = {"inputs": {LOOK_FOR_VALUES: True}}
 PLANS = yaml.safe_load(Path(__file__).with_name("leaks.yaml").read_text(encoding="utf-8"))
