@@ -17,6 +17,15 @@ def train() -> int:
     return main(sys.argv[1:], _launch)
 
 
+def evaluate() -> int:
+    """`marsrl-eval`, `python -m recipe.marsrl.main_eval`."""
+    from marsrl_verl.config.application import main
+    from marsrl_verl.config.command_line import EVALUATE
+
+    _see_working_folder()
+    return main(sys.argv[1:], _launch, EVALUATE)
+
+
 def prepare_data() -> int:
     """`marsrl-prepare-data`, `python -m recipe.marsrl.prepare_data`."""
     from marsrl_verl.data_preparation.application import main

@@ -12,7 +12,7 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.machine import check_verl_version
 from marsrl_verl.config.checks.output import hold_folders
 from marsrl_verl.config.checks.resume import data_bytes
-from marsrl_verl.config.command_line import help_text, parse_arguments
+from marsrl_verl.config.command_line import TRAIN, evaluating, help_text, parse_arguments
 from marsrl_verl.config.compose import Composed, available_groups, compose_config, picked
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.core.inert_text import printable
@@ -23,15 +23,16 @@ from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 Launch = Callable[[DictConfig], int]
 
 
-def main(argv: list[str], launch: Launch) -> int:
+def main(argv: list[str], launch: Launch, program: str = TRAIN) -> int:
     """Run one command line and return the exit status.
 
     Args:
         argv: the arguments without the program's name.
-        launch: starts Ray and trains; only called with a configuration that passed every check.
+        launch: starts Ray and trains or evaluates; only called with a configuration that passed every check.
+        program: `TRAIN` or `EVALUATE`.
     """
     try:
-        return _run(argv, launch)
+        return _run(argv, launch, program)
     except ConfigError as error:
         print(printable(error), file=sys.stderr)
         return EXIT_WRONG_CONFIGURATION
@@ -56,13 +57,15 @@ def _context(composed: Composed, dry_run: bool) -> Context:
     )
 
 
-def _run(argv: list[str], launch: Launch) -> int:
+def _run(argv: list[str], launch: Launch, program: str) -> int:
     if problems := check_verl_version():
         raise ConfigError(problems)
     arguments = parse_arguments(argv)
     if arguments.show_help:
-        print(help_text(available_groups(arguments)))
+        print(help_text(available_groups(arguments), program))
         return 0
+    if program != TRAIN:
+        arguments = evaluating(arguments)
     composed = compose_config(arguments)
     if arguments.show_config:
         print(OmegaConf.to_yaml(recorded(composed.config)))
@@ -80,15 +83,15 @@ def _run(argv: list[str], launch: Launch) -> int:
         print(f"warning: {warning}", flush=True)
     with open_dict(composed.config):
         composed.config.marsrl.run.data_bytes = data_bytes(context)
-        composed.config.marsrl.run.command = _command(argv)
+        composed.config.marsrl.run.command = _command(argv, program)
         make_paths_absolute(composed.config)
     with hold_folders(context):
         return launch(composed.config)
 
 
-def _command(argv: list[str]) -> list[str]:
+def _command(argv: list[str], program: str) -> list[str]:
     """The whole command line of this process, as it was typed, behind its `PYTHONPATH=…`."""
     started = sys.orig_argv
     own = started[len(started) - len(argv) :] == argv
-    words = started if own else ["python", "-m", "recipe.marsrl.main_marsrl", *argv]
+    words = started if own else [*program.split(), *argv]
     return [*python_path(), *words]

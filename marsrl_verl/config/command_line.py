@@ -25,13 +25,21 @@ from marsrl_verl.config.reference import (
 )
 from marsrl_verl.config.tables import read_table
 from marsrl_verl.data.sources import SOURCES
+from marsrl_verl.reporting.run_folder import CHECKPOINT_FOLDER, MARKER
+from marsrl_verl.reporting.seal import newest_sealed, step_folder
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
 
-_SEARCH_PATH = "hydra.searchpath"
+_SEARCH_PATH, _CHECKPOINT = "hydra.searchpath", "checkpoint"
 METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.reward.", "marsrl.policies.")
 """Keys of the method that is chosen, which is known once the configuration is composed."""
-_DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
+TRAIN = "python -m recipe.marsrl.main_marsrl"
+EVALUATE = "python -m recipe.marsrl.main_eval"
+_DESCRIPTIONS = {
+    TRAIN: "Train a language model that reasons in several roles. Without arguments: the tiny world.",
+    EVALUATE: "Evaluate a model, alone or in a method's system of several roles; nothing is trained. "
+    "checkpoint=… names a run's folder (its newest checkpoint) or a global_step_N.",
+}
 
 _OTHER_NAMES = {name: key for key, names in read_table("other_names").items() for name in names}
 """Names of settings in other trainers, and the keys here; where they stand alone."""
@@ -60,10 +68,10 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError([ConfigIssue("command line", f"{message[:1].upper()}{message[1:]}.", fix)])
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(program: str = TRAIN) -> argparse.ArgumentParser:
     """The parser of the options; everything else on the line is an override."""
-    name = "python -m recipe.marsrl.main_marsrl"
-    parser = _Parser(prog=name, description=_DESCRIPTION, add_help=False, allow_abbrev=False)
+    text = _DESCRIPTIONS[program]
+    parser = _Parser(prog=program, description=text, add_help=False, allow_abbrev=False)
     add = parser.add_argument
     add("overrides", nargs="*", help="key=value, group=option, +key=value, ~key (Hydra's syntax)")
     add("--config-dir", "-cd", type=Path, help="a folder with root configurations or groups of yours")
@@ -230,9 +238,33 @@ def _is_free_entry(override: Override) -> bool:
     return key.startswith(METHOD_NODES) or is_free_entry(entry)
 
 
-def help_text(groups: dict[str, list[str]]) -> str:
+def evaluating(arguments: Arguments) -> Arguments:
+    """The arguments of an evaluation alone; `checkpoint=…` in keys of verl. ConfigError: there is none."""
+    words: list[str] = []
+    for word in arguments.overrides:
+        key, _, value = word.partition("=")
+        if key == _CHECKPOINT:
+            words += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={_checkpoint(value)}"]
+        else:
+            words.append(word)
+    return replace(arguments, overrides=(*words, "trainer.val_only=true"))
+
+
+def _checkpoint(named: str) -> Path:
+    folder = Path(named)
+    if not (folder / MARKER).is_file():
+        return folder.absolute()
+    root = folder / CHECKPOINT_FOLDER
+    if (step := newest_sealed(root)) is None:
+        what = "The run has no complete checkpoint."
+        fix = f"Name another run, or leave {_CHECKPOINT} out: the model as it begins."
+        raise ConfigError([ConfigIssue(_CHECKPOINT, what, fix, named)])
+    return step_folder(root, step).absolute()
+
+
+def help_text(groups: dict[str, list[str]], program: str = TRAIN) -> str:
     """What `--help` prints."""
-    lines = [build_parser().format_help().rstrip(), "", "groups (group=option):"]
+    lines = [build_parser(program).format_help().rstrip(), "", "groups (group=option):"]
     shown = {group: options for group, options in groups.items() if group != "model_engine"}
     width = max(map(len, shown))
     lines += [f"  {group:<{width}}  {', '.join(options)}" for group, options in shown.items()]

@@ -25,6 +25,11 @@ def adapters(rollout: Any) -> tuple[str, ...]:
     return tuple((rollout.get("custom") or {}).get("adapters") or ())
 
 
+def unadapted(rollout: Any) -> tuple[str, ...]:
+    """Policies that would be adapters and are evaluated as they begin: as the model itself."""
+    return tuple((rollout.get("custom") or {}).get("unadapted") or ())
+
+
 def models(rollout: Any) -> dict[str, str]:
     """Folder or hub id of the model that each policy begins as, sorted by policy; none with adapters."""
     named = (rollout.get("custom") or {}).get(_MODELS) or {}

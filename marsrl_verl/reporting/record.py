@@ -88,7 +88,7 @@ _EXISTING, _MODE, _PATH = "marsrl.run.existing", "trainer.resume_mode", "trainer
 
 def resume_command(config: DictConfig, saved: bool) -> list[str]:
     """The command line that goes on with a run that did not finish, or starts it again, and a line
-    for values that are not written down. An evaluation alone is started again as it was typed.
+    for values that are not written down. An evaluation alone goes on with the answers that it has.
 
     Args:
         config: the resolved configuration of the run, which holds the words that started it.
@@ -97,7 +97,7 @@ def resume_command(config: DictConfig, saved: bool) -> list[str]:
     words, hidden = without_values(config.marsrl.run.command)
     if config.trainer.val_only:
         if has_results(Path(config.marsrl.run.output_dir)):
-            words = _with_existing(words, Existing.REPLACE)
+            words = _with_existing(words, Existing.RESUME)
     else:
         # A resume goes on from the newest checkpoint, which `disable` forbids.
         rewinding = (_MODE, _PATH) if saved or config.trainer.resume_mode == "disable" else ()

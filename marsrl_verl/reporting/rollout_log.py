@@ -125,14 +125,14 @@ def _sequence_part(number: int, sequence: Sequence | None) -> dict[str, Any]:
         "prompt_tokens": len(sequence.prompt_ids),
         "tokens": len(sequence),
         "token_ids": sequence.response_ids,
-        "masked": _masked(sequence.response_mask),
+        "masked": masked_parts(sequence.response_mask),
         "policy_version": sequence.version,
         "versions": [list(part) for part in sequence.versions],
     }
 
 
-def _masked(mask: Mask) -> list[list[int]]:
-    """(begin, end) of the runs of 0."""
+def masked_parts(mask: Mask) -> list[list[int]]:
+    """[begin, end] of the runs of 0."""
     if mask.all():
         return []
     edges = np.flatnonzero(np.diff(np.concatenate([[1], mask, [1]]).astype(np.int8)))

@@ -19,7 +19,8 @@ from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
-from marsrl_verl.reporting.run_folder import MARKER, Existing, has_results
+from marsrl_verl.reporting.metrics_log import METRICS_FILE
+from marsrl_verl.reporting.run_folder import CHECKPOINT_FOLDER, MARKER, Existing, has_results
 from marsrl_verl.reporting.seal import CheckpointError, check_before_start, newest_sealed, remedy, step_folder
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -39,9 +40,9 @@ def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
     resumes = run.existing is Existing.RESUME
     if problems := check_choice(_MODE, mode, ("auto", "disable", "resume_path")):
         yield from problems
-    elif ctx.get(_ALONE) and resumes:
-        what = "An evaluation alone (trainer.val_only) is a run with a folder of its own."
-        fix = f"Give it another name=…, with {_MODE}=resume_path {_PATH}=… to evaluate a checkpoint."
+    elif ctx.get(_ALONE) and resumes and _trained(Path(run.output_dir)):
+        what = "It holds a run that trains; an evaluation alone is a run with a folder of its own."
+        fix = "Give it another name=…; checkpoint=… names what is evaluated."
         yield ctx.issue("marsrl.run.existing", what, fix)
     elif mode == "resume_path":
         example, folder = f"Set {_PATH}=folder/of/the/run/checkpoints/global_step_N.", ctx.path(_PATH)
@@ -65,6 +66,10 @@ def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
             f"marsrl.run.existing = resume finds nothing to continue in {run.output_dir}: the run begins "
             "anew."
         )
+
+
+def _trained(run: Path) -> bool:
+    return any((run / name).exists() for name in (METRICS_FILE, CHECKPOINT_FOLDER))
 
 
 def check_checkpoints(ctx: Context) -> Iterator[ConfigIssue]:

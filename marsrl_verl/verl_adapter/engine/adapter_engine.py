@@ -23,10 +23,9 @@ from verl.utils.fsdp_utils import offload_fsdp_optimizer
 from verl.utils.py_functional import convert_to_regular_types
 
 from marsrl_verl.core.seeding import derive_seed
+from marsrl_verl.verl_adapter.checkpoint.trained_weights import ADAPTERS
 from marsrl_verl.verl_adapter.engine.warmup_engine import WarmupFSDPEngine
 
-EXPORT_FOLDER = "adapters"
-"""In a checkpoint's `actor` folder: a PEFT folder for each policy."""
 AdapterFiles = dict[str, bytes]
 """A PEFT folder's files by name."""
 
@@ -182,7 +181,7 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
         super().save_checkpoint(local_path, *args, **kwargs)
         for name in self.adapters if self._is_lora else ():
             files = self.export_adapter(name)
-            folder = Path(local_path) / EXPORT_FOLDER / name
+            folder = Path(local_path) / ADAPTERS / name
             for file, content in (files or {}).items():
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / file).write_bytes(content)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import ray
 from omegaconf import DictConfig, open_dict
+from verl.single_controller.ray.base import ResourcePoolManager, split_resource_pool
 from verl.trainer.ppo import ray_trainer
 from verl.utils.ray_utils import auto_await
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
@@ -50,6 +52,35 @@ class OwnPoolServerManager(GroupServerManager):
         super().__init__(config, **kwargs)
 
 
+class EnginePoolServerManager(GroupServerManager):
+    """Its engines are spread over a resource pool in which nobody trains; those of other models may be there.
+
+    Upstream behaviour: without workers that train, verl gives each engine a pool of its own, so that two
+    engines never share a GPU.
+    """
+
+    def __init__(self, config: DictConfig, worker_group: Any = None, *, pool: Any, **kwargs: Any) -> None:
+        super().__init__(config, worker_group, **kwargs)
+        self._pool = pool
+
+    async def _initialize_llm_servers(self, start_rank: int | None = None) -> None:
+        first = self.start_rank if start_rank is None else start_rank
+        places = split_resource_pool(self._pool, engine_ranks(self.rollout_config))
+        self.rollout_replicas = [
+            self.rollout_replica_class(
+                replica_rank=first + number,
+                config=self.rollout_config,
+                model_config=self.model_config,
+                gpus_per_node=self.config.trainer.n_gpus_per_node,
+            )
+            for number in range(len(places))
+        ]
+        pairs = zip(self.rollout_replicas, places, strict=True)
+        await asyncio.gather(*[replica.init_colocated(place) for replica, place in pairs])
+        self.server_handles = [replica.server_handle for replica in self.rollout_replicas]
+        self.server_addresses = [replica.server_address for replica in self.rollout_replicas]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelServerManager:
     """A `GroupServerManager` for each of several models, by policy."""
@@ -58,6 +89,13 @@ class ModelServerManager:
 
     @classmethod
     def create(cls, config: DictConfig, worker_group: Any, **_: Any) -> ModelServerManager:
+        """On the GPUs of workers that train; see `start`."""
+        return cls.start(config, worker_group.world_size, GroupServerManager, worker_group=worker_group)
+
+    @classmethod
+    def start(
+        cls, config: DictConfig, gpus: int, manager: type[GroupServerManager], **place: Any
+    ) -> ModelServerManager:
         """Start all engines, model by model: each sees how much of a GPU's memory is free, and what an engine
         that starts beside it takes and gives back meanwhile would mislead it. Those that are there sleep."""
         ranks, managers = engine_ranks(config.actor_rollout_ref.rollout), {}
@@ -65,8 +103,8 @@ class ModelServerManager:
             part = copy.deepcopy(config)
             with open_dict(part):
                 part.actor_rollout_ref = part_of(config.actor_rollout_ref, policy)
-            first = first_replica(number, worker_group.world_size, ranks)
-            managers[policy] = GroupServerManager.create(part, worker_group=worker_group, start_rank=first)
+            first = first_replica(number, gpus, ranks)
+            managers[policy] = manager.create(part, start_rank=first, **place)
             _sleep(managers[policy].get_replicas())
         return cls(managers)
 
@@ -82,6 +120,30 @@ class ModelServerManager:
 @auto_await
 async def _sleep(replicas: Sequence[Any]) -> None:
     await asyncio.gather(*[replica.sleep() for replica in replicas])
+
+
+def start_engines(config: DictConfig) -> GroupServerManager | ModelServerManager:
+    """Engines on all GPUs of the run, which trains nothing; they load their weights from their models'
+    folders and never sleep (`free_cache_engine` is false)."""
+    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
+    nodes, gpus = int(trainer.nnodes), int(trainer.n_gpus_per_node)
+    count = max(1, len(models(rollout)))
+    pool = ResourcePoolManager({"engines": [gpus] * nodes}, {}, max_colocate_count=count)
+    pool.create_resource_pool()
+    place = {"pool": pool.resource_pool_dict["engines"]}
+    if several_models(rollout):
+        return ModelServerManager.start(config, nodes * gpus, EnginePoolServerManager, **place)
+    return EnginePoolServerManager.create(config, **place)
+
+
+def give_adapter(replicas: Sequence[Any], policy: str, files: Mapping[str, bytes], version: int) -> None:
+    """Have all engines answer for a policy with an adapter, whose PEFT folder has these files by name: they
+    go through Ray's object store to every node of each engine."""
+    sent = ray.put(dict(files))
+    servers = [server for replica in replicas for server in replica.servers]
+    ray.get([server.store_adapter.remote(policy, sent, version) for server in servers])
+    ray.get([one.server_handle.use_adapter.remote(policy, version) for one in replicas])
+    ray.get([server.drop_old_adapters.remote(policy, version) for server in servers])
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from marsrl_verl.config.models import adapters, models
+from marsrl_verl.config.models import adapters, models, unadapted
 from marsrl_verl.core.policy import SHARED
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
@@ -76,7 +76,8 @@ class MarsRLvLLMServer(vLLMHttpServer):
         super().__init__(*args, **kwargs)
         self._own_adapters = frozenset(adapters(self.config))
         """The policies with an adapter."""
-        self._answered = frozenset(models(self.config) or ({SHARED} - self._own_adapters))
+        base = {SHARED, *unadapted(self.config)} - self._own_adapters
+        self._answered = frozenset(models(self.config) or base)
         """Those that the model's own weights answer for."""
         self._adapters: dict[str, _Adapter] = {}
         self._next_adapter = _FIRST_ADAPTER

@@ -77,7 +77,7 @@ def _how_to_go_on(config: DictConfig) -> list[str]:
     root = Path(str(config.trainer.default_local_dir))
     step = newest_sealed(root) if root.is_dir() else None
     if config.trainer.val_only:
-        said = ["To start the evaluation again:"]
+        said = ["To go on with the evaluation:"]
     elif step is not None:
         said = [f"Saved: {root / f'global_step_{step}'}", f"To go on from step {step}:"]
     elif config.trainer.save_freq <= 0:

@@ -23,7 +23,7 @@ from marsrl_verl.verl_adapter.checkpoint.sealed_trainer import SealedCheckpointT
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, reason, within
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import keeps_statistics
-from marsrl_verl.verl_adapter.rollout_server.rollout_pool import engines_placed
+from marsrl_verl.verl_adapter.rollout_server.rollout_pool import engines_placed, give_adapter
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import terminal
 
@@ -123,18 +123,13 @@ class EngineTrainer(SealedCheckpointTrainer):
         ray.get(self._workers(policy).update_weights(global_steps=version, mode=SHARED_SYNC, policy=policy))
 
     def _send_adapter(self, policy: str, version: int) -> None:
-        """Through Ray's object store: what the servers read is the PEFT folder that a checkpoint has, too.
+        """What the servers read is the PEFT folder that a checkpoint has, too.
 
         Upstream behaviour: verl's own transfer knows one adapter, by a fixed number, and none where the
         engines have GPUs of their own.
         """
         (files,) = (found for found in self._workers(policy).export_adapter(policy) if found is not None)
-        sent = ray.put(files)
-        replicas = self.llm_server_manager.get_replicas()
-        servers = [server for replica in replicas for server in replica.servers]
-        ray.get([server.store_adapter.remote(policy, sent, version) for server in servers])
-        ray.get([one.server_handle.use_adapter.remote(policy, version) for one in replicas])
-        ray.get([server.drop_old_adapters.remote(policy, version) for server in servers])
+        give_adapter(self.llm_server_manager.get_replicas(), policy, files, version)
 
     def _sleep_engine(self) -> None:
         # With free_cache_engine the engine gives its memory to the trainer; verl's sleep waits for requests,

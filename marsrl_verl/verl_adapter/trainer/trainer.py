@@ -13,7 +13,7 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.schedule import Passes
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.evaluation.watch import NOT_FINITE, Watch, step_facts
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.verl_adapter import stop_signals
@@ -79,8 +79,7 @@ class RayMarsRLTrainer(EndingTrainer):
     # --- the loop -----------------------------------------------------------------------------
 
     def fit(self) -> None:
-        """Train until the step or token limit, evaluating before and after as configured; with
-        `trainer.val_only` evaluate alone.
+        """Train until the step or token limit, evaluating before and after as configured.
 
         Raises:
             StopRequested: the run was told to end.
@@ -93,10 +92,6 @@ class RayMarsRLTrainer(EndingTrainer):
         """
         with self._ends_in_order():
             self._fit_begin()
-            if self.evaluates_only:
-                self._evaluate(ALONE)
-                self.observer.finish_evaluation(self.global_steps)
-                return
             while not self._is_last_step():
                 self.global_steps += 1
                 self.fit_step()
@@ -161,8 +156,6 @@ class RayMarsRLTrainer(EndingTrainer):
         self.observer.begin(self.global_steps)
         self.tracking = start_tracking(self.config)
         self._fit_update_weights()
-        if self.evaluates_only:
-            return
         if self.settings.evaluation.before and self.global_steps == 0 and not self.observer.evaluated(BEFORE):
             self._evaluate(BEFORE)
         if self.global_steps > 0 and not self.observer.recorded(self.global_steps):
@@ -348,10 +341,8 @@ class RayMarsRLTrainer(EndingTrainer):
         }
 
     def load_plugin_state(self, state: dict[str, Any]) -> None:
-        """Continue with a saved state; an evaluation takes the weights and their versions alone."""
+        """Continue with a saved state."""
         self.policies.load_state_dict(state["policies"])
-        if self.evaluates_only:
-            return
         self.scheduler.load_state_dict(state["scheduler"])
         self.method.load_state_dict(state["method"])
         self.method.schedule.load_state_dict(state["schedule"])
@@ -367,11 +358,6 @@ class RayMarsRLTrainer(EndingTrainer):
         self.watch.load_state_dict(state.get("watch", Watch(self.settings.watch).state_dict()))
 
     # --- small things -------------------------------------------------------------------------
-
-    @property
-    def evaluates_only(self) -> bool:
-        """Whether the run is one evaluation (`trainer.val_only`)."""
-        return bool(self.config.trainer.get("val_only", False))
 
     def _is_last_step(self) -> bool:
         """True where no step follows: the limit of steps, tokens or tool calls is reached, or the method's
