@@ -356,9 +356,8 @@ def test_an_evaluation_needs_nothing_of_a_run_but_its_weights(run, checkpoint):
     accepted(run, *where, "trainer.val_only=true")
 
 
-def test_an_evaluation_has_a_folder_of_its_own(run):
-    assert_refused(
-        run("cluster=cpu", "trainer.val_only=true", "marsrl.run.existing=resume"),
-        "marsrl.run.existing = resume",
-        "folder of its own",
-    )
+def test_an_evaluation_goes_on_in_a_folder_of_its_own(run, checkpoint):
+    words = ("cluster=cpu", "trainer.val_only=true", "marsrl.run.existing=resume")
+    name = f"name={checkpoint.parents[1].name}"
+    assert_refused(run(*words, name), "marsrl.run.existing = resume", "folder of its own")
+    accepted(run, *words)

@@ -76,12 +76,12 @@ def test_a_run_that_began_from_another_ones_checkpoint(ended, other, saved):
 @pytest.mark.parametrize(
     ("typed", "results"), [((), False), ((), True), (("marsrl.run.existing=replace",), False)]
 )
-def test_an_evaluation_alone_starts_again_as_it_was_typed(ended, other, typed, results):
+def test_an_evaluation_alone_goes_on_with_its_answers(ended, other, typed, results):
     where = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={other}")
     _, again = ended("trainer.val_only=true", *where, *typed, results=results)
     assert again.status == 0, again.err
     assert again.launched.trainer.resume_from_path == str(other)
-    expected = "replace" if results or typed else "fail"
+    expected = "resume" if results else "replace" if typed else "fail"
     assert again.launched.marsrl.run.existing == expected
 
 

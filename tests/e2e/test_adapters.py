@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from training_runs import REPOSITORY, TrainingRun, train
+from training_runs import EVALUATED, REPOSITORY, TrainingRun, evaluate, greedy_outcomes, train
 
 from marsrl_verl.demo.assets import model_path
 from studies.tiny.tokenizer import ROLE_MARKERS, build_tokenizer
@@ -28,7 +28,8 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> TrainingRun:
-    return train(tmp_path_factory.mktemp("runs"), "adapters", *SETTINGS, "trainer.total_training_steps=3")
+    steps = "trainer.total_training_steps=3"
+    return train(tmp_path_factory.mktemp("runs"), "adapters", *SETTINGS, *EVALUATED, steps)
 
 
 def test_the_engine_samples_with_the_adapters_that_the_trainer_has(run):
@@ -46,6 +47,14 @@ def test_several_are_trained_each_with_its_rate(run):
     assert len(updated & {f"{role}/actor/grad_norm" for role in ROLES}) >= 2
     rates = {name: rate for one in run.metrics().values() for name, rate in one.items() if "actor/lr" in name}
     assert rates == {name: 0.005 if "verifier" in name else 0.01 for name in rates} and len(rates) >= 2
+
+
+def test_an_evaluation_of_the_checkpoint_is_that_of_the_run(run):
+    root = run.folder.parent
+    found = evaluate(root, "alone", *SETTINGS, *EVALUATED, f"checkpoint={run.folder}")
+    assert greedy_outcomes(found.folder, "alone") == greedy_outcomes(run.folder, "after")
+    evaluate(root, "start", *SETTINGS, *EVALUATED)  # the model, as adapters begin
+    assert greedy_outcomes(root / "start", "alone") != greedy_outcomes(run.folder, "after")
 
 
 def test_transformers_and_vllm_read_the_exported_folders_alike(run, tmp_path):

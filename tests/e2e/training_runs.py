@@ -30,6 +30,12 @@ SMALL = (
 )
 START_TIMEOUT_S = 420.0
 STEPS = 8
+EVALUATED = (
+    "marsrl.evaluation.after=true",
+    "marsrl.evaluation.problems=24",
+    "marsrl.evaluation.samples_per_problem=0",
+)
+"""Greedily, and soon done."""
 REPEATABLE = (
     "pipeline=pipelined",
     "marsrl.run.seeded_tokens=all",
@@ -90,11 +96,14 @@ def checkpoint_log_probs(folder: Path, step: int, rows: list[dict], policy: str 
     return found
 
 
-def command(root: Path, name: str, *overrides: str) -> list[str]:
+TRAIN, EVALUATE = "recipe.marsrl.main_marsrl", "recipe.marsrl.main_eval"
+
+
+def command(root: Path, name: str, *overrides: str, program: str = TRAIN) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "recipe.marsrl.main_marsrl",
+        program,
         *SMALL,
         f"name={name}",
         f"marsrl.run.output_root={root}",
@@ -102,10 +111,10 @@ def command(root: Path, name: str, *overrides: str) -> list[str]:
     ]
 
 
-def ended(root: Path, name: str, *overrides: str) -> tuple[int, str]:
+def ended(root: Path, name: str, *overrides: str, program: str = TRAIN) -> tuple[int, str]:
     """Status and output of a run that is left alone."""
     done = subprocess.run(
-        command(root, name, *overrides),
+        command(root, name, *overrides, program=program),
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -122,14 +131,29 @@ def train(root: Path, name: str, *overrides: str) -> TrainingRun:
     return TrainingRun(root / name, output)
 
 
+def evaluate(root: Path, name: str, *overrides: str) -> TrainingRun:
+    """An evaluation alone, to its end."""
+    status, output = ended(root, name, *overrides, program=EVALUATE)
+    assert status == 0, output[-6000:]
+    return TrainingRun(root / name, output)
+
+
+def greedy_outcomes(folder: Path, tag: str) -> dict[str, dict]:
+    """The observations of an evaluation's greedy pass, by metric."""
+    found = json.loads((folder / f"evaluations/{tag}.json").read_text())["observations"]
+    return {name: one for name, one in found.items() if name.endswith("_greedy")}
+
+
 @contextmanager
-def started(root: Path, name: str, *overrides: str) -> Iterator[tuple[subprocess.Popen, Path]]:
+def started(
+    root: Path, name: str, *overrides: str, program: str = TRAIN
+) -> Iterator[tuple[subprocess.Popen, Path]]:
     """A run with a process group of its own, and the file of its output. At the end the group is killed (-9),
     unless the run has ended."""
     log = root / f"{name}.log"
     with log.open("w") as stream:
         process = subprocess.Popen(
-            command(root, name, *overrides),
+            command(root, name, *overrides, program=program),
             cwd=REPOSITORY,
             stdout=stream,
             stderr=subprocess.STDOUT,
