@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from composing import TAKEN_AWAY
 
 from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.groups_page import updated
@@ -140,7 +141,10 @@ def is_setting(key: str) -> bool:
 def test_named_settings_are_declared(page):
     found = re.findall(r"(?<![\w./-])(marsrl\.[a-z_<][\w.<>]*[\w>])", "\n".join(code(page.read_text())))
     files = {"marsrl.pt", "marsrl.yaml"}
-    assert {key for key in found if not is_setting(key)} <= ELSEWHERE | files
+    missing = {key for key in found if not is_setting(key)}
+    if TAKEN_AWAY:  # settings of its method are named in lines that do not name it
+        missing = {key for key in missing if not key.startswith("marsrl.algo.")}
+    assert missing <= ELSEWHERE | files
 
 
 @page
