@@ -209,13 +209,8 @@ class Method:
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """The requests of a new problem, all of one stage. Empty: it is not asked. By default one group of
         the first stage, where all opening prompts are within their limits."""
-        stage, chats = self.stages(self.config)[0], self._opening_prompts(problem)
+        stage, chats = self.stages(self.config)[0], fitting_prompts(self, problem)
         return [stage.request(problem, chats[stage.role], step)] if chats else []
-
-    def _opening_prompts(self, problem: Problem) -> Mapping[str, tuple[Message, ...]]:
-        """Empty where one of them exceeds its role's limit."""
-        chats = self.opening_prompts(self.config, self.prompts, problem)
-        return chats if all(self.tools.fits(*each) for each in chats.items()) else {}
 
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
@@ -260,6 +255,12 @@ class Method:
         """Continues with a saved state."""
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, the checkpoint has {sorted(state)}")
+
+
+def fitting_prompts(method: Method, problem: Problem) -> Mapping[str, tuple[Message, ...]]:
+    """A problem's opening prompts by role; empty where one of them exceeds its role's limit."""
+    chats = method.opening_prompts(method.config, method.prompts, problem)
+    return chats if all(method.tools.fits(*each) for each in chats.items()) else {}
 
 
 def answering_roles(method: type[Method]) -> tuple[str, ...]:

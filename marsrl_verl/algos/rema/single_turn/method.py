@@ -16,7 +16,7 @@ from marsrl_verl.algos.rema.single_turn.evaluation import PlanAndSolve
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, PhaseSchedule
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts, PlanPrompts
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Role, StepView, Traits
+from marsrl_verl.core.method import Method, Role, StepView, Traits, fitting_prompts
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
@@ -156,7 +156,7 @@ class ReMASingleTurn(Method):
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """The plans of a problem, or its solutions where nobody plans; none where one of the prompts that it
         begins with is too long."""
-        chats, phases = self._opening_prompts(problem), self._phases
+        chats, phases = fitting_prompts(self, problem), self._phases
         if not chats:
             return []
         first, samples = self.stages(self.config)[0], self.config.group_size
