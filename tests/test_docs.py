@@ -12,6 +12,12 @@ from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.groups_page import updated
 from marsrl_verl.config.node import BY_NAME, BY_ROLE
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.credit import Credit, LossSpec
+from marsrl_verl.core.method import Method, Role, Traits
+from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.schedule import Schedule
+from marsrl_verl.core.stage import Stage
+from marsrl_verl.rollout.workflow import Episode, Said, Workflow
 from marsrl_verl.settings.declaration import MethodConfig, Settings
 from marsrl_verl.settings.reading import declared
 from marsrl_verl.tools.registry import BUILT_IN, tool_class
@@ -104,6 +110,18 @@ def test_named_modules_and_classes_are_there(page):
             if not any(not name or re.search(rf"\b{name}\b", file.read_text()) for file in files):
                 missing.append(f"{module} {name}".strip())
     assert set(missing) <= ELSEWHERE
+
+
+CLASSES = (Method, Role, Traits, Stage, Schedule, Credit, LossSpec, Prompts, Workflow, Episode, Said)
+
+
+@pytest.mark.parametrize("where", [*PAGES, ROOT / "marsrl_verl"], ids=lambda path: path.name)
+def test_named_members_are_there(where):
+    files = sorted(where.rglob("*.py")) or [where]
+    spans = [span for file in files for span in code(file.read_text())]
+    by_name = {one.__name__: one for one in CLASSES}
+    found = re.findall(rf"(?<![\w.])({'|'.join(by_name)})\.([a-z_]\w*)", "\n".join(spans))
+    assert {f"{name}.{member}" for name, member in found if not hasattr(by_name[name], member)} == set()
 
 
 @cache
