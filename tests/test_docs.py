@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from functools import cache
 from pathlib import Path
@@ -122,6 +123,15 @@ def test_named_members_are_there(where):
     by_name = {one.__name__: one for one in CLASSES}
     found = re.findall(rf"(?<![\w.])({'|'.join(by_name)})\.([a-z_]\w*)", "\n".join(spans))
     assert {f"{name}.{member}" for name, member in found if not hasattr(by_name[name], member)} == set()
+
+
+@pytest.mark.parametrize("one", [Method, Credit, Schedule])
+def test_tables_of_members_have_their_parameters(one):
+    text = (ROOT / "docs" / "new_method.md").read_text()
+    rows = text.partition(f"\n| of a `{one.__name__}`")[2].partition("\n\n")[0]
+    listed = {name: words.split(", ") for name, words in re.findall(r"`(\w+)\(([\w, ]+)\)", rows)}
+    found = {name: [*inspect.signature(getattr(one, name)).parameters] for name in listed}
+    assert listed == {name: [word for word in names if word != "self"] for name, names in found.items()} != {}
 
 
 @cache
