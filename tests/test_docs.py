@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,12 @@ from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.groups_page import updated
 from marsrl_verl.config.node import BY_NAME, BY_ROLE
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.credit import Credit, LossSpec
+from marsrl_verl.core.method import Method, Role, Traits
+from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.schedule import Schedule
+from marsrl_verl.core.stage import Stage
+from marsrl_verl.rollout.workflow import Episode, Said, Workflow
 from marsrl_verl.settings.declaration import MethodConfig, Settings
 from marsrl_verl.settings.reading import declared
 from marsrl_verl.tools.registry import BUILT_IN, tool_class
@@ -105,6 +112,27 @@ def test_named_modules_and_classes_are_there(page):
             if not any(not name or re.search(rf"\b{name}\b", file.read_text()) for file in files):
                 missing.append(f"{module} {name}".strip())
     assert set(missing) <= ELSEWHERE
+
+
+CLASSES = (Method, Role, Traits, Stage, Schedule, Credit, LossSpec, Prompts, Workflow, Episode, Said)
+
+
+@pytest.mark.parametrize("where", [*PAGES, ROOT / "marsrl_verl"], ids=lambda path: path.name)
+def test_named_members_are_there(where):
+    files = sorted(where.rglob("*.py")) or [where]
+    spans = [span for file in files for span in code(file.read_text())]
+    by_name = {one.__name__: one for one in CLASSES}
+    found = re.findall(rf"(?<![\w.])({'|'.join(by_name)})\.([a-z_]\w*)", "\n".join(spans))
+    assert {f"{name}.{member}" for name, member in found if not hasattr(by_name[name], member)} == set()
+
+
+@pytest.mark.parametrize("one", [Method, Credit, Schedule])
+def test_tables_of_members_have_their_parameters(one):
+    text = (ROOT / "docs" / "new_method.md").read_text()
+    rows = text.partition(f"\n| of a `{one.__name__}`")[2].partition("\n\n")[0]
+    listed = {name: words.split(", ") for name, words in re.findall(r"`(\w+)\(([\w, ]+)\)", rows)}
+    found = {name: [*inspect.signature(getattr(one, name)).parameters] for name in listed}
+    assert listed == {name: [word for word in names if word != "self"] for name, names in found.items()} != {}
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 from messages import accepted, assert_refused
 
 from marsrl_verl.algos import registry
-from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.application import main
 from marsrl_verl.config.light_tokenizer import open_tokenizer
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.testing import trial
@@ -255,10 +255,16 @@ def test_what_acts_on_nothing_is_told(run):
     assert "next_requests is not called: no stage names one that may follow it (Stage.next)" in said
 
 
-@pytest.mark.parametrize("algo", ["marsrl", "grpo", "attnrl"])
-def test_the_shipped_methods_pass_with_all_their_stages(checked, algo):
-    ctx: Context = checked({}, f"algo={algo}")
-    assert not any("not tried" in note for note in ctx.notes)
+CHAINS = ("model=tiny_rema", "data=rema_world")
+WORLDS = {"arpo": ("model=tiny_tools", "data=tool_world"), "rema": CHAINS, "rema_single_turn": CHAINS}
+"""Where it is not the default one."""
+
+
+@pytest.mark.parametrize("algo", registry.installed_methods())
+def test_the_shipped_methods_pass_with_all_their_stages(capsys, algo):
+    words = [f"algo={algo}", *WORLDS.get(algo, ()), "cluster=cpu", "dry_run=true"]
+    assert main(words, lambda config: 1) == 0
+    assert "not tried before the start" not in capsys.readouterr().out
 
 
 def test_the_light_tokenizer_is_transformers():

@@ -70,7 +70,7 @@ class MarsRL(Method):
     - Verifier inputs are finished solutions with a final text; Corrector inputs are finished Verifier
       answers with verdict Wrong, together with the solution they judged. An input whose prompt is
       too long is not eligible. Without an eligible output the problem ends.
-    - K inputs per problem and stage, chosen by `strategy`. For a Verifier, incorrect solutions are the
+    - K inputs per problem and stage, chosen by `selection`. For a Verifier, incorrect solutions are the
       preferred class; for a Corrector, verdicts that are right (reward 1) (§3.4). With `distinct_answers` a
       Verifier is shown one solution of each final answer at most.
     - A group whose rewards are all equal is not trained relative to itself, but still feeds the next stage.
