@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -43,8 +44,14 @@ LIST_FULL = "list_full"
 """`detail` where an agent's list of messages has no room for another one."""
 MOST_IN_VAIN = 100
 """Messages in a row that were cut or failed, without a text: an agent is not asked for another one."""
-METRICS, SOLVED = "metrics", "solved"
+METRICS, SOLVED = "episode/metrics", "episode/solved"
 """What `RewardResult.info` has of an episode: figures by name, and the grade of its answer."""
+STAGE_FIGURES = re.compile(
+    r"accuracy|entropy|groups|equal_reward_groups|samples|reward_mean|response_length_(mean|p95|max).*"
+    r"|(truncation|failed|invalid_text|grading_error|mastered_token|masked_token)_share"
+    r"|(reflection_words|repetition_share|distinct_4_share).*"
+)
+"""Names that the figures of every stage have (docs/metrics.md)."""
 
 
 class _Paused(BaseException):
@@ -156,8 +163,10 @@ class Episode:
         for role in by_role:
             self.agents[role]
         if value is not None:
-            self._reward = _finite(value, "of all agents")
-        self._rewards |= {role: _finite(reward, f"of the {role}") for role, reward in by_role.items()}
+            self._reward = _finite(value, "the reward of all agents")
+        self._rewards |= {
+            role: _finite(reward, f"the reward of the {role}") for role, reward in by_role.items()
+        }
 
     def answer(self, text: str | None, right: float | None = None) -> None:
         """Sets the answer of the episode as a whole.
@@ -165,13 +174,21 @@ class Episode:
         Args:
             text: what others may see of the trajectory; None: there is none.
             right: its grade; above 0.5 the problem is solved. A `Grade` also tells the answer that was found.
+
+        Raises:
+            ValueError: `right` is not finite.
         """
         found = right.answer if isinstance(right, Grade) else None
-        self._answer = (str(text or ""), None if right is None else float(right), found)
+        grade = None if right is None else _finite(right, "the grade of the answer")
+        self._answer = (str(text or ""), grade, found)
 
     def metric(self, name: str, value: float) -> None:
-        """Sets a figure of the episode: its mean is logged, and reported of evaluations with an interval."""
-        self._metrics[name] = float(value)
+        """Sets a figure of the episode: its mean is logged, and reported of evaluations with an interval.
+        ValueError: it is not finite, or each stage has a figure of that name."""
+        if STAGE_FIGURES.fullmatch(name):
+            how = "; episode.answer(text, right) sets it" if name == "accuracy" else ""
+            raise ValueError(f"each stage has a figure {name!r}{how}: give the metric another name")
+        self._metrics[name] = _finite(value, f"the metric {name!r}")
 
     def note(self, **fields: Plain) -> None:
         """Adds an event to the trajectory's line in the rollout log."""
@@ -334,10 +351,10 @@ class Episode:
         return RewardResult(value, info)
 
 
-def _finite(reward: float, whose: str) -> float:
-    if not math.isfinite(value := float(reward)):
-        raise ValueError(f"the reward {whose} is {value}, expected a finite number")
-    return value
+def _finite(value: float, what: str) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{what} is {number}, expected a finite number")
+    return number
 
 
 def _check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> None:
@@ -354,10 +371,14 @@ def _check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> Non
     )
 
 
-def _plain(fields: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Messages and grades as what a checkpoint can hold."""
+def _plain(value: Plain) -> Plain:
+    """Messages and grades, also those in lists and dictionaries, as what a checkpoint can hold."""
+    if type(value) is dict:
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
     kinds: dict[type, Any] = {Said: str, Grade: float}
-    return {name: kinds.get(type(value), lambda same: same)(value) for name, value in fields.items()}
+    return kinds[type(value)](value) if type(value) in kinds else value
 
 
 class Workflow(ABC):
