@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -341,6 +342,57 @@ def test_a_pause_at_any_token_changes_nothing(rounds, size):
     course = Course(rounds)
     whole, cut = members(course.play), members(course.play, segment_tokens=size)
     assert shown(cut) == shown(whole)
+
+
+async def beside(*parts):
+    async with asyncio.TaskGroup() as group:
+        for one in parts:
+            group.create_task(one)
+
+
+JOINS = [asyncio.gather, *([beside] if sys.version_info >= (3, 11) else [])]
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_agents_that_speak_at_a_time_are_shown_in_one_order_and_see_no_later_message(join):
+    async def chain(episode, name, count):
+        if name == "b":
+            await episode.grade("b", "?")  # begins later
+        for number in range(count):
+            said = await episode.agents[name].say(f"{name}{number}")
+            assert len(episode.said(name)) == number + 1 and episode.said(name)[-1] == said
+            shown = [text for role, text in episode.transcript if role == name]
+            assert len(shown) == number + 1
+
+    async def play(episode):
+        await episode.agents.c.say()
+        assert [role for role, _ in episode.transcript] == ["c"]
+        await join(chain(episode, "b", 3), chain(episode, "a", 2))
+        await join(chain_end(episode))
+        episode.reward(1.0)
+
+    async def chain_end(episode):
+        await episode.agents.c.say("end")
+
+    (one, _) = whole = members(play)
+    assert [event["role"] for event in one.events] == ["c", "a", "b", "a", "b", "b", "c"]
+    for size in (1, 3, 5, 8, 13):
+        cut = members(play, segment_tokens=size)
+        assert [(one.text, one.events) for one in cut] == [(one.text, one.events) for one in whole]
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_what_a_part_raises_ends_the_episode_with_its_line(join):
+    async def part(episode, name):
+        said = await episode.agents[name].say()
+        raise KeyError(f"after {said}")
+
+    async def play(episode):
+        await join(part(episode, "a"), part(episode, "b"))
+
+    one = members(play, raises=False)[0]
+    assert one.finish is FinishReason.ERROR
+    assert re.search(r"KeyError: 'after a0 of 0' \(\S+test_workflow.py, line \d+\)", one.detail)
 
 
 def test_an_unknown_agent_is_named():
