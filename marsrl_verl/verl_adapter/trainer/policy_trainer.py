@@ -32,6 +32,7 @@ from marsrl_verl.core.rows import (
 )
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TURN
+from marsrl_verl.evaluation.advantages import entropy_metrics, set_advantages
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.watch import Action
 from marsrl_verl.verl_adapter.engine.batch import BatchLayout, PolicyBatch, StepBatch, arrange
@@ -52,7 +53,7 @@ from marsrl_verl.verl_adapter.trainer.finite import (
     check_samples,
     not_finite,
 )
-from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
+from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy
 from marsrl_verl.verl_adapter.trainer.probes import fill_log_probs, rows_to_probe, run_probe
 from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
 
