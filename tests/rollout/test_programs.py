@@ -72,7 +72,7 @@ def test_a_reward_sees_what_happened_and_why_it_ended():
     ("name", "message"),
     [
         ("tree", "there is no rollout program 'tree'; known: single_call"),
-        ("no_such_module:A", "can't be loaded: No module named"),
+        ("no_such_module:A", "can't be loaded: There is no module 'no_such_module'$"),
         (f"{__name__}:Absent", "can't be loaded: .* no attribute 'Absent'"),
         (f"{__name__}:Lame", "Lame has no method `run`"),
     ],
