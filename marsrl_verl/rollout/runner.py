@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from marsrl_verl.core.request import RolloutRequest, Sampling
@@ -31,9 +32,14 @@ def find_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUIL
             f"there is no rollout program {name!r}; known: {', '.join(sorted(programs))}, or one of your own "
             "as package.module:Class"
         )
+    if "<locals>" in name:
+        raise ValueError(
+            f"the rollout program {name!r} is defined in a function, where no worker finds it; define it in "
+            "the module or in a class"
+        )
     try:
         module, attribute = import_target(name)
-        cls = getattr(module, attribute)
+        cls = attrgetter(attribute)(module)
     except Exception as error:
         raise ValueError(f"the rollout program {name!r} can't be loaded: {str(error).rstrip('.')}") from error
     if not callable(getattr(cls, "run", None)):
