@@ -16,10 +16,11 @@ from marsrl_verl.algos.rema.single_turn.evaluation import PlanAndSolve
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, PhaseSchedule
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts, PlanPrompts
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Role, StepView, Traits
+from marsrl_verl.core.method import Method, Role, Traits
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
+from marsrl_verl.core.schedule import StepView
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.rewards.extraction import references
