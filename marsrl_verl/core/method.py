@@ -20,11 +20,11 @@ from marsrl_verl.core.group import Group
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
-from marsrl_verl.core.rows import RowRef, Rows
-from marsrl_verl.core.schedule import Schedule
+from marsrl_verl.core.rows import RowRef
+from marsrl_verl.core.schedule import Schedule, StepView
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.stage import Ended, Stage
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.settings.declaration import MethodConfig
 from marsrl_verl.settings.evaluation import EvaluationConfig
@@ -85,16 +85,6 @@ class Probe:
     """Whether the tokens' entropies are annotated too (`recorded_entropies`)."""
     shares_prefixes: bool = True
     """Whether common beginnings may be computed once; False where `measure` reads whole rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """What a step trained and what became of its problems, for `Method.observe_step`."""
-
-    rows: Rows
-    ended: Sequence[Ended]
-    deferred_groups: int
-    """Groups that are kept for a later step's update."""
 
 
 class Method:

@@ -13,6 +13,7 @@ from marsrl_verl.algos import registry
 from marsrl_verl.config.application import main
 from marsrl_verl.config.light_tokenizer import open_tokenizer
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.settings.imports import users_place
 from marsrl_verl.testing import trial
 
 CODE = """
@@ -213,6 +214,19 @@ def test_what_is_wrong_is_said_before_the_start(run, module, name, monkeypatch):
     [line] = re.findall(rf"fix: .*{module / FILE}(?::|, line )(\d+)", " ".join(done.err.split()))
     assert at in CODE.splitlines()[int(line) - 1]
     assert done.err.count(FILE) == 1 and "report it" not in done.err
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "site-packages (copy)"])
+def test_an_installed_method_is_the_users_and_other_libraries_are_not(run, module, monkeypatch, folder):
+    (module / folder).mkdir()
+    (module / folder / FILE).write_text(CODE)
+    monkeypatch.syspath_prepend(str(module / folder))
+    done = run("marsrl.algo.name=strange_talk:PlayRaises", *ROOM, "cluster=cpu", "dry_run=true")
+    line = CODE.splitlines().index('        {}["mine"]') + 1
+    assert f"Correct {module / folder / FILE}, line {line} (docs" in " ".join(done.err.split())
+    library = compile("def f(): pass", "/usr/lib/python3/dist-packages/numpy/core.py", "exec")
+    exec(library, found := {})
+    assert users_place(found["f"]) is None
 
 
 @pytest.mark.parametrize(

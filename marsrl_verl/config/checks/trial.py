@@ -23,7 +23,7 @@ from marsrl_verl.testing.trial import GROUP_SIZE, Trial, TrialSettings, run_eval
 
 _NAME = "marsrl.algo.name"
 _PROBLEM = Problem("trial", "1 + 1 = ?", "2", row="trial")
-_PLACE = re.compile(r" \((/[^()]+, line \d+)\)\.$")
+_PLACE = re.compile(r"(.*) \((/.+, line \d+)\)\.", re.DOTALL)
 """The user's line at the end of what `blamed` says."""
 
 
@@ -46,9 +46,9 @@ def check_declaration(ctx: Context) -> Iterator[ConfigIssue]:
 
 def _issue(ctx: Context, what: str, text: str = "") -> ConfigIssue:
     """A fault of the method, to be corrected where it was raised, else where its source has the text."""
-    said, *place = _PLACE.split(what)
-    fix = f"Correct {place[0] if place else source_of(ctx.method, text)} (docs/new_method.md)."
-    return ctx.issue(_NAME, f"{said}." if place else what, fix)
+    placed = _PLACE.fullmatch(what)
+    fix = f"Correct {placed[2] if placed else source_of(ctx.method, text)} (docs/new_method.md)."
+    return ctx.issue(_NAME, f"{placed[1]}." if placed else what, fix)
 
 
 def _raised(ctx: Context, doing: str, error: BaseException) -> ConfigIssue:

@@ -19,7 +19,7 @@ from verl.utils.py_functional import rename_dict
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.credit import LossSpec
-from marsrl_verl.core.method import Method, Probe, StepView, trained_rows
+from marsrl_verl.core.method import Method, Probe, trained_rows
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.rows import (
     ADVANTAGES,
@@ -30,6 +30,7 @@ from marsrl_verl.core.rows import (
     STEP_COLUMNS,
     Rows,
 )
+from marsrl_verl.core.schedule import StepView
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TURN
 from marsrl_verl.evaluation.advantages import entropy_metrics, set_advantages
@@ -143,7 +144,8 @@ class PolicyTrainer(EngineTrainer):
             lambda rows: optimizer_updates(self.settings.pipeline, rows),
             tuple(dict.fromkeys(annotations)),
         )
-        self.metrics.update(self.method.observe_step(StepView(batch.rows, result.ended, result.deferred)))
+        view = StepView(batch.rows, result.ended, result.deferred)
+        self.metrics.update(self.method.observe_step(view) | self.method.schedule.observe_step(view))
         if not refs:
             return None
         epochs = int(self.config.actor_rollout_ref.actor.ppo_epochs)
