@@ -130,6 +130,14 @@ class EndlessTalk(Talk):
 class EndlessPlay(Good):
     rollout = EndlessTalk
 
+class Hearing(Talk):
+    async def play(self, episode):
+        await episode.agents.bob.say()
+        await super().play(episode)
+
+class Heard(Good):
+    rollout = Hearing
+
 class Nothing(Talk):
     async def play(self, episode):
         await episode.agents.alice.say()
@@ -228,11 +236,18 @@ def test_prompts_that_raise_are_named_with_their_line(run, module, name, said):
     assert_refused(done, target.replace("=", " = "), said.replace("FILE", str(module / FILE)))
 
 
-def test_an_agent_whose_prompt_never_fits_is_refused_with_its_key(run):
-    """Not even the shortest problem's, with short answers."""
-    room = "marsrl.roles.bob.max_prompt_tokens=6"
-    done = run("marsrl.algo.name=strange_talk:Good", room, "cluster=cpu", "dry_run=true")
-    assert_refused(done, "marsrl.roles.bob.max_prompt_tokens = 6", "tokens, bob takes 6.")
+@pytest.mark.parametrize(
+    ("method", "name", "said"),
+    [
+        ("Good", "max_prompt_tokens", "tokens, bob takes 6."),
+        ("Heard", "max_new_tokens", "every episode of the stage talk ended: bob had no room."),
+    ],
+)
+def test_an_agent_without_room_is_refused_with_its_key(run, method, name, said):
+    """Not even for the shortest problem, with short answers."""
+    algo, key = f"marsrl.algo.name=strange_talk:{method}", f"marsrl.roles.bob.{name}"
+    done = run(algo, *ROOM, f"{key}=6", "cluster=cpu", "dry_run=true")
+    assert_refused(done, f"{key} = 6", said)
 
 
 def test_what_ends_where_messages_are_long_is_warned_of(run):

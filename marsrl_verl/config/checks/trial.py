@@ -11,10 +11,12 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
+from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.stage import Stage
-from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.evaluation.workflow import episode_metrics, is_episode, method_evaluation
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.workflow import LIST_FULL
 from marsrl_verl.settings.imports import blamed, source_of
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.rules import RuleError
@@ -144,6 +146,33 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
         else:
             continue
         return
+    for stage in stages.values():
+        episodes = _episodes(trial, stage)
+        if episodes and all(one.finish is FinishReason.LENGTH or one.detail == LIST_FULL for one in episodes):
+            yield from _full_list(ctx, settings, episodes[0], stage)
+
+
+def _episodes(trial: Trial, stage: Stage) -> list[Trajectory]:
+    """Those of a workflow."""
+    members = [one for group, one in trial.members() if group.request.stage == stage.name]
+    return [one for one in members if one.reward is not None and is_episode(one)]
+
+
+def _full_list(ctx: Context, settings: TrialSettings, one: Trajectory, stage: Stage) -> Iterator[ConfigIssue]:
+    """Nothing where `play` itself limited the message."""
+    left = {each.role: _limit(settings, each) - len(each) for each in one.sequences}
+    least = min(one.sequences, key=lambda each: left[each.role], default=None)
+    if least is None or (one.detail != LIST_FULL and left[least.role] > 0):
+        return
+    role, most = least.role, settings.sampling[least.role].max_new_tokens
+    name = "max_new_tokens" if _limit(settings, least) == most else "max_sequence_tokens"
+    what = f"In a trial with short answers every episode of the stage {stage.name} ended: {role} had no room."
+    fix = "Raise it: what an agent hears counts too, and nothing could be trained."
+    yield ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
+
+
+def _limit(settings: TrialSettings, one: Sequence) -> int:
+    return settings.sampling[one.role].response_limit(one.prompt_ids.size)
 
 
 def _too_short(ctx: Context, detail: str, stage: Stage) -> ConfigIssue:
@@ -186,15 +215,15 @@ def _note_untried(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
 def _warn_of_nothing(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
     """Workflows that forget rewards or answers."""
     for stage in settings.cls.stages(settings.config):
-        members = [one for group, one in trial.members() if group.request.stage == stage.name]
-        episodes = [one for one in members if one.finished and is_episode(one)]
+        episodes = _episodes(trial, stage)
         if not episodes:
             continue
         earned = any(one.value or any(each.reward for each in one.sequences) for one in episodes)
         if not earned and not stage.rewarded_later:
+            ends = ", ".join(dict.fromkeys(one.finish.value for one in episodes))
             ctx.warnings.append(
-                f"in a trial no episode of the stage {stage.name} earned anything, though half of the "
-                "scripted answers are right: does its play call episode.reward(…)?"
+                f"in a trial no episode of the stage {stage.name} earned anything (they ended with {ends}), "
+                "though half of the scripted answers are right: does its play call episode.reward(…)?"
             )
         if ctx.evaluates and not any(episode_metrics([group]) for group in trial.groups):
             ctx.warnings.append(
