@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, trained_rows
+from marsrl_verl.core.method import Method, StepView, trained_rows
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
-from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, Rows
-from marsrl_verl.core.scheduler import Mode, Scheduler
+from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, STEP_COLUMNS, Rows
+from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
 from marsrl_verl.core.sequence import (
     RECORDED_ENTROPIES,
     RECORDED_LOG_PROBS,
@@ -30,6 +30,10 @@ from marsrl_verl.core.sequence import (
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.runs import Call, Evaluation
+from marsrl_verl.evaluation.training_metrics import training_metrics
+from marsrl_verl.evaluation.watch import step_facts
+from marsrl_verl.reporting.files import to_json
+from marsrl_verl.reporting.rollout_log import step_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.generation import Completion, Decoding
@@ -190,10 +194,24 @@ def _run(trial: TrialSettings, script: _Script, found: Trial) -> None:
         _probe(method, scheduler.completed_stages())
     result = scheduler.finish_step(last=True)
     found.groups = result.completed
-    rows = Rows.of(result.trained, trained_rows(method, result.trained, 1))
+    columns = [name for name in method.credit.loss(trial.config).columns if name not in STEP_COLUMNS]
+    rows = Rows.of(result.trained, trained_rows(method, result.trained, 1), columns)
     found.rows = len(rows)
+    method.observe_step(StepView(rows, result.ended, result.deferred))
     if found.rows:
         _credit(method, rows)
+    _report(trial.cls, method, result, updated=found.rows > 0)
+    continued = trial.cls(trial.config, _tools(trial))
+    continued.load_state_dict(method.state_dict())
+    continued.schedule.load_state_dict(method.schedule.state_dict())
+
+
+def _report(cls: type[Method], method: Method, result: StepResult, *, updated: bool) -> None:
+    """What log, metrics and warnings have of a step."""
+    for line in step_lines(result.step, result.completed, method.record):
+        to_json(line)
+    training_metrics(result.completed, cls)
+    step_facts(result, cls, frozenset(), due=True, updated=updated)
 
 
 def run_evaluation_trial(trial: TrialSettings, evaluation: Evaluation) -> Counter[str]:

@@ -21,6 +21,7 @@ from dataclasses import replace
 from marsrl_verl.core.credit import EstimatorCredit, LossSpec
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.prompts import ProblemPrompts
+from marsrl_verl.core.schedule import Schedule
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.rollout.workflow import Workflow
 from marsrl_verl.settings.declaration import MethodConfig
@@ -138,6 +139,33 @@ class Hearing(Talk):
 class Heard(Good):
     rollout = Hearing
 
+class Records(Good):
+    def record(self, request, trajectory):
+        return {"answer": trajectory.nothing}
+
+class Observes(Good):
+    def observe_step(self, view):
+        return {"mine": view.rows.nothing}
+
+class Measures(Good):
+    @classmethod
+    def group_metrics(cls, groups):
+        return {"mine": groups[0].nothing}
+
+class Decides(Good):
+    @classmethod
+    def outcome(cls, request, trajectory):
+        return trajectory.nothing, None
+
+class Saves(Good):
+    def state_dict(self):
+        return {"mine": 1}
+
+class Continues(Good):
+    class Schedule(Schedule):
+        def load_state_dict(self, state):
+            self.turn = state["turn"]
+
 class Nothing(Talk):
     async def play(self, episode):
         await episode.agents.alice.say()
@@ -185,6 +213,12 @@ WRONG = {
         "In a trial with scripted answers it raised AttributeError: 'Group' object has no attribute",
         "groups[0].nothing",
     ),
+    "Records": ("it raised AttributeError: 'Trajectory' object", "trajectory.nothing}"),
+    "Observes": ("it raised AttributeError: 'Rows' object has no attribute", "view.rows.nothing"),
+    "Measures": ("it raised AttributeError: 'Group' object has no attribute", "groups[0].nothing}"),
+    "Decides": ("it raised AttributeError: 'Trajectory' object", "trajectory.nothing, None"),
+    "Saves": ("ValueError: Saves keeps no state, the checkpoint has ['mine']", "class Saves"),
+    "Continues": ("it raised KeyError: 'turn'.", 'state["turn"]'),
     "FewGroups": (
         "In a trial a problem had 3 groups with 6 responses at stage talk; its Stage says 1 of 2",
         "class FewGroups",
@@ -226,8 +260,8 @@ def test_what_is_wrong_is_said_before_the_start(run, module, name, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 37."),
-        ("Constructed", "The constructor failed with OSError: no file (FILE, line 41), kwargs: {}."),
+        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 38."),
+        ("Constructed", "The constructor failed with OSError: no file (FILE, line 42), kwargs: {}."),
     ],
 )
 def test_prompts_that_raise_are_named_with_their_line(run, module, name, said):
