@@ -29,11 +29,11 @@ from marsrl_verl.core.sequence import (
 )
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
-from marsrl_verl.evaluation.runs import Call, Evaluation
+from marsrl_verl.evaluation.runs import Call, Evaluation, Runs
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.evaluation.watch import step_facts
 from marsrl_verl.reporting.files import to_json
-from marsrl_verl.reporting.rollout_log import step_lines
+from marsrl_verl.reporting.rollout_log import evaluation_lines, step_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.generation import Completion, Decoding
@@ -45,6 +45,7 @@ GROUP_SIZE = 2
 """Responses of each group: one is rewarded, the other is not."""
 TIME_LIMIT = 60.0
 """Seconds; a trial takes one or two."""
+_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +238,12 @@ def _run_evaluation(trial: TrialSettings, evaluation: Evaluation) -> Counter[str
             item = course.send(one)
         except StopIteration:
             item = None
+    if not run.skipped:
+        runs = Runs("trial", [run])
+        for line in evaluation_lines(0, runs, evaluation.record):
+            to_json(line)
+        evaluation.derived(evaluation.observations(runs), _CONFIDENCE)
+        evaluation.effort(runs, _CONFIDENCE)
     return counts
 
 

@@ -23,6 +23,7 @@ from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.prompts import ProblemPrompts
 from marsrl_verl.core.schedule import Schedule
 from marsrl_verl.core.stage import Stage
+from marsrl_verl.evaluation.single_role import SingleRole
 from marsrl_verl.rollout.workflow import Workflow
 from marsrl_verl.settings.declaration import MethodConfig
 
@@ -166,6 +167,15 @@ class Continues(Good):
         def load_state_dict(self, state):
             self.turn = state["turn"]
 
+class Counting(SingleRole):
+    def observations(self, runs):
+        return {"mine": runs.nothing}
+
+class Evaluates(Good):
+    @classmethod
+    def evaluation(cls, config, evaluation, prompts):
+        return Counting("alice", prompts)
+
 class Nothing(Talk):
     async def play(self, episode):
         await episode.agents.alice.say()
@@ -219,6 +229,7 @@ WRONG = {
     "Decides": ("it raised AttributeError: 'Trajectory' object", "trajectory.nothing, None"),
     "Saves": ("ValueError: Saves keeps no state, the checkpoint has ['mine']", "class Saves"),
     "Continues": ("it raised KeyError: 'turn'.", 'state["turn"]'),
+    "Evaluates": ("In a trial its evaluation raised AttributeError: 'Runs' object", "runs.nothing"),
     "FewGroups": (
         "In a trial a problem had 3 groups with 6 responses at stage talk; its Stage says 1 of 2",
         "class FewGroups",
@@ -260,8 +271,8 @@ def test_what_is_wrong_is_said_before_the_start(run, module, name, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 38."),
-        ("Constructed", "The constructor failed with OSError: no file (FILE, line 42), kwargs: {}."),
+        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 39."),
+        ("Constructed", "The constructor failed with OSError: no file (FILE, line 43), kwargs: {}."),
     ],
 )
 def test_prompts_that_raise_are_named_with_their_line(run, module, name, said):
