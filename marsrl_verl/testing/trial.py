@@ -119,9 +119,10 @@ class _Script:
         text = self._text(item, role, k)
         chat, finish = self.trial.chat, FinishReason.STOP
         end = [chat.tokenizer.eos_token_id] if chat.tokenizer.eos_token_id is not None else []
-        ids = [*chat.tokenizer.encode(text, add_special_tokens=False), *end]
+        ids, most = chat.tokenizer.encode(text, add_special_tokens=False), decoding.max_tokens - len(end)
         if self.full and ids:
-            ids = [*(ids * (decoding.max_tokens // len(ids) + 1))[: decoding.max_tokens - len(end)], *end]
+            ids = (ids * (most // len(ids) + 1))[:most]
+        ids = [*ids, *end]
         stop = next((one for one in decoding.stop if one in text), None)
         if len(ids) > decoding.max_tokens:
             ids, finish, stop = ids[: decoding.max_tokens], FinishReason.LENGTH, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from messages import accepted, assert_refused
@@ -12,8 +13,11 @@ from messages import accepted, assert_refused
 from marsrl_verl.algos import registry
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.light_tokenizer import open_tokenizer
+from marsrl_verl.core.method import Method
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.testing import trial
+from marsrl_verl.testing.client import END, CharacterTokenizer
 
 CODE = """
 from dataclasses import replace
@@ -176,6 +180,22 @@ class Evaluates(Good):
     def evaluation(cls, config, evaluation, prompts):
         return Counting("alice", prompts)
 
+class LongTalk(Talk):
+    async def play(self, episode):
+        said = await episode.agents.alice.say()
+        if len(said) > 100:
+            {}["long"]
+        episode.reward(1.0)
+
+class Long(Good):
+    rollout = LongTalk
+
+class Full(Good):
+    def record(self, request, trajectory):
+        if trajectory.tokens > 100:
+            raise ValueError("long")
+        return {}
+
 class Nothing(Talk):
     async def play(self, episode):
         await episode.agents.alice.say()
@@ -305,6 +325,25 @@ def test_what_ends_where_messages_are_long_is_warned_of(run):
     )  # fmt: skip
     said = " ".join(long.out.split())
     assert "where messages have their full length, episodes of the stage talk end early" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Long", "episodes of the stage talk end early: rollout program strange_talk:LongTalk: KeyError"),
+        ("Full", "the trial with messages of their full length failed: ValueError: long ("),
+    ],
+)
+def test_what_fails_where_messages_are_long_is_warned_of(run, name, said):
+    algo, room = f"marsrl.algo.name=strange_talk:{name}", "marsrl.roles.alice.max_new_tokens=200"
+    assert said in accepted(run, algo, *ROOM, room, "cluster=cpu", "dry_run=true").text
+
+
+def test_a_message_of_full_length_ends_once():
+    settings = SimpleNamespace(chat=ChatTokenizer(CharacterTokenizer(), {}), cls=Method)
+    asked, decoding = SimpleNamespace(group_id="g"), SimpleNamespace(max_tokens=50, stop=())
+    ids = trial._Script(settings, True)._completion(asked, "solver", 0, decoding).token_ids.tolist()
+    assert (len(ids), ids.index(END)) == (50, 49)
 
 
 def test_what_acts_on_nothing_is_told(run):

@@ -237,6 +237,8 @@ def _try_lengths(ctx: Context, settings: TrialSettings, short: Trial) -> None:
     if isinstance(settings.chat.tokenizer, CharacterTokenizer):
         return
     full = run_trial(settings, full=True)
+    if failure := full.too_many if full.error is None else blamed(full.error):
+        ctx.warnings.append(f"the trial with messages of their full length failed: {failure}")
     for _, one in (*short.members(), *full.members()):
         for each in one.sequences:
             longest = max(each.prompt_ids.size, ctx.tried_prompts.get(each.role, 0))
@@ -244,7 +246,7 @@ def _try_lengths(ctx: Context, settings: TrialSettings, short: Trial) -> None:
     ends = {
         one.detail: group.request.stage
         for group, one in full.members()
-        if one.finish is FinishReason.PROMPT_TOO_LONG and one.detail
+        if one.finish in (FinishReason.PROMPT_TOO_LONG, FinishReason.ERROR) and one.detail
     }
     for detail, stage in ends.items():
         ctx.warnings.append(
