@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from marsrl_verl.core.sequence import Sequence, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.context import RolloutContext, RolloutResources
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
 from marsrl_verl.testing.client import END, CharacterTokenizer, ScriptedClient
 
@@ -306,3 +308,15 @@ def test_a_policy_of_text_alone_is_asked_for_a_chat():
     ]
     assert all(one.external and one.finished and one.reward is not None for one in output.trajectories)
     assert client.calls == []
+
+
+def test_who_is_asked_for_a_chat_is_in_the_request():
+    class Source:
+        async def answer(self, request, k, messages, stop=()):
+            return ChatAnswer(request.role)
+
+    policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {"judge": "big"})
+    chat = ChatTokenizer(CharacterTokenizer(), {})
+    resources = RolloutResources(PreparedClient([]), chat, None, policies, {"big": Source()})
+    context = RolloutContext(resources, request(), SETTINGS)
+    assert asyncio.run(context.chat(0, "judge", [])).text == "judge"
