@@ -82,8 +82,8 @@ class Trial:
     """All that were completed; empty where there were too many."""
     too_many: str | None = None
     """Of which stage there were more than it says."""
-    rows: int = 0
-    """Trained sequences."""
+    most_rows: dict[str, int] = field(default_factory=dict)
+    """Most trained sequences of a response, by stage."""
     error: BaseException | None = None
     """What the method, its prompts, schedule or credit raised."""
 
@@ -198,11 +198,13 @@ def _run(trial: TrialSettings, script: _Script, found: Trial) -> None:
     found.groups = result.completed
     columns = [name for name in method.credit.loss(trial.config).columns if name not in STEP_COLUMNS]
     rows = Rows.of(result.trained, trained_rows(method, result.trained, 1), columns)
-    found.rows = len(rows)
+    for (group, _), count in Counter((one.group, one.trajectory) for one in rows.refs).items():
+        stage = rows.groups[group].request.stage
+        found.most_rows[stage] = max(count, found.most_rows.get(stage, 0))
     method.observe_step(StepView(rows, result.ended, result.deferred))
-    if found.rows:
+    if rows.refs:
         _credit(method, rows)
-    _report(trial.cls, method, result, updated=found.rows > 0)
+    _report(trial.cls, method, result, updated=bool(rows.refs))
     continued = trial.cls(trial.config, _tools(trial))
     continued.load_state_dict(method.state_dict())
     continued.schedule.load_state_dict(method.schedule.state_dict())

@@ -23,6 +23,7 @@ CODE = """
 from dataclasses import replace
 
 from marsrl_verl.core.credit import EstimatorCredit, LossSpec
+from marsrl_verl.core.credit.advantages import comparable_rows
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.prompts import ProblemPrompts
 from marsrl_verl.core.schedule import Schedule
@@ -196,6 +197,16 @@ class Full(Good):
             raise ValueError("long")
         return {}
 
+class FewRows(Good):
+    changed = classmethod(lambda cls, one: (replace(one, rows_per_response=1),))
+
+    class Credit(EstimatorCredit):
+        def keep(self, groups):
+            return comparable_rows(groups, differing=False)
+
+        def trains(self, groups):
+            return True
+
 class Nothing(Talk):
     async def play(self, episode):
         await episode.agents.alice.say()
@@ -250,6 +261,10 @@ WRONG = {
     "Saves": ("ValueError: Saves keeps no state, the checkpoint has ['mine']", "class Saves"),
     "Continues": ("it raised KeyError: 'turn'.", 'state["turn"]'),
     "Evaluates": ("In a trial its evaluation raised AttributeError: 'Runs' object", "runs.nothing"),
+    "FewRows": (
+        "2 sequences of a response of the stage talk were trained in a trial; its Stage says 1 at most",
+        "class FewRows",
+    ),
     "FewGroups": (
         "In a trial a problem had 3 groups with 6 responses at stage talk; its Stage says 1 of 2",
         "class FewGroups",
@@ -291,8 +306,8 @@ def test_what_is_wrong_is_said_before_the_start(run, module, name, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 39."),
-        ("Constructed", "The constructor failed with OSError: no file (FILE, line 43), kwargs: {}."),
+        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 40."),
+        ("Constructed", "The constructor failed with OSError: no file (FILE, line 44), kwargs: {}."),
     ],
 )
 def test_prompts_that_raise_are_named_with_their_line(run, module, name, said):

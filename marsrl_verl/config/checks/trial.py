@@ -147,6 +147,14 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
             continue
         return
     for stage in stages.values():
+        if (rows := trial.most_rows.get(stage.name, 0)) > stage.most_rows:
+            yield _issue(
+                ctx,
+                f"{rows} sequences of a response of the stage {stage.name} were trained in a trial; its "
+                f"Stage says {stage.most_rows} at most (rows_per_response), so memory and batches are "
+                f"planned for {stage.most_rows}.",
+                "rows_per_response",
+            )
         episodes = _episodes(trial, stage)
         if episodes and all(one.finish is FinishReason.LENGTH or one.detail == LIST_FULL for one in episodes):
             yield from _full_list(ctx, settings, episodes[0], stage)
