@@ -366,7 +366,7 @@ def test_what_acts_on_nothing_is_told(run):
     said = " ".join(accepted(run, name, *ROOM, "cluster=cpu", "dry_run=true").text.split())
     assert "no episode of the stage talk earned anything" in said
     assert "its play calls neither episode.answer(…) nor episode.metric(…)" in said
-    assert "next_requests is not called: no stage names one that may follow it (Stage.next)" in said
+    assert "! next_requests is not called: no stage names one that may follow it (Stage.next)" in said
 
 
 @pytest.mark.parametrize("algo", ["marsrl", "grpo", "attnrl"])

@@ -19,6 +19,7 @@ from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.context import RolloutContext, RolloutResources
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
+from marsrl_verl.rollout.speakers import FrozenSpeaker
 from marsrl_verl.testing.client import END, CharacterTokenizer, ScriptedClient
 
 SETTINGS = Sampling(max_new_tokens=50, max_prompt_tokens=40)
@@ -320,3 +321,8 @@ def test_who_is_asked_for_a_chat_is_in_the_request():
     resources = RolloutResources(PreparedClient([]), chat, None, policies, {"big": Source()})
     context = RolloutContext(resources, request(), SETTINGS)
     assert asyncio.run(context.chat(0, "judge", [])).text == "judge"
+
+
+def test_a_frozen_agent_is_held_to_no_form():
+    with pytest.raises(ValueError, match="judge has a frozen policy"):
+        asyncio.run(FrozenSpeaker(None, 0, "judge", []).speak(0, None, (), {"json": {}}))

@@ -14,7 +14,7 @@ from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.evaluation.workflow import episode_metrics, is_episode, method_evaluation
+from marsrl_verl.evaluation.workflow import WorkflowEvaluation, episode_metrics, is_episode, method_evaluation
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.workflow import LIST_FULL
 from marsrl_verl.settings.imports import blamed, source_of
@@ -87,7 +87,10 @@ def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
     yield from _faults(ctx, settings, short)
     if short.error is not None or short.too_many is not None:
         return
-    yield from _evaluation_faults(ctx, settings)
+    faults = [*_evaluation_faults(ctx, settings)]
+    yield from faults
+    if faults:
+        return
     _note_untried(ctx, settings, short)
     _warn_of_nothing(ctx, settings, short)
     _try_lengths(ctx, settings, short)
@@ -217,11 +220,17 @@ def _note_untried(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
         ctx.notes.append(f"not tried before the start (no scripted answer led there): {', '.join(untried)}")
     own = settings.cls.next_requests is not Method.next_requests
     if own and not any(one.next for one in settings.cls.stages(settings.config)):
-        ctx.notes.append("next_requests is not called: no stage names one that may follow it (Stage.next)")
+        shipped = settings.cls.__module__.startswith("marsrl_verl.")
+        told = ctx.notes if shipped else ctx.warnings
+        told.append("next_requests is not called: no stage names one that may follow it (Stage.next)")
 
 
 def _warn_of_nothing(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
     """Workflows that forget rewards or answers."""
+    evaluation = ctx.evaluates and method_evaluation(
+        settings.cls, settings.config, ctx.settings.evaluation, settings.prompts
+    )
+    played = evaluation.stage if isinstance(evaluation, WorkflowEvaluation) else None
     for stage in settings.cls.stages(settings.config):
         episodes = _episodes(trial, stage)
         if not episodes:
@@ -233,7 +242,8 @@ def _warn_of_nothing(ctx: Context, settings: TrialSettings, trial: Trial) -> Non
                 f"in a trial no episode of the stage {stage.name} earned anything (they ended with {ends}), "
                 "though half of the scripted answers are right: does its play call episode.reward(…)?"
             )
-        if ctx.evaluates and not any(episode_metrics([group]) for group in trial.groups):
+        groups = [group for group in trial.groups if group.request.stage == stage.name]
+        if stage == played and not episode_metrics(groups):
             ctx.warnings.append(
                 f"the evaluation of the stage {stage.name} would show nothing: its play calls neither "
                 "episode.answer(…) nor episode.metric(…)"
