@@ -247,6 +247,11 @@ class Method:
             raise ValueError(f"{type(self).__name__} keeps no state, the checkpoint has {sorted(state)}")
 
 
+def observe_step(method: Method, view: StepView) -> dict[str, float]:
+    """Have a method and its schedule see what a step trains; the metrics of both."""
+    return method.observe_step(view) | method.schedule.observe_step(view)
+
+
 def fitting_prompts(method: Method, problem: Problem) -> Mapping[str, tuple[Message, ...]]:
     """A problem's opening prompts by role; empty where one of them exceeds its role's limit."""
     chats = method.opening_prompts(method.config, method.prompts, problem)

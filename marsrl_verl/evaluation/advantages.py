@@ -51,9 +51,9 @@ def set_advantages(rows: Rows, credit: Credit) -> dict[str, float]:
 
 
 def _check_column(credit: Credit, name: str, rows: Rows, values: NDArray[Any]) -> None:
-    if values.shape != (rows.tokens,):
+    if np.shape(values) != (rows.tokens,):
         raise ValueError(
-            f"{type(credit).__name__}.{name} gave shape {values.shape}, expected a value for each of the "
+            f"{type(credit).__name__}.{name} gave shape {np.shape(values)}, expected a value for each of the "
             f"{rows.tokens} response tokens of {len(rows)} rows"
         )
 

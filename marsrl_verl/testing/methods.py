@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, StepView, trained_rows
+from marsrl_verl.core.method import Method, observe_step, trained_rows
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import target_of
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import ADVANTAGES, ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, ROLLOUT_LOG_PROBS, Rows
-from marsrl_verl.core.schedule import Passes
+from marsrl_verl.core.schedule import Passes, StepView
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
@@ -267,7 +267,7 @@ class _RaisingRunner(RolloutRunner):
 def _step(method: Method, result: StepResult, step: int) -> StepRun:
     rows = Rows.of(result.trained, trained_rows(method, result.trained, step))
     metrics = training_metrics(result.completed, type(method))
-    metrics |= method.observe_step(StepView(rows, result.ended, result.deferred))
+    metrics |= observe_step(method, StepView(rows, result.ended, result.deferred))
     if not len(rows):
         return StepRun(result, rows, np.zeros(0, np.float32), metrics)
     sampled = rows.columns[ROLLOUT_LOG_PROBS]  # the weights stay as they are

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, StepView, trained_rows
+from marsrl_verl.core.method import Method, observe_step, trained_rows
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, STEP_COLUMNS, Rows
+from marsrl_verl.core.schedule import StepView
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
 from marsrl_verl.core.sequence import (
     RECORDED_ENTROPIES,
@@ -29,6 +30,7 @@ from marsrl_verl.core.sequence import (
 )
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
+from marsrl_verl.evaluation.advantages import set_advantages
 from marsrl_verl.evaluation.runs import Call, Evaluation, Runs
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.evaluation.watch import step_facts
@@ -201,7 +203,7 @@ def _run(trial: TrialSettings, script: _Script, found: Trial) -> None:
     for (group, _), count in Counter((one.group, one.trajectory) for one in rows.refs).items():
         stage = rows.groups[group].request.stage
         found.most_rows[stage] = max(count, found.most_rows.get(stage, 0))
-    method.observe_step(StepView(rows, result.ended, result.deferred))
+    observe_step(method, StepView(rows, result.ended, result.deferred))
     if rows.refs:
         _credit(method, rows)
     _report(trial.cls, method, result, updated=bool(rows.refs))
@@ -254,14 +256,7 @@ def _credit(method: Method, rows: Rows) -> None:
     """Advantages and masks, with made-up numbers of the trainer's passes."""
     names = (OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES)
     rows.columns |= {name: np.zeros(rows.tokens, dtype=np.float32) for name in names}
-    advantages = method.credit.advantages(rows)
-    if np.shape(advantages) != (rows.tokens,):
-        raise ValueError(
-            f"{type(method.credit).__name__}.advantages gave shape {np.shape(advantages)}, expected "
-            f"({rows.tokens},): one for each token"
-        )
-    method.credit.masks(rows, advantages)
-    method.credit.token_shares(rows, advantages)
+    set_advantages(rows, method.credit)
 
 
 def _tools(trial: TrialSettings) -> MethodTools:

@@ -19,7 +19,7 @@ from verl.utils.py_functional import rename_dict
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.credit import LossSpec
-from marsrl_verl.core.method import Method, Probe, trained_rows
+from marsrl_verl.core.method import Method, Probe, observe_step, trained_rows
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.rows import (
     ADVANTAGES,
@@ -145,7 +145,7 @@ class PolicyTrainer(EngineTrainer):
             tuple(dict.fromkeys(annotations)),
         )
         view = StepView(batch.rows, result.ended, result.deferred)
-        self.metrics.update(self.method.observe_step(view) | self.method.schedule.observe_step(view))
+        self.metrics.update(observe_step(self.method, view))
         if not refs:
             return None
         epochs = int(self.config.actor_rollout_ref.actor.ppo_epochs)
