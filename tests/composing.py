@@ -17,6 +17,7 @@ from typing import Any
 
 import omegaconf.base
 import omegaconf.omegaconf
+import pytest
 import yaml
 from hydra._internal import config_loader_impl
 from hydra._internal.defaults_list import DefaultsList
@@ -24,6 +25,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 
 from marsrl_verl.config.locations import config_folder, verl_folder
+
+WITHOUT = "WITHOUT"
+"""A file beside this one, in a copy of the tree without a method (`method_removal`): the name of it."""
+TAKEN_AWAY = Path(__file__).with_name(WITHOUT).is_file()
 
 
 def remember_what_is_read() -> None:
@@ -128,3 +133,9 @@ def has_presets(words: Iterable[str]) -> bool:
     """Whether the method of a command line is here: one that is taken away takes its presets with it."""
     presets = (word.removeprefix("algo=") for word in words if word.startswith("algo="))
     return all((Path(config_folder()) / "algo" / f"{preset}.yaml").is_file() for preset in presets)
+
+
+def skip_without(words: Iterable[str]) -> None:
+    """Skip a test of a command line whose method is taken away."""
+    if TAKEN_AWAY and not has_presets(words):
+        pytest.skip("its method is taken away")

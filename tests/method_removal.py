@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml
+from composing import WITHOUT
 
 TREE = Path(__file__).parents[1]
 PARTS = (
@@ -101,6 +102,7 @@ def copy_without(method: str, root: Path) -> None:
     for page in root.rglob("*.md"):
         lines = page.read_text().splitlines(keepends=True)
         page.write_text("".join(line for line in lines if not named.search(line)))
+    (root / "tests" / WITHOUT).write_text(method)
     settings = python(root, "-m", "marsrl_verl.config.settings_page", capture_output=True)
     settings.check_returncode()
     (root / "docs" / "settings.md").write_text(settings.stdout)

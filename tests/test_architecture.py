@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from marsrl_verl.core.method import Method
+
 TREE = Path(__file__).parents[1]
 PACKAGE = TREE / "marsrl_verl"
 PAGE = TREE / "docs" / "architecture.md"
@@ -77,3 +79,9 @@ def test_the_page_names_what_there_is():
         ):
             missing.append(f"{path}:{name}")
     assert missing == []
+
+
+def test_a_method_has_at_most_25_members():
+    """All of them with a default: a newcomer has to read what is different alone."""
+    members = [name for name in vars(Method) if not name.startswith("_")]
+    assert len(members) <= 25, sorted(members)

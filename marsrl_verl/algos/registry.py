@@ -110,13 +110,12 @@ def declaration_faults(cls: type[Method]) -> Iterator[tuple[str, str]]:
         elif inspect.isabstract(found):
             missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
             yield f"{cls.__name__}.{name} = {found.__name__} does not define {missing}.", name
-    needed = getattr(cls.Credit, "Config", MethodConfig)
-    if inspect.isclass(cls.Config) and not issubclass(cls.Config, needed):
-        yield (
-            f"{cls.__name__}.Config: expected a class derived from {needed.__module__}:{needed.__name__}, "
-            f"which {cls.Credit.__name__} reads, found {cls.Config.__name__}.",
-            "Config",
-        )
+    for part in (cls.Credit, cls.Schedule):
+        needed = getattr(part, "Config", MethodConfig)
+        if inspect.isclass(cls.Config) and not issubclass(cls.Config, needed):
+            what = f"expected a class derived from {needed.__module__}:{needed.__name__}, which "
+            what += f"{part.__name__} reads, found {cls.Config.__name__}."
+            yield f"{cls.__name__}.Config: {what}", "Config"
     yield from _role_faults(cls)
 
 

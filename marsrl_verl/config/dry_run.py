@@ -22,6 +22,7 @@ from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.run_cost import evaluation_cost
 from marsrl_verl.config.run_plan import whole_run
 from marsrl_verl.config.training_memory import adapter_parameters
+from marsrl_verl.core.credit.estimator import Estimator, EstimatorCredit
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.core.request import segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
@@ -48,7 +49,7 @@ def report(ctx: Context, composed: Composed) -> str:
         stages if trains else [],
         _policies(ctx),
         plan_lines(ctx.config, ctx.settings, ctx.frozen_answers),
-        _batch(plan, ctx.config) if trains else [],
+        _batch(plan, ctx.config, _trained_groups(ctx)) if trains else [],
         _evaluations(ctx),
         whole_run(ctx, plan) if trains else [],
         _prompts(ctx),
@@ -198,7 +199,14 @@ def _policies(ctx: Context) -> list[str]:
     return lines
 
 
-def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
+def _trained_groups(ctx: Context) -> str:
+    """Of which groups something is trained."""
+    compares = getattr(ctx.settings.algo, "estimator", None) is Estimator.GROUP
+    differing = compares and issubclass(ctx.method.Credit, EstimatorCredit)
+    return "groups whose rewards differ" if differing else "what its credit keeps"
+
+
+def _batch(plan: BatchPlan, config: DictConfig, which: str) -> list[str]:
     padding, ranks = plan.padded_rows - plan.trained_rows, plan.ranks
     tokens = int(config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu)
     micro = f"{tokens:,} tokens" if plan.micro_batch_rows is None else f"{plan.micro_batch_rows} rows"
@@ -210,7 +218,7 @@ def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
         ("new problems", f"{plan.problems:,}"),
         ("groups, at most", f"{plan.groups:,}{budget}"),
         ("responses, at most", f"{plan.samples:,}  ({' or '.join(map(str, sizes))} per group)"),
-        ("trained, at most", f"{plan.trained_rows:,}  (groups whose rewards differ)"),
+        ("trained, at most", f"{plan.trained_rows:,}  ({which})"),
         ("optimizer updates", updates),
         ("ranks", f"{ranks}  ({plan.world_size} in all, {plan.sequence_parallel} per sequence)"),
         (

@@ -191,12 +191,11 @@ class MarsRLConfig(Settings):
     algo: SerializeAsAny[MethodConfig]
     """The method."""
     prompts: ClassSpec = Field(default_factory=ClassSpec)
-    """The class that words the roles' prompts, derived from the method's `Prompts`; where none is named, its
-    `default_prompts`."""
+    """The class that words the roles' prompts; where none is named, `Method.Prompts`."""
     reward: dict[str, RewardSpec] = Field(default_factory=dict)
     """How responses are scored: for each of the method's roles a reward class
     (`marsrl_verl.rewards.base.RoleReward`). In presets `default` is that of all roles, but for those that the
-    method scores otherwise (`Method.rewards`) and those with an entry of their own."""
+    method scores otherwise (`Role.reward`) and those with an entry of their own."""
     roles: dict[str, RoleSampling] = Field(default_factory=dict)
     """Policy, limits and sampling of each of the method's roles; limits and sampling have no effect with a
     frozen policy. In presets `default` is for all roles; what an entry of a role's own leaves out is taken

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.core.schedule import Schedule, Trained
-from marsrl_verl.settings.declaration import Switched, limits
+from marsrl_verl.settings.declaration import MethodConfig, Switched, limits
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
 from marsrl_verl.settings.run_view import RunView
@@ -67,9 +67,24 @@ class Alternation:
         return self.order[(step - 1) // self.interval % len(self.order)]
 
 
+class AlternatingConfig(MethodConfig):
+    """Settings of a method whose schedule is `Alternating`."""
+
+    alternate: AlternationConfig = AlternationConfig()
+    """Whether the agents are trained in turn, where each has a policy of its own."""
+
+    def checks(self, run: RunView) -> Iterable[ConfigIssue]:
+        """Turns need policies that can take them."""
+        roles = tuple(run.settings.roles)
+        return [*self.alternate.checks(run, "marsrl.algo.alternate", roles), *super().checks(run)]
+
+
 class Alternating(Schedule):
-    """Policies that take turns, where the settings have a node `alternate` (`AlternationConfig`) that is on;
-    the order of roles is that of the policies' mapping."""
+    """Policies that take turns, where `marsrl.algo.alternate` is on; the order of roles is that of the
+    policies' mapping. A stage of several writers then trains one row of a response
+    (`Stage.rows_per_response`)."""
+
+    Config = AlternatingConfig
 
     def __init__(self, config: Any, tools: Any) -> None:
         super().__init__(config, tools)

@@ -20,11 +20,11 @@ from marsrl_verl.core.group import Group
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
-from marsrl_verl.core.rows import RowRef, Rows
-from marsrl_verl.core.schedule import Schedule
+from marsrl_verl.core.rows import RowRef
+from marsrl_verl.core.schedule import Schedule, StepView
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.stage import Ended, Stage
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.settings.declaration import MethodConfig
 from marsrl_verl.settings.evaluation import EvaluationConfig
@@ -85,16 +85,6 @@ class Probe:
     """Whether the tokens' entropies are annotated too (`recorded_entropies`)."""
     shares_prefixes: bool = True
     """Whether common beginnings may be computed once; False where `measure` reads whole rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """What a step trained and what became of its problems, for `Method.observe_step`."""
-
-    rows: Rows
-    ended: Sequence[Ended]
-    deferred_groups: int
-    """Groups that are kept for a later step's update."""
 
 
 class Method:
@@ -209,13 +199,8 @@ class Method:
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """The requests of a new problem, all of one stage. Empty: it is not asked. By default one group of
         the first stage, where all opening prompts are within their limits."""
-        stage, chats = self.stages(self.config)[0], self._opening_prompts(problem)
+        stage, chats = self.stages(self.config)[0], fitting_prompts(self, problem)
         return [stage.request(problem, chats[stage.role], step)] if chats else []
-
-    def _opening_prompts(self, problem: Problem) -> Mapping[str, tuple[Message, ...]]:
-        """Empty where one of them exceeds its role's limit."""
-        chats = self.opening_prompts(self.config, self.prompts, problem)
-        return chats if all(self.tools.fits(*each) for each in chats.items()) else {}
 
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
@@ -260,6 +245,17 @@ class Method:
         """Continues with a saved state."""
         if state:
             raise ValueError(f"{type(self).__name__} keeps no state, the checkpoint has {sorted(state)}")
+
+
+def observe_step(method: Method, view: StepView) -> dict[str, float]:
+    """Have a method and its schedule see what a step trains; the metrics of both."""
+    return method.observe_step(view) | method.schedule.observe_step(view)
+
+
+def fitting_prompts(method: Method, problem: Problem) -> Mapping[str, tuple[Message, ...]]:
+    """A problem's opening prompts by role; empty where one of them exceeds its role's limit."""
+    chats = method.opening_prompts(method.config, method.prompts, problem)
+    return chats if all(method.tools.fits(*each) for each in chats.items()) else {}
 
 
 def answering_roles(method: type[Method]) -> tuple[str, ...]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.request import Problem
+from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.stage import Ended
 from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import MethodConfig
 
 
 class Unit(Choice):
@@ -39,6 +42,16 @@ class Trained:
     """Policies that are updated; None: all with weights, empty: none."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """What a step trained and what became of its problems, for `observe_step` of method and schedule."""
+
+    rows: Rows
+    ended: Sequence[Ended]
+    deferred_groups: int
+    """Groups that are kept for a later step's update."""
+
+
 class Schedule:
     """When what is trained; by default every group in its step, all roles and policies together.
 
@@ -51,6 +64,8 @@ class Schedule:
 
     unit: ClassVar[Unit] = Unit.GROUP
     passes: ClassVar[Passes] = Passes.CONTINUOUS
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    """The settings that it reads: `Method.Config` is derived from it."""
 
     def __init__(self, config: Any, tools: MethodTools) -> None:
         self.config, self.tools = config, tools
@@ -102,6 +117,10 @@ class Schedule:
     def trained(self, step: int) -> Trained:
         """What the update of a step trains."""
         return Trained()
+
+    def observe_step(self, view: StepView) -> dict[str, float]:
+        """Sees what a step trains, after the method has. Returns metrics of the step."""
+        return {}
 
     # --- checkpoint --------------------------------------------------------------------------------
 

@@ -362,7 +362,7 @@ class Watch:
             role: [(int(step), RoleStep(**one)) for step, one in found]
             for role, found in state["roles"].items()
         }
-        self._idle, self._idle_samples = list(state["idle"]), int(state.get("idle_samples", 0))
+        self._idle, self._idle_samples = list(state["idle"]), int(state["idle_samples"])
         self.warnings = [Warned(**one) for one in state["warnings"]]
         for one in self.warnings:
             if one.over is None and getattr(self._config, one.rule) is Action.END:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from marsrl_verl.settings.imports import ImportTargetError, blamed, import_target
@@ -61,7 +62,9 @@ def _find(target: str, base: type[Any]) -> Any:
         module, _ = import_target(target)
     except ImportTargetError as error:
         raise ClassLoadError(f"{target}: {str(error).removesuffix('.')}", error.fix) from error.__cause__
-    if not hasattr(module, class_name):
+    try:
+        return attrgetter(class_name)(module)
+    except AttributeError as error:
         classes = [
             name
             for name, item in vars(module).items()
@@ -70,8 +73,7 @@ def _find(target: str, base: type[Any]) -> Any:
         raise ClassLoadError(
             f"{target}: module {module_name} has no {class_name!r}; classes there that derive from "
             f"{base.__name__}: {', '.join(sorted(classes)) or 'none'}"
-        )
-    return getattr(module, class_name)
+        ) from error
 
 
 def _check_arguments(target: str, cls: type, arguments: dict[str, Any]) -> None:

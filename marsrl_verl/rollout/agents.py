@@ -11,6 +11,9 @@ from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rollout.speakers import Speaker
 
+MOST_IN_VAIN = 100
+"""Messages in a row that were cut or failed, without a text: an agent is not asked for another one."""
+
 
 class Said(str):
     """A message, as others may see it: what follows its thinking part."""
@@ -152,3 +155,17 @@ class Agents:
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._by_role.values())
+
+
+def check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> None:
+    """RuntimeError: the last ones were none. A program that asks for ever would hold up the whole worker."""
+    last = record[-MOST_IN_VAIN:]
+    stopped = FinishReason.STOP.value
+    if len(last) < MOST_IN_VAIN or any(one["text"] or one["finish"] == stopped for one in last):
+        return
+    finish, detail = last[-1]["finish"], last[-1]["detail"]
+    why = detail or ("its list of messages is full" if finish == FinishReason.LENGTH.value else finish)
+    raise RuntimeError(
+        f"{role} was asked for {len(record) + 1} messages, the last {MOST_IN_VAIN} were cut or failed "
+        f"({why}): `play` goes on for ever where say(…, ends=False) tells so by Said.cut and Said.failed"
+    )

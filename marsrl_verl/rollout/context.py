@@ -261,8 +261,9 @@ class RolloutContext:
         name = self.policy(role).name
         if name not in self._resources.sources:
             raise ValueError(f"role {role!r} has the policy {name!r}, which answers no chats here")
+        request = replace(self.request, role=role)
         with self._asking():
-            answer = await self._resources.sources[name].answer(self.request, k, messages, stop)
+            answer = await self._resources.sources[name].answer(request, k, messages, stop)
         return answered(f"{self.request.group_id}#{k}", answer, self._resources.chat)
 
     async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from marsrl_verl.core.request import RolloutRequest, Sampling
@@ -16,7 +16,7 @@ from marsrl_verl.rollout.context import Rollout, RolloutContext, RolloutResource
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.rollout.workflow import Workflow
-from marsrl_verl.settings.imports import blamed
+from marsrl_verl.settings.imports import blamed, import_target
 
 BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}
 """Programs that every method may name in `RolloutRequest.rollout`."""
@@ -27,16 +27,21 @@ def find_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUIL
     ValueError: there is none."""
     if name in programs:
         return programs[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise ValueError(
             f"there is no rollout program {name!r}; known: {', '.join(sorted(programs))}, or one of your own "
             "as package.module:Class"
         )
+    if "<locals>" in name:
+        raise ValueError(
+            f"the rollout program {name!r} is defined in a function, where no worker finds it; define it in "
+            "the module or in a class"
+        )
     try:
-        cls = getattr(importlib.import_module(module), attribute)
+        module, attribute = import_target(name)
+        cls = attrgetter(attribute)(module)
     except Exception as error:
-        raise ValueError(f"the rollout program {name!r} can't be loaded: {error}") from error
+        raise ValueError(f"the rollout program {name!r} can't be loaded: {str(error).rstrip('.')}") from error
     if not callable(getattr(cls, "run", None)):
         raise ValueError(f"{name!r} is no rollout program: {attribute} has no method `run`")
     return cls

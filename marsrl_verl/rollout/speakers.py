@@ -94,7 +94,11 @@ class FrozenSpeaker:
         structured: Mapping[str, Any] | None = None,
     ) -> Spoken:
         """Cuts the message behind a stop string, and what follows it says nothing: the message ended there,
-        also where the endpoint wrote on until its limit."""
+        also where the endpoint wrote on until its limit. ValueError: `structured` needs tokens."""
+        if structured is not None:
+            raise ValueError(
+                f"{self._role} has a frozen policy, which say(structured=…) can't hold to a form"
+            )
         one = await self._context.chat(self._k, self._role, self._messages, stop)
         text = one.final_text
         ends = [text.find(delimiter) + len(delimiter) for delimiter in stop if delimiter in text]

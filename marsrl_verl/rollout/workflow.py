@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -35,16 +36,21 @@ from marsrl_verl.core.sequence import LABEL, Plain, plain_fields
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.loading import load_class
-from marsrl_verl.rollout.agents import Agent, Agents, Grade, MessageRequest, Said
+from marsrl_verl.rollout.agents import Agent, Agents, Grade, MessageRequest, Said, check_says_something
 from marsrl_verl.rollout.context import RolloutContext
+from marsrl_verl.rollout.order import Order
 from marsrl_verl.rollout.speakers import FrozenSpeaker, Spoken, TrainedSpeaker
 
 LIST_FULL = "list_full"
 """`detail` where an agent's list of messages has no room for another one."""
-MOST_IN_VAIN = 100
-"""Messages in a row that were cut or failed, without a text: an agent is not asked for another one."""
-METRICS, SOLVED = "metrics", "solved"
+METRICS, SOLVED = "episode/metrics", "episode/solved"
 """What `RewardResult.info` has of an episode: figures by name, and the grade of its answer."""
+STAGE_FIGURES = re.compile(
+    r"accuracy|entropy|groups|equal_reward_groups|samples|reward_mean|response_length_(mean|p95|max).*"
+    r"|(truncation|failed|invalid_text|grading_error|mastered_token|masked_token)_share"
+    r"|(reflection_words|repetition_share|distinct_4_share).*"
+)
+"""Names that the figures of every stage have (docs/metrics.md)."""
 
 
 class _Paused(BaseException):
@@ -71,23 +77,25 @@ class Episode:
         self.k, self.context, self.request = k, context, context.request
         self.agents = Agents(self, workflow.roles)
         state: Any = {} if before is None else before.state
-        begun = state.get("begun", ())
+        places = state.get("places", ())
         self._workflow = workflow
         self._said: dict[str, list[dict[str, Any]]] = {
             role: list(found) for role, found in state.get("said", {}).items()
         }
-        """By role, text, end and number of the event of each message."""
+        """By role, text, end and place (`Order`) of each message."""
         self._opened: list[str] = []
         """Agents in the order in which they began."""
         self._heard: dict[str, int] = dict(state.get("heard", {}))
         """By role, messages before which it has heard what there was to hear."""
         self._grades: dict[str, dict[str, Plain]] = dict(state.get("grades", {}))
         """By role and text."""
-        self._transcript: dict[int, list[str]] = dict(zip(begun, state.get("transcript", ()), strict=True))
-        """By the order in which messages were begun; of those that have ended. `_events` likewise."""
+        self._transcript: dict[int, list[str]] = dict(zip(places, state.get("transcript", ()), strict=True))
+        """By place, of messages that have ended. `_events` likewise."""
         events = () if before is None else before.events
-        self._events: dict[int, dict[str, Plain]] = dict(zip(begun, map(dict, events), strict=True))
-        self._begun = max(self._events, default=-1) + 1
+        self._events: dict[int, dict[str, Plain]] = dict(zip(places, map(dict, events), strict=True))
+        self._played: set[int] = set()
+        """Places that this playing has come to."""
+        self._order = Order(workflow.roles)
         self._end: tuple[FinishReason, str | None, str | None] | None = None
         self._answer: tuple[str, float | None, str | None] | None = None
         self._rewards: dict[str, float] = {}
@@ -127,13 +135,14 @@ class Episode:
         return FinishReason.STOP if self._end is None else self._end[0]
 
     def said(self, role: str) -> list[Said]:
-        """The messages of an agent so far, those to come of an episode that is played again among them."""
-        return [self._as_said(one) for one in self._said.get(role, [])]
+        """The messages of an agent so far, in this playing."""
+        return [self._as_said(one) for one in self._said.get(role, [])[: self.agents[role].messages]]
 
     @property
     def transcript(self) -> list[tuple[str, str]]:
-        """Who said what (`Workflow.shown`), in the order in which it was said."""
-        return [(role, text) for _, (role, text) in sorted(self._transcript.items())]
+        """Who said what so far (`Workflow.shown`), one after another; of what is said at a time, first what
+        had fewer messages before it, then in the order of the roles."""
+        return [(role, text) for at, (role, text) in sorted(self._transcript.items()) if at in self._played]
 
     def rng(self, *names: str | int) -> np.random.Generator:
         """A generator of its own for these names; the same in every playing."""
@@ -141,6 +150,7 @@ class Episode:
 
     async def grade(self, role: str, text: str) -> Grade:
         """The reward that a role's reward class gives a text (`marsrl.reward.<role>`)."""
+        self._order.time()
         key = f"{role}/{hashlib.sha256(text.encode()).hexdigest()}"
         if key not in self._grades:
             one = Trajectory(self.trajectory_id, [], FinishReason.STOP, text=text, final_text=text)
@@ -156,8 +166,10 @@ class Episode:
         for role in by_role:
             self.agents[role]
         if value is not None:
-            self._reward = _finite(value, "of all agents")
-        self._rewards |= {role: _finite(reward, f"of the {role}") for role, reward in by_role.items()}
+            self._reward = _finite(value, "the reward of all agents")
+        self._rewards |= {
+            role: _finite(reward, f"the reward of the {role}") for role, reward in by_role.items()
+        }
 
     def answer(self, text: str | None, right: float | None = None) -> None:
         """Sets the answer of the episode as a whole.
@@ -165,13 +177,21 @@ class Episode:
         Args:
             text: what others may see of the trajectory; None: there is none.
             right: its grade; above 0.5 the problem is solved. A `Grade` also tells the answer that was found.
+
+        Raises:
+            ValueError: `right` is not finite.
         """
         found = right.answer if isinstance(right, Grade) else None
-        self._answer = (str(text or ""), None if right is None else float(right), found)
+        grade = None if right is None else _finite(right, "the grade of the answer")
+        self._answer = (str(text or ""), grade, found)
 
     def metric(self, name: str, value: float) -> None:
-        """Sets a figure of the episode: its mean is logged, and reported of evaluations with an interval."""
-        self._metrics[name] = float(value)
+        """Sets a figure of the episode: its mean is logged, and reported of evaluations with an interval.
+        ValueError: it is not finite, or each stage has a figure of that name."""
+        if STAGE_FIGURES.fullmatch(name):
+            how = "; episode.answer(text, right) sets it" if name == "accuracy" else ""
+            raise ValueError(f"each stage has a figure {name!r}{how}: give the metric another name")
+        self._metrics[name] = _finite(value, f"the metric {name!r}")
 
     def note(self, **fields: Plain) -> None:
         """Adds an event to the trajectory's line in the rollout log."""
@@ -195,11 +215,16 @@ class Episode:
 
     async def run(self, workflow: Workflow) -> None:
         """Plays it until it has ended or is paused."""
+        self._order.time()
         try:
             await workflow.play(self)
-        except (_Paused, _Ended):
+        except BaseException as error:
+            for one in _single(error):
+                if not isinstance(one, (_Paused, _Ended)):
+                    raise one  # noqa: B904  (the error itself, or one of its group)
             # Messages that were begun beside the one that left `play` are not lost.
             await asyncio.gather(*self._running, return_exceptions=True)
+        self._played |= self._events.keys()
 
     def _open(
         self, agent: Agent, messages: Sequence[Message], prefix: Any = None, state: Plain = None
@@ -221,46 +246,54 @@ class Episode:
                 f"{agent.role} was asked for a message while it is writing one; await it first"
             )
         if number == len(record):
-            _check_says_something(agent.role, record)
-            task = asyncio.current_task()
-            assert task is not None
+            check_says_something(agent.role, record)
+        places = [one["place"] for one in record]
+        known = places[number] if number < len(record) else None
+        place = self._order.place(agent.role, places[-1] if places else None, known)
+        self._played.add(place)
+        if known is None:
+            task = asyncio.ensure_future(self._speak(agent, number, place, heard, message))
             self._running.add(task)
-            try:
-                async with self._turn:
-                    await self._speak(agent, number, heard, message)
-            finally:
-                self._running.discard(task)
+            task.add_done_callback(self._running.discard)
+            await asyncio.shield(task)  # `asyncio.TaskGroup` cancels what runs beside the one that raises
+        else:
+            await asyncio.sleep(0)  # tasks beside this one begin before it ends, as they did before
         return self._as_said(record[number])
 
     def _as_said(self, record: Mapping[str, Any]) -> Said:
-        return Said.of(record, self._events[record["event"]] if record["event"] >= 0 else {})
+        return Said.of(record, self._events.get(record["place"], {}))
 
     async def _speak(
-        self, agent: Agent, number: int, heard: str | Sequence[Message] | None, message: MessageRequest
+        self,
+        agent: Agent,
+        number: int,
+        place: int,
+        heard: str | Sequence[Message] | None,
+        message: MessageRequest,
     ) -> None:
         """One message, or what is left of one that an earlier round began."""
-        if self._end is not None:  # another agent's message ended the round or the episode meanwhile
-            raise _Paused if self.paused else _Ended
-        begun, self._begun = self._begun, self._begun + 1
-        self._hear(agent, number, heard)
-        speaker = agent.speaker
-        assert speaker is not None
-        turn = number if message.turn is None else message.turn
-        if message.whole and message.max_tokens is not None and not speaker.fits(message.max_tokens):
-            spoken = Spoken(FinishReason.LIMIT, detail=LIST_FULL)
-        else:
-            spoken = await speaker.speak(turn, message.max_tokens, message.stop, message.structured)
-        if spoken.finish is FinishReason.PAUSED:
-            self._end = self._end or (FinishReason.PAUSED, None, None)
-            raise _Paused
-        why = {"detail": spoken.detail, "failed_by": spoken.failed_by}
-        said = {"text": spoken.text, "finish": spoken.finish.value, **why, "event": begun}
-        if spoken.finish in (FinishReason.STOP, FinishReason.LENGTH):
-            self._transcript[begun] = [agent.role, self._workflow.shown(agent.role, spoken.text)]
-            self._events[begun] = self._workflow.event(self, agent.role, turn, spoken)
-        else:
-            said |= {"text": "", "event": -1}
-        self._said[agent.role].append(said)
+        async with self._turn:
+            if self._end is not None:  # another agent's message ended the round or the episode meanwhile
+                raise _Paused if self.paused else _Ended
+            self._hear(agent, number, heard)
+            speaker = agent.speaker
+            assert speaker is not None
+            turn = number if message.turn is None else message.turn
+            if message.whole and message.max_tokens is not None and not speaker.fits(message.max_tokens):
+                spoken = Spoken(FinishReason.LIMIT, detail=LIST_FULL)
+            else:
+                spoken = await speaker.speak(turn, message.max_tokens, message.stop, message.structured)
+            if spoken.finish is FinishReason.PAUSED:
+                self._end = self._end or (FinishReason.PAUSED, None, None)
+                raise _Paused
+            why = {"detail": spoken.detail, "failed_by": spoken.failed_by}
+            said = {"text": spoken.text, "finish": spoken.finish.value, **why, "place": place}
+            if spoken.finish in (FinishReason.STOP, FinishReason.LENGTH):
+                self._transcript[place] = [agent.role, self._workflow.shown(agent.role, spoken.text)]
+                self._events[place] = self._workflow.event(self, agent.role, turn, spoken)
+            else:
+                said["text"] = ""
+            self._said[agent.role].append(said)
 
     def _hear(self, agent: Agent, number: int, heard: str | Sequence[Message] | None) -> None:
         """What comes before the message; nothing where an earlier round has begun it."""
@@ -286,13 +319,13 @@ class Episode:
         found = [speaker.sequence() for speaker in speakers.values()]
         sequences = [self._labelled(one) for one in found if one is not None]
         finish, detail, failed_by = self._end or (FinishReason.STOP, None, None)
-        events = [self._events[begun] for begun in sorted(self._events)]
+        events = [self._events[place] for place in sorted(self._events)]
         if finish is FinishReason.PAUSED:
             state = {
                 "said": self._said,
                 "heard": self._heard,
-                "transcript": [self._transcript[begun] for begun in sorted(self._events)],
-                "begun": sorted(self._events),
+                "transcript": [self._transcript[place] for place in sorted(self._events)],
+                "places": sorted(self._events),
                 "grades": self._grades,
                 "speakers": {role: speaker.state() for role, speaker in speakers.items()},
             }
@@ -334,30 +367,26 @@ class Episode:
         return RewardResult(value, info)
 
 
-def _finite(reward: float, whose: str) -> float:
-    if not math.isfinite(value := float(reward)):
-        raise ValueError(f"the reward {whose} is {value}, expected a finite number")
-    return value
+def _single(error: BaseException) -> list[BaseException]:
+    """The errors of a group (`asyncio.TaskGroup`); one that is none is its own."""
+    parts = getattr(error, "exceptions", ()) if type(error).__name__.endswith("ExceptionGroup") else ()
+    return [one for part in parts for one in _single(part)] or [error]
 
 
-def _check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> None:
-    """RuntimeError: the last ones were none. A program that asks for ever would hold up the whole worker."""
-    last = record[-MOST_IN_VAIN:]
-    stopped = FinishReason.STOP.value
-    if len(last) < MOST_IN_VAIN or any(one["text"] or one["finish"] == stopped for one in last):
-        return
-    finish, detail = last[-1]["finish"], last[-1]["detail"]
-    why = detail or ("its list of messages is full" if finish == FinishReason.LENGTH.value else finish)
-    raise RuntimeError(
-        f"{role} was asked for {len(record) + 1} messages, the last {MOST_IN_VAIN} were cut or failed "
-        f"({why}): `play` goes on for ever where say(…, ends=False) tells so by Said.cut and Said.failed"
-    )
+def _finite(value: float, what: str) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{what} is {number}, expected a finite number")
+    return number
 
 
-def _plain(fields: Mapping[str, Plain]) -> dict[str, Plain]:
-    """Messages and grades as what a checkpoint can hold."""
+def _plain(value: Plain) -> Plain:
+    """Messages and grades, also those in lists and dictionaries, as what a checkpoint can hold."""
+    if type(value) is dict:
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
     kinds: dict[type, Any] = {Said: str, Grade: float}
-    return {name: kinds.get(type(value), lambda same: same)(value) for name, value in fields.items()}
+    return kinds[type(value)](value) if type(value) in kinds else value
 
 
 class Workflow(ABC):

@@ -13,16 +13,17 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_LIBRARIES = tuple(
-    Path(found).resolve()
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    if (found := sysconfig.get_path(name))
-)
+_STANDARD = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+_INSTALLED = ("site-packages", "dist-packages")
+"""Folders of libraries."""
+_named: set[str] = set()
+"""Packages that a configuration or a method has named: the user's, also where they are installed."""
 _UNTYPED = re.compile(r"(?:A non-annotated attribute was detected: `|Field ')(\w+).*type annotation")
 """What pydantic says of a field without a type."""
 
@@ -50,6 +51,7 @@ def import_target(target: str) -> tuple[ModuleType, str]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     module_name, _, class_name = target.partition(":")
+    _named.add(module_name.partition(".")[0])
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
@@ -109,7 +111,7 @@ def raised_at(error: BaseException, counts: Callable[[str], bool] = lambda name:
 
 def users_line(error: BaseException) -> str | None:
     """The line of the user's code that led to an error: of a file that is neither this package's nor a
-    library's."""
+    library's, other than one that `import_target` was asked for."""
     return raised_at(error, _is_users)
 
 
@@ -170,6 +172,8 @@ def line_of(file: str, text: str, begin: int, end: int) -> int | None:
 
 def _is_users(name: str) -> bool:
     path = Path(name).resolve()
-    return not name.startswith("<") and not any(
-        path.is_relative_to(folder) for folder in (_PACKAGE, *_LIBRARIES)
-    )
+    if name.startswith("<") or path.is_relative_to(_PACKAGE):
+        return False
+    if library := next((part for parent, part in pairwise(path.parts) if parent in _INSTALLED), None):
+        return library.partition(".")[0] in _named
+    return not any(path.is_relative_to(folder) for folder in _STANDARD)

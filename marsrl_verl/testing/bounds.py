@@ -14,6 +14,10 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.request import RolloutRequest
 
 
+class _Interrupted(BaseException):
+    """No error of the program's, which nothing on the way may take for one."""
+
+
 @contextmanager
 def time_limit(seconds: float, what: str) -> Iterator[None]:
     """Raises TimeoutError at the line that is executed when `seconds` are over, and once a second from then
@@ -24,12 +28,15 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"{what} did not end within {seconds:g} s")
+        raise _Interrupted
 
     handler, begun = signal.signal(signal.SIGALRM, interrupt), time.monotonic()
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # another one's, such as a test's
     try:
         yield
+    except _Interrupted as error:
+        text = f"{what} did not end within {seconds:g} s"
+        raise TimeoutError(text).with_traceback(error.__traceback__) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)

@@ -12,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, trained_rows
+from marsrl_verl.core.method import Method, observe_step, trained_rows
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import target_of
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
-from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.rows import ADVANTAGES, ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, ROLLOUT_LOG_PROBS, Rows
+from marsrl_verl.core.schedule import Passes, StepView
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.evaluation.advantages import set_advantages
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.context import RolloutContext
@@ -95,12 +97,18 @@ def build_method(
         tokenizer: of the responses; None: the method has none.
         settings: by name.
     """
-    config = cls.Config(**{"name": cls.__name__, **settings}) if config is None else config
+    config = _config(cls, config, settings)
     prompts = cls.Prompts() if prompts is None else prompts
     tools = MethodTools(
         prompts, tokens, limits or {}, tokenizer=tokenizer, seed=seed, policies=policies or {}
     )
     return cls(config, tools)
+
+
+def _config(cls: type[Method], config: Any, settings: Mapping[str, Any]) -> Any:
+    if config is not None and settings:
+        raise TypeError(f"config has all settings already: set {', '.join(settings)} in it")
+    return cls.Config(**{"name": cls.__name__, **settings}) if config is None else config
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +118,9 @@ class StepRun:
     result: StepResult
     rows: Rows
     advantages: NDArray[np.float32]
-    """(N,)"""
+    """(N,) as they are trained: 0 where a token is masked."""
     metrics: Mapping[str, float]
-    """By role and by stage, and the method's own."""
+    """By role and by stage, of the advantages, and the method's own."""
 
     @property
     def groups(self) -> list[Group]:
@@ -178,6 +186,7 @@ def run_method(
     segment_tokens: int | None = None,
     raises: bool = True,
     time_limit: float = 60.0,
+    config: Any = None,
     **settings: Any,
 ) -> list[StepRun]:
     """Runs a method for some steps: its requests, rollout programs, rewards, schedule and credit.
@@ -197,14 +206,16 @@ def run_method(
             that request instead: its trajectories end with finish reason `error`; so do they here without
             `raises`.
         time_limit: seconds in all.
-        settings: of the method, by name.
+        config: all settings of the method (`cls.Config(name=…)`); None: `settings`.
+        settings: of the method, by name; one that is called as an argument above only by `config`.
 
     Raises:
         TimeoutError: it takes longer than `time_limit`; at the line that is executed then.
-        ValueError: a problem has more groups at a stage than `Stage.groups_per_problem` says.
+        ValueError: a problem has more groups at a stage than `Stage.groups_per_problem` says, or advantages
+            or masks have no value for each token (`set_advantages`).
     """
     tokenizer = CharacterTokenizer()
-    method = build_method(cls, prompts, tokenizer=tokenizer, **settings)
+    method = build_method(cls, prompts, _config(cls, config, settings), tokenizer=tokenizer)
     client = TurnClient(script, tokenizer)
 
     async def scored(item: RolloutRequest, members: Sequence[Trajectory]) -> list[RewardResult]:
@@ -225,11 +236,14 @@ def run_method(
     count = problems if isinstance(problems, int) else len(problems)
     pool = additions(count * steps) if isinstance(problems, int) else None
 
+    drained = method.schedule.passes is Passes.DRAINED  # the problems of a step are a pass
     found, counts = [], GroupCounts(method, count)
     with bounds.time_limit(time_limit, "run_method"):
         for step in range(1, steps + 1):
             fresh = list(problems) if pool is None else pool[count * (step - 1) : count * step]  # type: ignore[arg-type]
-            scheduler.start_step(step, fresh)
+            if step > 1 and drained and scheduler.idle():
+                method.schedule.pass_ended(step)
+            scheduler.start_step(step, [] if drained and not scheduler.idle() else fresh)
             while requests := scheduler.next_round():
                 if too_many := counts.add(requests):
                     raise ValueError(f"{cls.__name__}: {too_many}")
@@ -238,7 +252,8 @@ def run_method(
                 if raises and client.error is not None:
                     raise client.error
                 scheduler.absorb(outputs)
-            found.append(_step(method, scheduler.finish_step(last=step == steps), step))
+            result = scheduler.finish_step(last=step == steps, pass_over=drained)
+            found.append(_step(method, result, step))
     return found
 
 
@@ -251,5 +266,11 @@ class _RaisingRunner(RolloutRunner):
 
 def _step(method: Method, result: StepResult, step: int) -> StepRun:
     rows = Rows.of(result.trained, trained_rows(method, result.trained, step))
-    advantages = method.credit.advantages(rows) if len(rows) else np.zeros(0, np.float32)
-    return StepRun(result, rows, advantages, training_metrics(result.completed, type(method)))
+    metrics = training_metrics(result.completed, type(method))
+    metrics |= observe_step(method, StepView(rows, result.ended, result.deferred))
+    if not len(rows):
+        return StepRun(result, rows, np.zeros(0, np.float32), metrics)
+    sampled = rows.columns[ROLLOUT_LOG_PROBS]  # the weights stay as they are
+    rows.columns |= {OLD_LOG_PROBS: sampled, REF_LOG_PROBS: sampled, ENTROPIES: -sampled}
+    metrics |= set_advantages(rows, method.credit)
+    return StepRun(result, rows, rows.columns[ADVANTAGES], metrics)

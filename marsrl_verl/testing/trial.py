@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, trained_rows
+from marsrl_verl.core.method import Method, observe_step, trained_rows
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
-from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, Rows
-from marsrl_verl.core.scheduler import Mode, Scheduler
+from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, STEP_COLUMNS, Rows
+from marsrl_verl.core.schedule import StepView
+from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
 from marsrl_verl.core.sequence import (
     RECORDED_ENTROPIES,
     RECORDED_LOG_PROBS,
@@ -29,7 +30,12 @@ from marsrl_verl.core.sequence import (
 )
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
-from marsrl_verl.evaluation.runs import Call, Evaluation
+from marsrl_verl.evaluation.advantages import set_advantages
+from marsrl_verl.evaluation.runs import Call, Evaluation, Runs
+from marsrl_verl.evaluation.training_metrics import training_metrics
+from marsrl_verl.evaluation.watch import step_facts
+from marsrl_verl.reporting.files import to_json
+from marsrl_verl.reporting.rollout_log import evaluation_lines, step_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.generation import Completion, Decoding
@@ -41,6 +47,7 @@ GROUP_SIZE = 2
 """Responses of each group: one is rewarded, the other is not."""
 TIME_LIMIT = 60.0
 """Seconds; a trial takes one or two."""
+_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +84,8 @@ class Trial:
     """All that were completed; empty where there were too many."""
     too_many: str | None = None
     """Of which stage there were more than it says."""
-    rows: int = 0
-    """Trained sequences."""
+    most_rows: dict[str, int] = field(default_factory=dict)
+    """Most trained sequences of a response, by stage."""
     error: BaseException | None = None
     """What the method, its prompts, schedule or credit raised."""
 
@@ -114,9 +121,10 @@ class _Script:
         text = self._text(item, role, k)
         chat, finish = self.trial.chat, FinishReason.STOP
         end = [chat.tokenizer.eos_token_id] if chat.tokenizer.eos_token_id is not None else []
-        ids = [*chat.tokenizer.encode(text, add_special_tokens=False), *end]
+        ids, most = chat.tokenizer.encode(text, add_special_tokens=False), decoding.max_tokens - len(end)
         if self.full and ids:
-            ids = [*(ids * (decoding.max_tokens // len(ids) + 1))[: decoding.max_tokens - len(end)], *end]
+            ids = (ids * (most // len(ids) + 1))[:most]
+        ids = [*ids, *end]
         stop = next((one for one in decoding.stop if one in text), None)
         if len(ids) > decoding.max_tokens:
             ids, finish, stop = ids[: decoding.max_tokens], FinishReason.LENGTH, None
@@ -190,10 +198,26 @@ def _run(trial: TrialSettings, script: _Script, found: Trial) -> None:
         _probe(method, scheduler.completed_stages())
     result = scheduler.finish_step(last=True)
     found.groups = result.completed
-    rows = Rows.of(result.trained, trained_rows(method, result.trained, 1))
-    found.rows = len(rows)
-    if found.rows:
+    columns = [name for name in method.credit.loss(trial.config).columns if name not in STEP_COLUMNS]
+    rows = Rows.of(result.trained, trained_rows(method, result.trained, 1), columns)
+    for (group, _), count in Counter((one.group, one.trajectory) for one in rows.refs).items():
+        stage = rows.groups[group].request.stage
+        found.most_rows[stage] = max(count, found.most_rows.get(stage, 0))
+    observe_step(method, StepView(rows, result.ended, result.deferred))
+    if rows.refs:
         _credit(method, rows)
+    _report(trial.cls, method, result, updated=bool(rows.refs))
+    continued = trial.cls(trial.config, _tools(trial))
+    continued.load_state_dict(method.state_dict())
+    continued.schedule.load_state_dict(method.schedule.state_dict())
+
+
+def _report(cls: type[Method], method: Method, result: StepResult, *, updated: bool) -> None:
+    """What log, metrics and warnings have of a step."""
+    for line in step_lines(result.step, result.completed, method.record):
+        to_json(line)
+    training_metrics(result.completed, cls)
+    step_facts(result, cls, frozenset(), due=True, updated=updated)
 
 
 def run_evaluation_trial(trial: TrialSettings, evaluation: Evaluation) -> Counter[str]:
@@ -219,6 +243,12 @@ def _run_evaluation(trial: TrialSettings, evaluation: Evaluation) -> Counter[str
             item = course.send(one)
         except StopIteration:
             item = None
+    if not run.skipped:
+        runs = Runs("trial", [run])
+        for line in evaluation_lines(0, runs, evaluation.record):
+            to_json(line)
+        evaluation.derived(evaluation.observations(runs), _CONFIDENCE)
+        evaluation.effort(runs, _CONFIDENCE)
     return counts
 
 
@@ -226,14 +256,7 @@ def _credit(method: Method, rows: Rows) -> None:
     """Advantages and masks, with made-up numbers of the trainer's passes."""
     names = (OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES)
     rows.columns |= {name: np.zeros(rows.tokens, dtype=np.float32) for name in names}
-    advantages = method.credit.advantages(rows)
-    if np.shape(advantages) != (rows.tokens,):
-        raise ValueError(
-            f"{type(method.credit).__name__}.advantages gave shape {np.shape(advantages)}, expected "
-            f"({rows.tokens},): one for each token"
-        )
-    method.credit.masks(rows, advantages)
-    method.credit.token_shares(rows, advantages)
+    set_advantages(rows, method.credit)
 
 
 def _tools(trial: TrialSettings) -> MethodTools:

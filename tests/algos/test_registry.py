@@ -63,6 +63,12 @@ REFUSED = {
         "class Half(Credit):\n    pass\nclass Mine(Method):\n    Credit = Half\n",
         "Mine.Credit = Half does not define advantages, keep.",
     ),
+    "a schedule without its settings": (
+        "strange_nine:Mine",
+        "from marsrl_verl.core.alternation import Alternating\nfrom marsrl_verl.core.method import Method\n"
+        "class Mine(Method):\n    Schedule = Alternating\n",
+        "marsrl_verl.core.alternation:AlternatingConfig, which Alternating reads, found EstimatorConfig.",
+    ),
     "roles that are no roles": (
         "strange_seven:Mine",
         "from marsrl_verl.core.method import Method\nclass Mine(Method):\n    roles = 'alice'\n",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from composing import skip_without
 from omegaconf import DictConfig, OmegaConf
 from small_files import make_data, make_model
 
@@ -148,6 +149,7 @@ def run(quiet_machine, capsys, base_overrides):
         words = [word for text in argv for word in typed(text)]
         named = {word.split("=")[0] for word in words}
         added = tuple(word for word in base_overrides if word.split("=")[0] not in named)
+        skip_without(words)
         status = main([*added, *words], launch)
         captured = capsys.readouterr()
         return Outcome(status, captured.out, captured.err, launched[0] if launched else None)

@@ -271,12 +271,26 @@ def test_rollout_programs_that_fit(run, package):
         accepted(run, *words, "cluster=cpu")
 
 
-def test_the_example_says_that_it_cannot_pause(run, package, monkeypatch):
-    examples = Path(__file__).parents[2] / "examples"
-    monkeypatch.syspath_prepend(str(examples))
-    words = (f"hydra.searchpath=[file://{examples}/own_method/configs]", "algo=calculator", "cluster=cpu")
-    assert run(*words).status == 0
-    done = run(*words, f"{SEGMENTS}=2")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PRESETS = {path.stem: path.parents[1] for path in EXAMPLES.glob("*/configs/algo/*.yaml")}
+
+
+@pytest.fixture
+def example(monkeypatch):
+    def words(name: str) -> tuple[str, ...]:
+        monkeypatch.setattr(sys, "path", [str(EXAMPLES), str(PRESETS[name].parent), *sys.path])
+        return f"hydra.searchpath=[file://{PRESETS[name]}]", f"algo={name}", "cluster=cpu"
+
+    return words
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_examples_pass_with_all_their_stages(run, example, name):
+    assert "not tried before the start" not in accepted(run, *example(name), "dry_run=true").text
+
+
+def test_the_example_says_that_it_cannot_pause(run, example):
+    done = run(*example("calculator"), f"{SEGMENTS}=2")
     assert_refused(
         done, f"{SEGMENTS} = 2", "own_method.calculator:TwoTurns of own_method.calculator:Calculator"
     )

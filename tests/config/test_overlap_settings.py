@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from composing import skip_without
 from messages import assert_checks_refuse, assert_refused, refusals
 
 from marsrl_verl.config.checks.context import typed_settings
@@ -135,6 +136,7 @@ def test_plan_names_overlap_and_pools(run):
     ],
 )
 def test_the_loss_corrects_for_older_weights_where_there_are_no_others(overrides, mode):
+    skip_without(overrides)
     arguments = parse_arguments([*overrides, "cluster=cpu"])
     assert typed_settings(compose_config(arguments).config).off_policy.mode == mode
 

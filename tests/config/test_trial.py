@@ -5,23 +5,31 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from messages import accepted, assert_refused
 
 from marsrl_verl.algos import registry
-from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.application import main
 from marsrl_verl.config.light_tokenizer import open_tokenizer
+from marsrl_verl.core.method import Method
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.settings.imports import users_place
 from marsrl_verl.testing import trial
+from marsrl_verl.testing.client import END, CharacterTokenizer
 
 CODE = """
 from dataclasses import replace
 
 from marsrl_verl.core.credit import EstimatorCredit, LossSpec
+from marsrl_verl.core.credit.advantages import comparable_rows
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.prompts import ProblemPrompts
+from marsrl_verl.core.schedule import Schedule
 from marsrl_verl.core.stage import Stage
+from marsrl_verl.evaluation.single_role import SingleRole
 from marsrl_verl.rollout.workflow import Workflow
 from marsrl_verl.settings.declaration import MethodConfig
 
@@ -130,6 +138,76 @@ class EndlessTalk(Talk):
 class EndlessPlay(Good):
     rollout = EndlessTalk
 
+class Hearing(Talk):
+    async def play(self, episode):
+        await episode.agents.bob.say()
+        await super().play(episode)
+
+class Heard(Good):
+    rollout = Hearing
+
+class Records(Good):
+    def record(self, request, trajectory):
+        return {"answer": trajectory.nothing}
+
+class Observes(Good):
+    def observe_step(self, view):
+        return {"mine": view.rows.nothing}
+
+class Measures(Good):
+    @classmethod
+    def group_metrics(cls, groups):
+        return {"mine": groups[0].nothing}
+
+class Decides(Good):
+    @classmethod
+    def outcome(cls, request, trajectory):
+        return trajectory.nothing, None
+
+class Saves(Good):
+    def state_dict(self):
+        return {"mine": 1}
+
+class Continues(Good):
+    class Schedule(Schedule):
+        def load_state_dict(self, state):
+            self.turn = state["turn"]
+
+class Counting(SingleRole):
+    def observations(self, runs):
+        return {"mine": runs.nothing}
+
+class Evaluates(Good):
+    @classmethod
+    def evaluation(cls, config, evaluation, prompts):
+        return Counting("alice", prompts)
+
+class LongTalk(Talk):
+    async def play(self, episode):
+        said = await episode.agents.alice.say()
+        if len(said) > 100:
+            {}["long"]
+        episode.reward(1.0)
+
+class Long(Good):
+    rollout = LongTalk
+
+class Full(Good):
+    def record(self, request, trajectory):
+        if trajectory.tokens > 100:
+            raise ValueError("long")
+        return {}
+
+class FewRows(Good):
+    changed = classmethod(lambda cls, one: (replace(one, rows_per_response=1),))
+
+    class Credit(EstimatorCredit):
+        def keep(self, groups):
+            return comparable_rows(groups, differing=False)
+
+        def trains(self, groups):
+            return True
+
 class Nothing(Talk):
     async def play(self, episode):
         await episode.agents.alice.say()
@@ -177,6 +255,17 @@ WRONG = {
         "In a trial with scripted answers it raised AttributeError: 'Group' object has no attribute",
         "groups[0].nothing",
     ),
+    "Records": ("it raised AttributeError: 'Trajectory' object", "trajectory.nothing}"),
+    "Observes": ("it raised AttributeError: 'Rows' object has no attribute", "view.rows.nothing"),
+    "Measures": ("it raised AttributeError: 'Group' object has no attribute", "groups[0].nothing}"),
+    "Decides": ("it raised AttributeError: 'Trajectory' object", "trajectory.nothing, None"),
+    "Saves": ("ValueError: Saves keeps no state, the checkpoint has ['mine']", "class Saves"),
+    "Continues": ("it raised KeyError: 'turn'.", 'state["turn"]'),
+    "Evaluates": ("In a trial its evaluation raised AttributeError: 'Runs' object", "runs.nothing"),
+    "FewRows": (
+        "2 sequences of a response of the stage talk were trained in a trial; its Stage says 1 at most",
+        "class FewRows",
+    ),
     "FewGroups": (
         "In a trial a problem had 3 groups with 6 responses at stage talk; its Stage says 1 of 2",
         "class FewGroups",
@@ -186,7 +275,7 @@ WRONG = {
         "class EndlessStages",
     ),
     "EndlessPlay": (
-        "strange_talk:EndlessTalk: TimeoutError: the trial did not end within 2 s.",
+        "In a trial with scripted answers it raised TimeoutError: the trial did not end within 2 s.",
         "while True: pass",
     ),
     "OtherStage": ("found stage talks, expected one of: talk", "class OtherStage"),
@@ -215,11 +304,24 @@ def test_what_is_wrong_is_said_before_the_start(run, module, name, monkeypatch):
     assert done.err.count(FILE) == 1 and "report it" not in done.err
 
 
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "site-packages (copy)"])
+def test_an_installed_method_is_the_users_and_other_libraries_are_not(run, module, monkeypatch, folder):
+    (module / folder).mkdir()
+    (module / folder / FILE).write_text(CODE)
+    monkeypatch.syspath_prepend(str(module / folder))
+    done = run("marsrl.algo.name=strange_talk:PlayRaises", *ROOM, "cluster=cpu", "dry_run=true")
+    line = CODE.splitlines().index('        {}["mine"]') + 1
+    assert f"Correct {module / folder / FILE}, line {line} (docs" in " ".join(done.err.split())
+    library = compile("def f(): pass", "/usr/lib/python3/dist-packages/numpy/core.py", "exec")
+    exec(library, found := {})
+    assert users_place(found["f"]) is None
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 37."),
-        ("Constructed", "The constructor failed with OSError: no file (FILE, line 41), kwargs: {}."),
+        ("Asking", "Building a prompt failed with KeyError: 'missing'. fix: Correct FILE, line 40."),
+        ("Constructed", "The constructor failed with OSError: no file (FILE, line 44), kwargs: {}."),
     ],
 )
 def test_prompts_that_raise_are_named_with_their_line(run, module, name, said):
@@ -228,11 +330,18 @@ def test_prompts_that_raise_are_named_with_their_line(run, module, name, said):
     assert_refused(done, target.replace("=", " = "), said.replace("FILE", str(module / FILE)))
 
 
-def test_an_agent_whose_prompt_never_fits_is_refused_with_its_key(run):
-    """Not even the shortest problem's, with short answers."""
-    room = "marsrl.roles.bob.max_prompt_tokens=6"
-    done = run("marsrl.algo.name=strange_talk:Good", room, "cluster=cpu", "dry_run=true")
-    assert_refused(done, "marsrl.roles.bob.max_prompt_tokens = 6", "tokens, bob takes 6.")
+@pytest.mark.parametrize(
+    ("method", "name", "said"),
+    [
+        ("Good", "max_prompt_tokens", "tokens, bob takes 6."),
+        ("Heard", "max_new_tokens", "every episode of the stage talk ended: bob had no room."),
+    ],
+)
+def test_an_agent_without_room_is_refused_with_its_key(run, method, name, said):
+    """Not even for the shortest problem, with short answers."""
+    algo, key = f"marsrl.algo.name=strange_talk:{method}", f"marsrl.roles.bob.{name}"
+    done = run(algo, *ROOM, f"{key}=6", "cluster=cpu", "dry_run=true")
+    assert_refused(done, f"{key} = 6", said)
 
 
 def test_what_ends_where_messages_are_long_is_warned_of(run):
@@ -247,18 +356,43 @@ def test_what_ends_where_messages_are_long_is_warned_of(run):
     assert "where messages have their full length, episodes of the stage talk end early" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Long", "episodes of the stage talk end early: rollout program strange_talk:LongTalk: KeyError"),
+        ("Full", "the trial with messages of their full length failed: ValueError: long ("),
+    ],
+)
+def test_what_fails_where_messages_are_long_is_warned_of(run, name, said):
+    algo, room = f"marsrl.algo.name=strange_talk:{name}", "marsrl.roles.alice.max_new_tokens=200"
+    assert said in accepted(run, algo, *ROOM, room, "cluster=cpu", "dry_run=true").text
+
+
+def test_a_message_of_full_length_ends_once():
+    settings = SimpleNamespace(chat=ChatTokenizer(CharacterTokenizer(), {}), cls=Method)
+    asked, decoding = SimpleNamespace(group_id="g"), SimpleNamespace(max_tokens=50, stop=())
+    ids = trial._Script(settings, True)._completion(asked, "solver", 0, decoding).token_ids.tolist()
+    assert (len(ids), ids.index(END)) == (50, 49)
+
+
 def test_what_acts_on_nothing_is_told(run):
     name = "marsrl.algo.name=strange_talk:EarnsNothing"
     said = " ".join(accepted(run, name, *ROOM, "cluster=cpu", "dry_run=true").text.split())
     assert "no episode of the stage talk earned anything" in said
     assert "its play calls neither episode.answer(…) nor episode.metric(…)" in said
-    assert "next_requests is not called: no stage names one that may follow it (Stage.next)" in said
+    assert "! next_requests is not called: no stage names one that may follow it (Stage.next)" in said
 
 
-@pytest.mark.parametrize("algo", ["marsrl", "grpo", "attnrl"])
-def test_the_shipped_methods_pass_with_all_their_stages(checked, algo):
-    ctx: Context = checked({}, f"algo={algo}")
-    assert not any("not tried" in note for note in ctx.notes)
+CHAINS = ("model=tiny_rema", "data=rema_world")
+WORLDS = {"arpo": ("model=tiny_tools", "data=tool_world"), "rema": CHAINS, "rema_single_turn": CHAINS}
+"""Where it is not the default one."""
+
+
+@pytest.mark.parametrize("algo", registry.installed_methods())
+def test_the_shipped_methods_pass_with_all_their_stages(capsys, algo):
+    words = [f"algo={algo}", *WORLDS.get(algo, ()), "cluster=cpu", "dry_run=true"]
+    assert main(words, lambda config: 1) == 0
+    assert "not tried before the start" not in capsys.readouterr().out
 
 
 def test_the_light_tokenizer_is_transformers():

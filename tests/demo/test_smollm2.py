@@ -60,7 +60,7 @@ def test_worked_examples_share_no_arithmetic_with_held_out_problems():
     configs = Path(__file__).parents[2] / "configs" / "model"
     texts = [str(EXAMPLES), *(path.read_text() for path in sorted(configs.glob("smollm2*.yaml")))]
     shown = [found for text in texts for found in _CALCULATION.findall(text)]
-    assert len(shown) > 20
+    assert len(shown) >= 20
     for left, sign, right, _ in shown:
         step = problems.Step(int(left), sign, int(right))
         assert problems.WordProblem("", (step,), 1).split is Split.TRAIN, step

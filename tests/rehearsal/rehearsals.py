@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from composing import has_presets
 from example_scripts import SCRIPTS, hub_id, recorded_calls, training_arguments
 from small_models import make_model
 
@@ -103,8 +104,12 @@ ALL = (
         for one in _with_algo(script, "vrp_judge", "mrp_judge")
     ),
 )
-REHEARSALS = tuple(one for one in ALL if one.script in SCRIPTS)
-"""A method that is taken away takes its scripts with it."""
+REHEARSALS = tuple(
+    one
+    for one in ALL
+    if one.script in SCRIPTS and has_presets([*one.words, f"algo={one.environment.get('ALGO', 'marsrl')}"])
+)
+"""A method that is taken away takes its scripts and presets with it."""
 
 
 def make_files(rehearsal: Rehearsal, folder: Path) -> tuple[Path, Path]:

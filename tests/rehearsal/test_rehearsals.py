@@ -88,18 +88,18 @@ def test_the_page_has_all_that_is_replaced_and_every_rehearsal():
 
 def test_a_failure_is_told_and_the_others_go_on(monkeypatch, capsys):
     def rehearsed(one, output):
-        if one.name.startswith("arpo_qwen3"):
+        if one.name.startswith("marsrl_qwen3_30b"):
             raise RuntimeError("no such thing")
         return Result((one.name, *["-"] * 5, "ok"), None)
 
     monkeypatch.setattr(rehearse, "rehearse", rehearsed)
-    count = sum(one.name.startswith("arpo") for one in REHEARSALS)
-    failing = sum(one.name.startswith("arpo_qwen3") for one in REHEARSALS)
-    assert rehearse.main(["arpo"]) == 1
+    count = sum(one.name.startswith("marsrl") for one in REHEARSALS)
+    failing = sum(one.name.startswith("marsrl_qwen3_30b") for one in REHEARSALS)
+    assert rehearse.main(["marsrl"]) == 1
     told = capsys.readouterr().out
     assert told.count("RuntimeError: no such thing") == failing
     assert f"{count - failing} of {count} ran." in told
-    assert rehearse.main(["=arpo_qwen2_5_7b"]) == 0
+    assert rehearse.main(["=marsrl_qwen3_4b_one_gpu"]) == 0
 
 
 def test_a_rehearsal_s_own_words_are_not_replaced(tmp_path, monkeypatch):

@@ -57,8 +57,13 @@ class WithoutSecond(Asks):
         """Can't be called as the base says."""
 
 
+class Outer:
+    Fits = Fits
+
+
 def test_methods_take_what_they_are_called_with():
-    assert isinstance(load_class(f"{__name__}:Fits", None, Asks), Fits)
+    for target in ("Fits", "Outer.Fits"):
+        assert isinstance(load_class(f"{__name__}:{target}", None, Asks), Fits)
     with pytest.raises(ClassLoadError, match=r"ask\(first, third\) can't be called as ask\(first, second\)"):
         load_class(f"{__name__}:WithoutSecond", None, Asks)
     with pytest.raises(ClassLoadError, match=r"ask\(\) can't be called as ask\(first\)"):

@@ -11,6 +11,7 @@ from scripted_client import request, runner
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.runner import find_program
@@ -39,6 +40,11 @@ class Configured:
         return RolloutOutput(request.group_id, [one])
 
 
+class Outer:
+    class Inner(Configured):
+        """One that lies in another class."""
+
+
 class Lame:
     """No program."""
 
@@ -46,7 +52,7 @@ class Lame:
 def test_a_program_is_built_once_from_the_settings_of_the_run():
     settings = SimpleNamespace(algo=SimpleNamespace(calls=2))
     made = runner(ScriptedClient(lambda _: ""), settings=settings)
-    item = request(n=1, rollout=f"{__name__}:Configured")
+    item = request(n=1, rollout=Stage("talk", "solver", 1, rollout=Outer.Inner).program)
     first = asyncio.run(made.run(item, LIMITS))
     settings.algo.calls = 7
     second = asyncio.run(made.run(replace(item, group_id="p2/solver.0"), LIMITS))
@@ -72,8 +78,10 @@ def test_a_reward_sees_what_happened_and_why_it_ended():
     ("name", "message"),
     [
         ("tree", "there is no rollout program 'tree'; known: single_call"),
-        ("no_such_module:A", "can't be loaded: No module named"),
+        ("no_such_module:A", "can't be loaded: There is no module 'no_such_module'$"),
         (f"{__name__}:Absent", "can't be loaded: .* no attribute 'Absent'"),
+        (f"{__name__}:Outer.Absent", "can't be loaded: .*'Outer' has no attribute 'Absent'"),
+        (f"{__name__}:f.<locals>.A", "f.<locals>.A' is defined in a function, where no worker finds it"),
         (f"{__name__}:Lame", "Lame has no method `run`"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,9 @@ from marsrl_verl.core.sequence import Sequence, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.context import RolloutContext, RolloutResources
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
+from marsrl_verl.rollout.speakers import FrozenSpeaker
 from marsrl_verl.testing.client import END, CharacterTokenizer, ScriptedClient
 
 SETTINGS = Sampling(max_new_tokens=50, max_prompt_tokens=40)
@@ -306,3 +309,20 @@ def test_a_policy_of_text_alone_is_asked_for_a_chat():
     ]
     assert all(one.external and one.finished and one.reward is not None for one in output.trajectories)
     assert client.calls == []
+
+
+def test_who_is_asked_for_a_chat_is_in_the_request():
+    class Source:
+        async def answer(self, request, k, messages, stop=()):
+            return ChatAnswer(request.role)
+
+    policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {"judge": "big"})
+    chat = ChatTokenizer(CharacterTokenizer(), {})
+    resources = RolloutResources(PreparedClient([]), chat, None, policies, {"big": Source()})
+    context = RolloutContext(resources, request(), SETTINGS)
+    assert asyncio.run(context.chat(0, "judge", [])).text == "judge"
+
+
+def test_a_frozen_agent_is_held_to_no_form():
+    with pytest.raises(ValueError, match="judge has a frozen policy"):
+        asyncio.run(FrozenSpeaker(None, 0, "judge", []).speak(0, None, (), {"json": {}}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -14,13 +15,14 @@ from scripted_client import request, runner
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.sequence import check_plain
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.failed_grades import grade_warnings
 from marsrl_verl.rewards.running import RewardRunner
-from marsrl_verl.rollout.workflow import METRICS, SOLVED, Workflow
+from marsrl_verl.rollout.workflow import METRICS, SOLVED, STAGE_FIGURES, Workflow
 from marsrl_verl.testing import Turn, run_method
 from marsrl_verl.testing.client import ScriptedClient
 
@@ -171,7 +173,8 @@ def test_answers_metrics_and_notes():
         grade = await episode.grade("a", said)
         episode.reward(grade)
         episode.metric("length", len(said))
-        episode.note(seen=True)
+        episode.note(seen=True, all={said: [said, grade]})
+        episode.info(metrics=(grade,))
         episode.answer(said, grade)
 
     def script(turn):
@@ -180,8 +183,13 @@ def test_answers_metrics_and_notes():
     (step,) = run_method(method(play), script, problems=1, group_size=2)
     wrong, right = step.groups[0].trajectories
     assert (wrong.value, right.value, right.final_text) == (0.0, 1.0, "\\boxed{1}")
-    assert right.scored.info == {METRICS: {"length": 9.0}, "answer": "1", SOLVED: 1.0}
-    assert right.events[-1] == {"seen": True}
+    assert right.scored.info == {
+        METRICS: {"length": 9.0}, "answer": "1", SOLVED: 1.0, "metrics": (1.0,)
+    }  # fmt: skip
+    assert right.events[-1] == {"seen": True, "all": {"\\boxed{1}": ["\\boxed{1}", 1.0]}}
+    check_plain([right.events, dict(right.scored.info)], "what is kept")
+    named = {name.removeprefix("stage/talk/") for name in step.metrics if name.startswith("stage/talk/")}
+    assert {name for name in named if not STAGE_FIGURES.fullmatch(name)} == {"length"}
     assert step.metrics["stage/talk/accuracy"] == 0.5 and step.metrics["stage/talk/length"] == 9.5
     assert not any("accuracy" in name for name in step.metrics if name.startswith("role/"))
 
@@ -218,17 +226,41 @@ def test_a_message_that_cannot_be_had_ends_the_episode_with_its_agents_name():
     assert members(play)[0].detail.startswith("b: prompt has 200")
 
 
-@pytest.mark.parametrize("given", ["value", "a"])
-def test_a_reward_that_is_not_finite_is_refused_with_the_role_and_the_users_line(given):
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("tell", "what"),
+    [
+        (lambda episode: episode.reward(NAN), "the reward of all agents is nan, expected a finite number"),
+        (lambda episode: episode.reward(0.5, a=NAN), "the reward of the a is nan, expected a finite number"),
+        (lambda episode: episode.answer("x", NAN), "the grade of the answer is nan, expected a finite"),
+        (lambda episode: episode.metric("hits", NAN), "the metric 'hits' is nan, expected a finite number"),
+        (
+            lambda episode: episode.metric("accuracy", 1.0),
+            "each stage has a figure 'accuracy'; episode.answer(text, right) sets it",
+        ),
+        (
+            lambda episode: episode.metric("samples", 1.0),
+            "each stage has a figure 'samples': give",
+        ),
+    ],
+)
+def test_figures_that_are_none_or_have_a_name_that_is_taken_are_refused_with_the_users_line(tell, what):
     async def play(episode):
         await episode.agents.a.say()
-        bad = float("nan")
-        episode.reward(bad) if given == "value" else episode.reward(0.5, a=bad)
+        tell(episode)
 
     one = members(play, raises=False)[0]
-    whose = "of all agents" if given == "value" else "of the a"
-    assert f"ValueError: the reward {whose} is nan, expected a finite number (" in one.detail
+    assert f"ValueError: {what}" in one.detail
     assert (one.finish, "test_workflow.py, line" in one.detail) == (FinishReason.ERROR, True)
+
+
+def test_a_rewards_own_fields_make_no_episode():
+    own = RewardResult(1.0, {"metrics": "its own", "solved": "too"})
+    trajectory = Trajectory("g#0", [], FinishReason.STOP, reward=own)
+    found = training_metrics([Group(request("g", 1), [trajectory])], Method)
+    assert found["stage/solver/reward_mean"] == 1.0
 
 
 class Graded(RoleReward):
@@ -310,6 +342,57 @@ def test_a_pause_at_any_token_changes_nothing(rounds, size):
     course = Course(rounds)
     whole, cut = members(course.play), members(course.play, segment_tokens=size)
     assert shown(cut) == shown(whole)
+
+
+async def beside(*parts):
+    async with asyncio.TaskGroup() as group:
+        for one in parts:
+            group.create_task(one)
+
+
+JOINS = [asyncio.gather, *([beside] if sys.version_info >= (3, 11) else [])]
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_agents_that_speak_at_a_time_are_shown_in_one_order_and_see_no_later_message(join):
+    async def chain(episode, name, count):
+        if name == "b":
+            await episode.grade("b", "?")  # begins later
+        for number in range(count):
+            said = await episode.agents[name].say(f"{name}{number}")
+            assert len(episode.said(name)) == number + 1 and episode.said(name)[-1] == said
+            shown = [text for role, text in episode.transcript if role == name]
+            assert len(shown) == number + 1
+
+    async def play(episode):
+        await episode.agents.c.say()
+        assert [role for role, _ in episode.transcript] == ["c"]
+        await join(chain(episode, "b", 3), chain(episode, "a", 2))
+        await join(chain_end(episode))
+        episode.reward(1.0)
+
+    async def chain_end(episode):
+        await episode.agents.c.say("end")
+
+    (one, _) = whole = members(play)
+    assert [event["role"] for event in one.events] == ["c", "a", "b", "a", "b", "b", "c"]
+    for size in (1, 3, 5, 8, 13):
+        cut = members(play, segment_tokens=size)
+        assert [(one.text, one.events) for one in cut] == [(one.text, one.events) for one in whole]
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_what_a_part_raises_ends_the_episode_with_its_line(join):
+    async def part(episode, name):
+        said = await episode.agents[name].say()
+        raise KeyError(f"after {said}")
+
+    async def play(episode):
+        await join(part(episode, "a"), part(episode, "b"))
+
+    one = members(play, raises=False)[0]
+    assert one.finish is FinishReason.ERROR
+    assert re.search(r"KeyError: 'after a0 of 0' \(\S+test_workflow.py, line \d+\)", one.detail)
 
 
 def test_an_unknown_agent_is_named():

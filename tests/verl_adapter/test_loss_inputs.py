@@ -25,7 +25,8 @@ from marsrl_verl.core.rows import (
 )
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
+from marsrl_verl.evaluation.advantages import entropy_metrics, set_advantages
+from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy
 
 # Two Solver rows, then a Verifier row; 9.9 marks what nobody may look at: tokens of tools.
 MASK = [[1, 1, 0], [1, 1, 1], [1, 1, 0]]

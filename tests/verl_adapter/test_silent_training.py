@@ -36,12 +36,12 @@ from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.evaluation.advantages import set_advantages
 from marsrl_verl.losses.inputs import mean_weights
 from marsrl_verl.settings.choices import LossMean
 from marsrl_verl.verl_adapter.engine.batch import BatchLayout, StepBatch, arrange
 from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, _read
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
-from marsrl_verl.verl_adapter.trainer.loss_inputs import set_advantages
 from marsrl_verl.verl_adapter.trainer.policy_trainer import _update_columns
 
 pytestmark = pytest.mark.slow

@@ -29,13 +29,14 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ADVANTAGES, ENTROPIES, OLD_LOG_PROBS, token_advantages
 from marsrl_verl.core.sequence import TURN, Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.evaluation.advantages import entropy_metrics, set_advantages
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import step_lines
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.settings.choices import LossMean
 from marsrl_verl.verl_adapter.engine.batch import BatchLayout, StepBatch, arrange
 from marsrl_verl.verl_adapter.engine.policy_loss import update_loss
-from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
+from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 
 AGENTS = {"meta_thinking": "meta", "reasoning": "reason"}

@@ -69,10 +69,10 @@ def token_advantages(
         rows: of the step.
         values: (B,) what each row is worth in its group, 0 on average
             (`core.credit.advantages.group_relative`).
-        attribution: of shared tokens.
+        attribution: of shared tokens, `HARD` or `SIBLING`.
     """
-    if attribution is Attribution.SOFT or not len(rows):
-        return rows.spread(values.astype(np.float32))
+    if not len(rows):
+        return np.zeros(0, np.float32)
     runs = _runs(rows)
     # A row passes through a node once, so that its runs there are rows below it.
     rows_below = np.bincount(runs.node, minlength=runs.nodes)

@@ -31,11 +31,11 @@ from marsrl_verl.algos.attnrl.credit import TreeCredit, tree_metrics
 from marsrl_verl.algos.attnrl.responses import FirstResponses
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Probe, StepView, Traits
+from marsrl_verl.core.method import Method, Probe, Traits
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.schedule import Schedule, Unit
+from marsrl_verl.core.schedule import Schedule, StepView, Unit
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
 from marsrl_verl.core.stage import EndReason, Stage
@@ -250,11 +250,11 @@ class AttnRL(Method):
     # --- state and metrics --------------------------------------------------------------------
 
     def observe_step(self, view: StepView) -> dict[str, float]:
-        """Adapt the number of problems; the step's figures of trees, branching and filter."""
+        """The step's figures of trees, branching and filter."""
         figures, self._figures = self._figures, TreeFigures()
         self.responses.forget()
         figures_of = figures.metrics(influence=self.config.needs_influence)
-        return tree_metrics(view.rows.groups) | figures_of | self.schedule.observe_step(view)
+        return tree_metrics(view.rows.groups) | figures_of
 
     def state_dict(self) -> dict[str, Any]:
         """The filter's mean."""

@@ -20,14 +20,12 @@ from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
 from marsrl_verl.core.credit import EstimatorCredit
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Role
-from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import Trajectory, is_correct
-from marsrl_verl.settings.issues import ConfigError
 
 
 class MarsCredit(EstimatorCredit):
@@ -70,7 +68,7 @@ class MarsRL(Method):
     - Verifier inputs are finished solutions with a final text; Corrector inputs are finished Verifier
       answers with verdict Wrong, together with the solution they judged. An input whose prompt is
       too long is not eligible. Without an eligible output the problem ends.
-    - K inputs per problem and stage, chosen by `strategy`. For a Verifier, incorrect solutions are the
+    - K inputs per problem and stage, chosen by `selection`. For a Verifier, incorrect solutions are the
       preferred class; for a Corrector, verdicts that are right (reward 1) (§3.4). With `distinct_answers` a
       Verifier is shown one solution of each final answer at most.
     - A group whose rewards are all equal is not trained relative to itself, but still feeds the next stage.
@@ -88,11 +86,6 @@ class MarsRL(Method):
 
     config: settings_of.Config
     prompts: RolePrompts
-
-    def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
-        if issues := list(settings_of.train_role_issues(config)):
-            raise ConfigError(issues)
-        super().__init__(config, tools)
 
     @classmethod
     def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:

@@ -6,6 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
+from marsrl_verl.core.method import Role
 from marsrl_verl.core.prompts import Example, Prompts, Wordings, WorkedExamples
 from marsrl_verl.core.request import Message, Problem
 
@@ -13,6 +14,10 @@ META_THINKING = "meta_thinking"
 REASONING = "reasoning"
 """The roles, as `RolloutRequest.role` and the configuration name them."""
 ROLES = (META_THINKING, REASONING)
+AGENTS: Mapping[str, Role] = {
+    META_THINKING: Role(reward="marsrl_verl.algos.rema.leak:PlanReward", may_be_frozen=True),
+    REASONING: Role(answers=True, may_be_frozen=True),
+}
 FINISH = "[FINISH]"
 """What the meta-thinking agent writes when it is content with the answer."""
 

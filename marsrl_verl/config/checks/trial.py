@@ -11,10 +11,12 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
+from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.stage import Stage
-from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.evaluation.workflow import episode_metrics, is_episode, method_evaluation
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.evaluation.workflow import WorkflowEvaluation, episode_metrics, is_episode, method_evaluation
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.workflow import LIST_FULL
 from marsrl_verl.settings.imports import blamed, source_of
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.rules import RuleError
@@ -23,7 +25,7 @@ from marsrl_verl.testing.trial import GROUP_SIZE, Trial, TrialSettings, run_eval
 
 _NAME = "marsrl.algo.name"
 _PROBLEM = Problem("trial", "1 + 1 = ?", "2", row="trial")
-_PLACE = re.compile(r" \((/[^()]+, line \d+)\)\.$")
+_PLACE = re.compile(r"(.*) \((/.+, line \d+)\)\.", re.DOTALL)
 """The user's line at the end of what `blamed` says."""
 
 
@@ -46,9 +48,9 @@ def check_declaration(ctx: Context) -> Iterator[ConfigIssue]:
 
 def _issue(ctx: Context, what: str, text: str = "") -> ConfigIssue:
     """A fault of the method, to be corrected where it was raised, else where its source has the text."""
-    said, *place = _PLACE.split(what)
-    fix = f"Correct {place[0] if place else source_of(ctx.method, text)} (docs/new_method.md)."
-    return ctx.issue(_NAME, f"{said}." if place else what, fix)
+    placed = _PLACE.fullmatch(what)
+    fix = f"Correct {placed[2] if placed else source_of(ctx.method, text)} (docs/new_method.md)."
+    return ctx.issue(_NAME, f"{placed[1]}." if placed else what, fix)
 
 
 def _raised(ctx: Context, doing: str, error: BaseException) -> ConfigIssue:
@@ -85,7 +87,10 @@ def check_trial(ctx: Context) -> Iterator[ConfigIssue]:
     yield from _faults(ctx, settings, short)
     if short.error is not None or short.too_many is not None:
         return
-    yield from _evaluation_faults(ctx, settings)
+    faults = [*_evaluation_faults(ctx, settings)]
+    yield from faults
+    if faults:
+        return
     _note_untried(ctx, settings, short)
     _warn_of_nothing(ctx, settings, short)
     _try_lengths(ctx, settings, short)
@@ -144,6 +149,41 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
         else:
             continue
         return
+    for stage in stages.values():
+        if (rows := trial.most_rows.get(stage.name, 0)) > stage.most_rows:
+            yield _issue(
+                ctx,
+                f"{rows} sequences of a response of the stage {stage.name} were trained in a trial; its "
+                f"Stage says {stage.most_rows} at most (rows_per_response), so memory and batches are "
+                f"planned for {stage.most_rows}.",
+                "rows_per_response",
+            )
+        episodes = _episodes(trial, stage)
+        if episodes and all(one.finish is FinishReason.LENGTH or one.detail == LIST_FULL for one in episodes):
+            yield from _full_list(ctx, settings, episodes[0], stage)
+
+
+def _episodes(trial: Trial, stage: Stage) -> list[Trajectory]:
+    """Those of a workflow."""
+    members = [one for group, one in trial.members() if group.request.stage == stage.name]
+    return [one for one in members if one.reward is not None and is_episode(one)]
+
+
+def _full_list(ctx: Context, settings: TrialSettings, one: Trajectory, stage: Stage) -> Iterator[ConfigIssue]:
+    """Nothing where `play` itself limited the message."""
+    left = {each.role: _limit(settings, each) - len(each) for each in one.sequences}
+    least = min(one.sequences, key=lambda each: left[each.role], default=None)
+    if least is None or (one.detail != LIST_FULL and left[least.role] > 0):
+        return
+    role, most = least.role, settings.sampling[least.role].max_new_tokens
+    name = "max_new_tokens" if _limit(settings, least) == most else "max_sequence_tokens"
+    what = f"In a trial with short answers every episode of the stage {stage.name} ended: {role} had no room."
+    fix = "Raise it: what an agent hears counts too, and nothing could be trained."
+    yield ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
+
+
+def _limit(settings: TrialSettings, one: Sequence) -> int:
+    return settings.sampling[one.role].response_limit(one.prompt_ids.size)
 
 
 def _too_short(ctx: Context, detail: str, stage: Stage) -> ConfigIssue:
@@ -180,23 +220,30 @@ def _note_untried(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
         ctx.notes.append(f"not tried before the start (no scripted answer led there): {', '.join(untried)}")
     own = settings.cls.next_requests is not Method.next_requests
     if own and not any(one.next for one in settings.cls.stages(settings.config)):
-        ctx.notes.append("next_requests is not called: no stage names one that may follow it (Stage.next)")
+        shipped = settings.cls.__module__.startswith("marsrl_verl.")
+        told = ctx.notes if shipped else ctx.warnings
+        told.append("next_requests is not called: no stage names one that may follow it (Stage.next)")
 
 
 def _warn_of_nothing(ctx: Context, settings: TrialSettings, trial: Trial) -> None:
     """Workflows that forget rewards or answers."""
+    evaluation = ctx.evaluates and method_evaluation(
+        settings.cls, settings.config, ctx.settings.evaluation, settings.prompts
+    )
+    played = evaluation.stage if isinstance(evaluation, WorkflowEvaluation) else None
     for stage in settings.cls.stages(settings.config):
-        members = [one for group, one in trial.members() if group.request.stage == stage.name]
-        episodes = [one for one in members if one.finished and is_episode(one)]
+        episodes = _episodes(trial, stage)
         if not episodes:
             continue
         earned = any(one.value or any(each.reward for each in one.sequences) for one in episodes)
         if not earned and not stage.rewarded_later:
+            ends = ", ".join(dict.fromkeys(one.finish.value for one in episodes))
             ctx.warnings.append(
-                f"in a trial no episode of the stage {stage.name} earned anything, though half of the "
-                "scripted answers are right: does its play call episode.reward(…)?"
+                f"in a trial no episode of the stage {stage.name} earned anything (they ended with {ends}), "
+                "though half of the scripted answers are right: does its play call episode.reward(…)?"
             )
-        if ctx.evaluates and not any(episode_metrics([group]) for group in trial.groups):
+        groups = [group for group in trial.groups if group.request.stage == stage.name]
+        if stage == played and not episode_metrics(groups):
             ctx.warnings.append(
                 f"the evaluation of the stage {stage.name} would show nothing: its play calls neither "
                 "episode.answer(…) nor episode.metric(…)"
@@ -208,6 +255,8 @@ def _try_lengths(ctx: Context, settings: TrialSettings, short: Trial) -> None:
     if isinstance(settings.chat.tokenizer, CharacterTokenizer):
         return
     full = run_trial(settings, full=True)
+    if failure := full.too_many if full.error is None else blamed(full.error):
+        ctx.warnings.append(f"the trial with messages of their full length failed: {failure}")
     for _, one in (*short.members(), *full.members()):
         for each in one.sequences:
             longest = max(each.prompt_ids.size, ctx.tried_prompts.get(each.role, 0))
@@ -215,7 +264,7 @@ def _try_lengths(ctx: Context, settings: TrialSettings, short: Trial) -> None:
     ends = {
         one.detail: group.request.stage
         for group, one in full.members()
-        if one.finish is FinishReason.PROMPT_TOO_LONG and one.detail
+        if one.finish in (FinishReason.PROMPT_TOO_LONG, FinishReason.ERROR) and one.detail
     }
     for detail, stage in ends.items():
         ctx.warnings.append(

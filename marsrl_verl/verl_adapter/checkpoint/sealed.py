@@ -30,7 +30,7 @@ from marsrl_verl.reporting.seal import SEAL_NAME, STATE_NAME, CheckpointError, F
 from marsrl_verl.reporting.storage import free_space, is_full, size_text
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
-STATE_VERSION = 6
+STATE_VERSION = 7
 """Of the trainer's whole state: one that is laid out otherwise is refused."""
 SET_ASIDE = "replaced"
 """Folder beside the checkpoints; `auto` never looks into it."""

@@ -19,7 +19,7 @@ from verl.utils.py_functional import rename_dict
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.credit import LossSpec
-from marsrl_verl.core.method import Method, Probe, StepView, trained_rows
+from marsrl_verl.core.method import Method, Probe, observe_step, trained_rows
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.rows import (
     ADVANTAGES,
@@ -30,8 +30,10 @@ from marsrl_verl.core.rows import (
     STEP_COLUMNS,
     Rows,
 )
+from marsrl_verl.core.schedule import StepView
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TURN
+from marsrl_verl.evaluation.advantages import entropy_metrics, set_advantages
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.watch import Action
 from marsrl_verl.verl_adapter.engine.batch import BatchLayout, PolicyBatch, StepBatch, arrange
@@ -52,7 +54,7 @@ from marsrl_verl.verl_adapter.trainer.finite import (
     check_samples,
     not_finite,
 )
-from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
+from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy
 from marsrl_verl.verl_adapter.trainer.probes import fill_log_probs, rows_to_probe, run_probe
 from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
 
@@ -142,7 +144,8 @@ class PolicyTrainer(EngineTrainer):
             lambda rows: optimizer_updates(self.settings.pipeline, rows),
             tuple(dict.fromkeys(annotations)),
         )
-        self.metrics.update(self.method.observe_step(StepView(batch.rows, result.ended, result.deferred)))
+        view = StepView(batch.rows, result.ended, result.deferred)
+        self.metrics.update(observe_step(self.method, view))
         if not refs:
             return None
         epochs = int(self.config.actor_rollout_ref.actor.ppo_epochs)

@@ -14,7 +14,7 @@ from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.schedule import Passes
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
-from marsrl_verl.evaluation.watch import NOT_FINITE, Watch, step_facts
+from marsrl_verl.evaluation.watch import NOT_FINITE, step_facts
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
@@ -352,10 +352,8 @@ class RayMarsRLTrainer(EndingTrainer):
             self.reward_kl.load_state_dict(state["reward_kl"])
         self.metrics, self.timing = state["metrics"], state["timing"]
         self.generated_tokens, self.samples = state["generated_tokens"], state["samples"]
-        # Older checkpoints lack these.
-        self.tool_calls = state.get("tool_calls", 0)
-        self.changed_in = dict(state.get("changed_in", {}))
-        self.watch.load_state_dict(state.get("watch", Watch(self.settings.watch).state_dict()))
+        self.tool_calls, self.changed_in = state["tool_calls"], dict(state["changed_in"])
+        self.watch.load_state_dict(state["watch"])
 
     # --- small things -------------------------------------------------------------------------
 

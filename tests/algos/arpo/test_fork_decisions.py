@@ -116,7 +116,7 @@ def test_nothing_is_told_where_nothing_was_asked():
 
 # --- what tokens are worth that trajectories share -------------------------------------------------
 
-SOFT, HARD, SIBLING = Attribution.SOFT, Attribution.HARD, Attribution.SIBLING
+HARD, SIBLING = Attribution.HARD, Attribution.SIBLING
 Leaf = tuple[float, list[tuple[int, int]]]
 """A reward, and (tokens, node) of the parts of a response."""
 
@@ -150,10 +150,6 @@ def advantages(attribution: Attribution, values=(1.0, -1.0, -1.0, 1.0)) -> list[
     rows = rows_of(group_of("g", TREE))
     found = token_advantages(rows, np.array(values), attribution)
     return [found[rows.slice(row)].tolist() for row in range(len(rows))]
-
-
-def test_soft_is_what_the_row_is_worth():
-    assert advantages(SOFT) == [[1.0] * 6, [-1.0] * 7, [-1.0] * 6, [1.0] * 3]
 
 
 def test_hard_is_the_mean_of_those_that_share_a_token():
@@ -245,14 +241,16 @@ def test_soft_and_hard_have_one_gradient_inside_the_clip_range(leaves, moved):
     """At ratio 1 and around it, where nothing is clipped."""
     rows = rows_of(group_of("g", leaves))
     values = group_relative(rows)
-    one, other = (gradient(rows, token_advantages(rows, values, kind), moved) for kind in (SOFT, HARD))
+    worth = rows.spread(values), token_advantages(rows, values, HARD)
+    one, other = (gradient(rows, each, moved) for each in worth)
     assert one == pytest.approx(other, abs=1e-6)
 
 
 def test_they_differ_where_clipping_bites():
     rows = rows_of(group_of("g", TREE))
     values = np.array([1.0, -1.0, -1.0, 1.0])
-    one, other = (gradient(rows, token_advantages(rows, values, kind), 0.5) for kind in (SOFT, HARD))
+    worth = rows.spread(values), token_advantages(rows, values, HARD)
+    one, other = (gradient(rows, each, 0.5) for each in worth)
     assert one != pytest.approx(other, abs=1e-3)
 
 

@@ -12,9 +12,10 @@ from marsrl_verl.algos.attnrl.method import CONTINUATION, INITIAL, AttnRL
 from marsrl_verl.algos.attnrl.responses import INFLUENCE
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import StepView, trained_rows
+from marsrl_verl.core.method import trained_rows
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.rows import RowRef, Rows
+from marsrl_verl.core.schedule import StepView
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.stage import Ended, EndReason
@@ -106,7 +107,8 @@ def step_metrics(method: AttnRL, trained: int = 0, finished: int = 0, unfinished
     ended = [Ended(f"f{k}", CONTINUATION, EndReason.FINISHED) for k in range(finished)]
     ended += [Ended(f"u{k}", INITIAL, EndReason.REJECTED) for k in range(unfinished)]
     rows = Rows([], [RowRef(0, k) for k in range(trained)], np.zeros(trained + 1, dtype=np.int64))
-    return method.observe_step(StepView(rows, ended, deferred))
+    view = StepView(rows, ended, deferred)
+    return method.observe_step(view) | method.schedule.observe_step(view)
 
 
 def always(right: bool):

@@ -16,9 +16,10 @@ from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
 from marsrl_verl.algos.rema.single_turn.method import GREEDY, ReMASingleTurn
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import StepView, is_trained, trained_rows
+from marsrl_verl.core.method import is_trained, trained_rows
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.schedule import StepView
 from marsrl_verl.core.scheduler import Mode, Scheduler
 from marsrl_verl.core.stage import EndReason
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory

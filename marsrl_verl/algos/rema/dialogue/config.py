@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
-from marsrl_verl.core.alternation import Alternation, AlternationConfig
+from marsrl_verl.core.alternation import AlternatingConfig, Alternation
 from marsrl_verl.core.credit import Estimator, EstimatorConfig
 from marsrl_verl.core.credit.turn_ratio import TurnLossConfig, turn_loss_checks
 from marsrl_verl.core.policy import PolicyKind
@@ -51,7 +51,7 @@ class OverlongConfig(Switched):
     """What a list of the full length loses."""
 
 
-class Config(EstimatorConfig):
+class Config(AlternatingConfig, EstimatorConfig):
     """A dialogue of two agents (ReMA, arXiv 2503.09501, §3.2.2)."""
 
     resumable: ClassVar[frozenset[str]] = frozenset(
@@ -84,8 +84,6 @@ class Config(EstimatorConfig):
     (`reinforce_pp`)."""
     loss: TurnLossConfig = Field(default_factory=TurnLossConfig)
     """The importance ratio of the loss."""
-    alternate: AlternationConfig = Field(default_factory=AlternationConfig)
-    """Whether the agents are trained in turn, where each has a policy of its own."""
     leak_penalty: float = limits(0.0, ge=0.0, why="0 is no penalty")
     """What the meta-thinking agent loses where it gives the answer away: where it claims it, by the words of
     `marsrl.reward.meta_thinking`, before the reasoning agent has claimed it."""
@@ -98,7 +96,6 @@ class Config(EstimatorConfig):
         """Rules between these settings and those of the run."""
         return [
             *turn_loss_checks(run, self.loss, f"{_ALGO}.loss"),
-            *self.alternate.checks(run, f"{_ALGO}.alternate", ROLES),
             *super().checks(run),
             *_message_budgets(run, self),
             *_frozen(run),

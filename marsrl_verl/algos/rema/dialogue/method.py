@@ -8,7 +8,7 @@ agent about the same problem. The released code differs in what docs/rema.md lis
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from marsrl_verl.algos.rema.dialogue.evaluation import (
 )
 from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM
 from marsrl_verl.algos.rema.prompts import (
+    AGENTS,
     FINISH,
     META_THINKING,
     REASONING,
@@ -35,7 +36,7 @@ from marsrl_verl.core.credit import EstimatorCredit, LossSpec
 from marsrl_verl.core.credit.advantages import reinforce_plus_plus, turn_discounts
 from marsrl_verl.core.credit.turn_ratio import turn_loss
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Role, Traits
+from marsrl_verl.core.method import Method, Traits
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import Rows
@@ -68,10 +69,7 @@ class ReMA(Method):
     Prompts = MathDialogue
     Credit = DialogueCredit
     Schedule = Alternating
-    roles: ClassVar[Mapping[str, Role]] = {
-        META_THINKING: Role(reward="marsrl_verl.algos.rema.leak:PlanReward", may_be_frozen=True),
-        REASONING: Role(answers=True, may_be_frozen=True),
-    }
+    roles = AGENTS
 
     config: settings_of.Config
     prompts: DialoguePrompts
@@ -80,8 +78,8 @@ class ReMA(Method):
     def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:
         """A group for each problem; a dialogue is a row of each agent that a step trains."""
         rows = 1 if config.alternate.enabled else len(ROLES)
-        writers = {"writers": ROLES, "rows_per_response": rows}
-        return (Stage(DIALOGUE, META_THINKING, config.group_size, rollout=PROGRAM, **writers),)  # type: ignore[arg-type]
+        size = config.group_size
+        return (Stage(DIALOGUE, META_THINKING, size, rollout=PROGRAM, writers=ROLES, rows_per_response=rows),)
 
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from marsrl_verl.algos.rema import json_actions
 from marsrl_verl.algos.rema.leak import LOOK_FOR_VALUES
-from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
+from marsrl_verl.algos.rema.prompts import AGENTS, META_THINKING, REASONING, ROLES
 from marsrl_verl.algos.rema.single_turn import config as settings_of
 from marsrl_verl.algos.rema.single_turn import plans, rewards
 from marsrl_verl.algos.rema.single_turn.config import PLAN, SOLUTION, PlanForm, Process
@@ -16,10 +16,11 @@ from marsrl_verl.algos.rema.single_turn.evaluation import PlanAndSolve
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, PhaseSchedule
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts, PlanPrompts
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Role, StepView, Traits
+from marsrl_verl.core.method import Method, Traits, fitting_prompts
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
+from marsrl_verl.core.schedule import StepView
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.rewards.extraction import references
@@ -45,10 +46,7 @@ class ReMASingleTurn(Method):
     Evaluation = settings_of.Evaluation
     Prompts = MathPlanPrompts
     Schedule = PhaseSchedule
-    roles: ClassVar[Mapping[str, Role]] = {
-        META_THINKING: Role(reward="marsrl_verl.algos.rema.leak:PlanReward", may_be_frozen=True),
-        REASONING: Role(answers=True, may_be_frozen=True),
-    }
+    roles = AGENTS
 
     config: settings_of.Config
     prompts: PlanPrompts
@@ -156,7 +154,7 @@ class ReMASingleTurn(Method):
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """The plans of a problem, or its solutions where nobody plans; none where one of the prompts that it
         begins with is too long."""
-        chats, phases = self._opening_prompts(problem), self._phases
+        chats, phases = fitting_prompts(self, problem), self._phases
         if not chats:
             return []
         first, samples = self.stages(self.config)[0], self.config.group_size
