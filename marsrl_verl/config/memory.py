@@ -6,7 +6,7 @@ It is arithmetic, not a measurement: it tells settings that cannot fit from thos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -159,7 +159,7 @@ def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:
     trainer = 0 if on_cpu else _process(gpus > 1)
     asleep_too = bool(rollout.free_cache_engine) and not apart and not on_cpu
     sleeping = _process(int(rollout.tensor_model_parallel_size) > 1) + _ASLEEP_GIB * GIB
-    return MemoryEstimate(
+    estimate = MemoryEstimate(
         parameters=sum(shape.parameters for shape in shapes),
         update=_update(config, shapes),
         processes=trainer + (len(shapes) * sleeping if asleep_too else 0),
@@ -180,6 +180,23 @@ def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:
             for place, shape in enumerate(shapes)
         ),
         host_waiting=sum(waiting) + ranks * (_reference_bytes(config, shapes, numbers.compute) + asleep),
+    )
+    return _of_engines_alone(estimate) if config.trainer.val_only else estimate
+
+
+def _of_engines_alone(estimate: MemoryEstimate) -> MemoryEstimate:
+    """Where nothing is trained, nobody but the engines is there."""
+    nothing = dict.fromkeys((one.name for one in fields(TrainingMemory)), 0)
+    return replace(
+        estimate,
+        update=TrainingMemory(**nothing),
+        processes=0,
+        trainer_process=0,
+        engine_sleeps=False,
+        engine_apart=True,
+        overlap=False,
+        host_loading=0,
+        host_waiting=0,
     )
 
 
