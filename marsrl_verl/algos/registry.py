@@ -101,7 +101,7 @@ _PARTS: dict[str, Any] = {
 
 
 def declaration_faults(cls: type[Method]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the class attributes of a method, and the name or text that is."""
+    """The faults in the class attributes of a method, each with the name or text that is wrong."""
     for name, base in _PARTS.items():
         found = getattr(cls, name)
         if not (inspect.isclass(found) and issubclass(found, base)):

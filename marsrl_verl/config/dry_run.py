@@ -200,7 +200,7 @@ def _policies(ctx: Context) -> list[str]:
 
 
 def _trained_groups(ctx: Context) -> str:
-    """Of which groups something is trained."""
+    """The rule by which groups are trained, in words."""
     compares = getattr(ctx.settings.algo, "estimator", None) is Estimator.GROUP
     differing = compares and issubclass(ctx.method.Credit, EstimatorCredit)
     return "groups whose rewards differ" if differing else "what its credit keeps"

@@ -71,7 +71,7 @@ class AlternatingConfig(MethodConfig):
     """Settings of a method whose schedule is `Alternating`."""
 
     alternate: AlternationConfig = AlternationConfig()
-    """Whether the agents are trained in turn, where each has a policy of its own."""
+    """Trains the agents in turn, where each has a policy of its own."""
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:
         """Turns need policies that can take them."""

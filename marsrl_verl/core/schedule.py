@@ -44,7 +44,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """What a step trained and what became of its problems, for `observe_step` of method and schedule."""
+    """A step's trained rows and ended problems, as `observe_step` of method and schedule sees them."""
 
     rows: Rows
     ended: Sequence[Ended]

@@ -55,7 +55,7 @@ class RewardResult:
 
 @dataclass(frozen=True, slots=True)
 class Grading:
-    """That a role's reward graded a trajectory, or a text of it."""
+    """A grading of a trajectory, or of a text of it, by a role's reward."""
 
     role: str
     """Whose reward."""
@@ -66,7 +66,7 @@ class Grading:
 
     @classmethod
     def of(cls, role: str, result: RewardResult) -> Grading:
-        """What a role's reward found."""
+        """The grading that a role's reward result stands for."""
         error = None if result.graded else result.error or "no error is recorded"
         return cls(role, error, result.raised)
 
@@ -210,7 +210,7 @@ class Trajectory:
                 "sequences": [Sequence.from_plain(one) for one in data["sequences"]],
                 "finish": FinishReason(data["finish"]),
                 "reward": None if reward is None else RewardResult(**reward),
-                "gradings": [Grading(**one) for one in data.get("gradings", ())],
+                "gradings": [Grading(**one) for one in data["gradings"]],
                 "fork": None if fork is None else Fork(**fork),
             }
         )

@@ -140,7 +140,7 @@ def _measure(groups: list[Group], role: str | None) -> dict[str, float]:
 
 
 def _ungraded(one: Trajectory, role: str | None) -> bool:
-    """Whether its grading failed; of an episode whose agents' texts are graded, that by the role's reward."""
+    """True where its grading failed; where the texts of agents are graded, that by the role's reward."""
     if one.reward is None or one.reward.graded:
         return False
     failed = [each.role for each in one.gradings if each.error is not None]

@@ -110,7 +110,7 @@ def resume_command(config: DictConfig, saved: bool) -> list[str]:
 
 
 def python_path() -> list[str]:
-    """What a command that is printed to be typed again begins with: `PYTHONPATH=…`, where it is set."""
+    """The first word of a command that is printed to be typed again: `PYTHONPATH=…`, where it is set."""
     path = os.environ.get(_PYTHON_PATH)
     return [f"{_PYTHON_PATH}={path}"] if path else []
 

@@ -21,12 +21,12 @@ class Order:
     def __init__(self, roles: Sequence[str]) -> None:
         self._roles = tuple(roles)
         self._times: dict[asyncio.Task[object] | None, int] = {}
-        """How many messages came one after another, by task."""
+        """Number of messages that came one after another, by task."""
         self._parts: dict[asyncio.Task[object] | None, list[asyncio.Task[object]]] = {}
         """Tasks by the one that began them."""
 
     def time(self) -> int:
-        """How many messages came one after another before this point of the task that runs."""
+        """Number of messages that came one after another before this point of the running task."""
         task, before = asyncio.current_task(), _TASK.get()
         if task is not None and task not in self._times:
             self._times[task] = self._ended(before)

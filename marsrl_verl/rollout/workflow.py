@@ -221,6 +221,8 @@ class Episode:
         except BaseException as error:
             for one in _single(error):
                 if not isinstance(one, (_Paused, _Ended)):
+                    for task in self._running:  # nobody waits for messages beside it any more
+                        task.cancel()
                     raise one  # noqa: B904  (the error itself, or one of its group)
             # Messages that were begun beside the one that left `play` are not lost.
             await asyncio.gather(*self._running, return_exceptions=True)

@@ -73,7 +73,7 @@ def import_target(target: str) -> tuple[ModuleType, str]:
 
 
 def _is_folder(module: ModuleType) -> bool:
-    """Whether it is what Python makes of a folder without `__init__.py`."""
+    """True for a namespace package: what Python makes of a folder without `__init__.py`."""
     return hasattr(module, "__path__") and not getattr(module, "__file__", None)
 
 
@@ -93,7 +93,7 @@ def _absent(target: str, what: str) -> ImportTargetError:
 
 
 def _untyped_field(name: str, error: Exception) -> ImportTargetError:
-    """What pydantic says at length, and with a line of its own."""
+    """The error of a field without a type, which pydantic tells at length, with a line of its own."""
     frames = traceback.extract_tb(error.__traceback__)
     begins = [one for one in frames if "pydantic" not in Path(one.filename).parts][-1]
     line = line_of(begins.filename, name, begins.lineno or 0, sys.maxsize)

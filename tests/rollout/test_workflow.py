@@ -298,6 +298,48 @@ def test_a_failed_grade_counts_for_the_role_whose_reward_gave_it():
     assert metrics["stage/solver/grading_error_share"] == 0.5
 
 
+class Waiting(ScriptedClient):
+    """Answers the first prompt, and the others never."""
+
+    cancelled = 0
+    asked = 0
+
+    async def generate(self, *arguments, **named):
+        self.asked += 1
+        if self.asked == 1:
+            return await super().generate(*arguments, **named)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["play raises", "the request is cancelled"])
+def test_messages_that_nobody_waits_for_end_with_their_episode(cancelled):
+    async def play(episode):
+        await episode.agents.a.say()
+        beside = asyncio.ensure_future(episode.agents.b.say("and you?"))
+        await asyncio.sleep(0.01)
+        if cancelled:
+            await beside
+        raise ValueError("enough")
+
+    async def course(client) -> None:
+        made = runner(client, programs={"play": lambda: globals()["Play"](None, None, ROLES)})
+        running = asyncio.ensure_future(
+            made.run(request("p1/talk/0", 1, rollout="play"), {role: Sampling(99, 99) for role in ROLES})
+        )
+        await asyncio.sleep(0.1)
+        running.cancel()
+        await asyncio.wait([running])
+        await asyncio.sleep(0.01)
+        assert (client.asked, client.cancelled) == (2, 1)
+
+    method(play)
+    asyncio.run(course(Waiting(lambda _: "hm</s>")))
+
+
 @dataclass
 class Course:
     """A course of an episode: who speaks, together with whom."""

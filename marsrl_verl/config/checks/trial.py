@@ -60,7 +60,7 @@ def _raised(ctx: Context, doing: str, error: BaseException) -> ConfigIssue:
 
 
 def _stage_faults(method: type[Method], stages: tuple[Stage, ...]) -> Iterator[tuple[str, str]]:
-    """What is wrong, and the text that is."""
+    """The faults, each with the text that is wrong."""
     if not isinstance(stages, tuple) or not stages or not all(isinstance(one, Stage) for one in stages):
         yield f"stages: expected a tuple of Stage, found {stages!r}.", "stages"
         return
@@ -251,7 +251,7 @@ def _warn_of_nothing(ctx: Context, settings: TrialSettings, trial: Trial) -> Non
 
 
 def _try_lengths(ctx: Context, settings: TrialSettings, short: Trial) -> None:
-    """How long prompts become, and what ends where every message has the full length that is left for it."""
+    """Tries messages of full length: the longest prompts, and warnings of episodes that end early."""
     if isinstance(settings.chat.tokenizer, CharacterTokenizer):
         return
     full = run_trial(settings, full=True)
