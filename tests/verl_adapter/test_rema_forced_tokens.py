@@ -73,6 +73,17 @@ def test_what_the_grammar_does_not_allow_is_a_choice_and_so_is_the_rest():
     assert found.tolist() == [True, False, False, False]
 
 
+def test_tokens_within_a_character_are_forced_where_all_texts_have_it():
+    e_acute, e_grave = "é".encode(), "è".encode()
+    vocabulary = [e_acute[:1], e_acute[1:], e_grave[1:], b"a" + e_acute[:1], b"b", b"<end>"]
+    grammar = matcher(vocabulary, one_of(["aéb"]))
+    assert forced_tokens(grammar, vocabulary, [3, 1, 4, 5]).tolist() == [True] * 4
+    grammar = matcher(vocabulary, one_of(["aéb", "aèb"]))
+    assert forced_tokens(grammar, vocabulary, [3, 2, 4, 5]).tolist() == [True, False, True, True]
+    grammar = matcher(vocabulary, one_of(["aé", "a"]))
+    assert forced_tokens(grammar, vocabulary, [3, 1, 5]).tolist() == [False, True, True]
+
+
 # --- against a count of all continuations ---------------------------------------------------------
 
 LETTERS = "abéè"  # two of them share their first byte

@@ -81,20 +81,38 @@ def forced_tokens(
         if token in ends:
             forced[at] = _only_ends(matcher, len(vocabulary), ends)
         else:
-            spelt = vocabulary[token]
-            forced[at] = bool(spelt) and _forced_text(matcher).startswith(spelt)
+            forced[at] = _all_continue(matcher, vocabulary[token])
         if not matcher.accept_token(token):
             forced[at] = False
             break
     return forced
 
 
+def _all_continue(matcher: xgrammar.GrammarMatcher, spelt: bytes) -> bool:
+    """True if every text of the grammar goes on with these bytes."""
+    text = _forced_text(matcher)
+    if not spelt or not spelt.startswith(text) or len(text) == len(spelt):
+        return bool(spelt) and text.startswith(spelt)
+    if spelt[len(text)] < 0x80:  # a character of one byte would be in the text
+        return False
+    ahead = matcher.fork()
+    return ahead.accept_string(text) and all(
+        _only_follows(ahead, byte) and ahead.accept_string(bytes([byte])) for byte in spelt[len(text) :]
+    )
+
+
 def _forced_text(matcher: xgrammar.GrammarMatcher) -> bytes:
-    """The longest beginning that all continuations have in common."""
+    """The beginning that all continuations have in common; from xgrammar 0.2.9 on without a character that
+    it ends or begins within."""
     try:
         return matcher.find_jump_forward_string().encode()
-    except UnicodeDecodeError as error:  # it ends, or begins, within a character
+    except UnicodeDecodeError as error:
         return bytes(error.object)
+
+
+def _only_follows(matcher: xgrammar.GrammarMatcher, byte: int) -> bool:
+    others = (bytes([other]) for other in range(256) if other != byte)
+    return not matcher.is_completed() and not any(matcher.fork().accept_string(one) for one in others)
 
 
 def _only_ends(matcher: xgrammar.GrammarMatcher, size: int, ends: set[int]) -> bool:
