@@ -295,7 +295,7 @@ def _memory(ctx: Context) -> list[str]:
         cache = f"of the engine with the fewest: {cache}"
     update, away = estimate.update, "in main memory" if estimate.trainer_on_host else ""
     trained = ", ".join(note for note in (parameters, away) if note)
-    sizes: list[tuple[str, int, str]] = [
+    training: list[tuple[str, int, str]] = [
         ("weights (training)", update.weights, trained),
         ("gradients", update.gradients, away),
         ("optimizer", update.optimizer, away),
@@ -306,11 +306,15 @@ def _memory(ctx: Context) -> list[str]:
         *([("optimizer's step", update.step, "after these")] if update.step else []),
         *([("processes", estimate.processes, "contexts, NCCL, sleeping engine")] if not ctx.on_cpu else []),
         ("peak while training", estimate.training, "" if ctx.on_cpu else planned),
-        ("weights (engine)", estimate.engine_weights, of),
+    ]
+    alone = bool(ctx.config.trainer.val_only)
+    sizes: list[tuple[str, int, str]] = [
+        *(training if not alone else []),
+        ("weights (engine)", estimate.engine_weights, parameters if alone else of),
         ("KV cache", estimate.kv_cache, cache),
         ("peak while decoding", estimate.decoding, ""),
     ]
-    if not ctx.on_cpu:
+    if not ctx.on_cpu and not alone:
         sizes.append(
             ("main memory", estimate.host, "of a node, without Ray's objects and the driver's batch")
         )
@@ -326,6 +330,8 @@ def _files(ctx: Context, plan: BatchPlan) -> list[str]:
     for one in ctx.files:
         too_long = f", {one.too_long:,} too long to ask" if one.too_long else ""
         lines.append(f"  {one.split:<6} {one.rows:,} problems{too_long}  {one.path}")
+    if ctx.config.trainer.val_only:
+        return lines
     rows, batch = training_rows(ctx), int(ctx.config.data.train_batch_size)
     fewer = f" at most: a step takes up to {plan.problems:,} problems" if plan.problems > batch else ""
     lines.append(f"  an epoch is {rows // batch:,} steps{fewer}; {rows % batch} problems of it are left over")

@@ -281,13 +281,17 @@ def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
     actor = config.actor_rollout_ref.actor
     fsdp = actor.fsdp_config
     ranks, fused = shards(config), bool(config.actor_rollout_ref.model.use_fused_kernels)
-    lines = [
-        f"training state in {fsdp.model_dtype}: weights, gradients and two AdamW moments"
-        f"{' of the adapters alone' if adapters(config.actor_rollout_ref.rollout) else ''}, sharded over "
-        f"{ranks} rank{'s' if ranks != 1 else ''}",
-        f"one micro-batch of {micro_batch_tokens(config):,} tokens per rank; logits of "
-        + (f"{FUSED_CHUNK} tokens at a time" if fused else "all of them at once"),
-    ]
+    lines = (
+        []
+        if config.trainer.val_only
+        else [
+            f"training state in {fsdp.model_dtype}: weights, gradients and two AdamW moments"
+            f"{' of the adapters alone' if adapters(config.actor_rollout_ref.rollout) else ''}, sharded over "
+            f"{ranks} rank{'s' if ranks != 1 else ''}",
+            f"one micro-batch of {micro_batch_tokens(config):,} tokens per rank; logits of "
+            + (f"{FUSED_CHUNK} tokens at a time" if fused else "all of them at once"),
+        ]
+    )
     if estimate.trainer_on_host:
         state = f"{estimate.update.state / GIB:.1f} GiB"
         lines.append(f"offload_policy: the training state, {state}, stays in main memory")

@@ -205,6 +205,11 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
+def splits_read(config: Any) -> tuple[str, ...]:
+    """The splits whose files the run reads: those of an evaluation alone are held out."""
+    return ("val",) if config.trainer.val_only else ("train", "val")
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a row of the data asks."""

@@ -20,14 +20,16 @@ VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 def ended(run, tmp_path):
     """The printed lines of a run that ended, and the outcome of the command among them."""
 
-    def end(*argv: str, results: bool = True, saved: bool = False):
+    def end(*argv: str, results: bool = True, saved: bool = False, alone: bool = False):
         first = accepted(run, "cluster=cpu", "name=ended", *argv)
         folder = tmp_path / "outputs" / "ended"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").write_text('{"format_version": 1}')
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(recorded(first.launched)))
         if results:
-            (folder / "metrics.jsonl").write_text("{}\n")
+            path = folder / ("evaluations/answers.jsonl" if alone else "metrics.jsonl")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("{}\n")
         if saved:
             sealed(folder / "checkpoints" / "global_step_4")
         lines = resume_command(first.launched, saved)
@@ -78,7 +80,7 @@ def test_a_run_that_began_from_another_ones_checkpoint(ended, other, saved):
 )
 def test_an_evaluation_alone_goes_on_with_its_answers(ended, other, typed, results):
     where = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={other}")
-    _, again = ended("trainer.val_only=true", *where, *typed, results=results)
+    _, again = ended("trainer.val_only=true", *where, *typed, results=results, alone=True)
     assert again.status == 0, again.err
     assert again.launched.trainer.resume_from_path == str(other)
     expected = "resume" if results else "replace" if typed else "fail"

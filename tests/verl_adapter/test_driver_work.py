@@ -180,12 +180,12 @@ def test_the_log_is_named(config, train_with, tmp_path, capfd):
     assert chatter_log() is None, "this process prints to the terminal again"
 
 
-def test_an_evaluation_alone_has_no_checkpoint_to_go_on_from(config, train_with, capsys):
+def test_an_evaluation_alone_goes_on_with_its_answers(config, train_with, capsys):
     config.trainer.val_only = True
     train_with(config, StopRequested(15))
     said = capsys.readouterr().out
     assert "To go on with the evaluation:\n  python -m" in said
-    assert "existing=resume" not in said and "Saved" not in said
+    assert "existing=resume" in said and "Saved" not in said
 
 
 def test_a_process_that_cannot_end_in_order_is_ended(monkeypatch):

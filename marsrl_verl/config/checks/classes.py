@@ -107,9 +107,8 @@ def remarks_of(ctx: Context) -> Iterator[ConfigIssue]:
     """Rows that no reward can grade are refused; what may be meant is warned of (`ctx.warnings`)."""
     found: dict[Remark, list[FileReport]] = {}
     for report in ctx.files:
-        if report.split == "val" or not ctx.config.trainer.val_only:
-            for remark in report.remarks:
-                found.setdefault(remark, []).append(report)
+        for remark in report.remarks:
+            found.setdefault(remark, []).append(report)
     refused: dict[str, list[Remark]] = {}
     for remark, reports in found.items():
         if remark.refused:

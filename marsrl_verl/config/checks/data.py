@@ -13,7 +13,15 @@ from marsrl_verl.config.checks.classes import Look, remarks_of, row_looks
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem
-from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, PromptLengths, Seen, as_list, read_report
+from marsrl_verl.data.files import (
+    MAX_NAMED_ROWS,
+    FileReport,
+    PromptLengths,
+    Seen,
+    as_list,
+    read_report,
+    splits_read,
+)
 from marsrl_verl.data.problems import Fault
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.evaluation.workflow import method_evaluation
@@ -28,23 +36,19 @@ _FILTER = "data.filter_overlong_prompts"
 
 
 def check_data(ctx: Context) -> list[ConfigIssue]:
-    """Every file of `data.train_files` and `data.val_files`; fills `ctx.files` and `ctx.warnings`."""
+    """Every data file that the run reads; fills `ctx.files` and `ctx.warnings`."""
     with ExitStack() as closing:
         problems = list(_check_files(ctx, row_looks(ctx, closing)))
     if problems := [*problems, *remarks_of(ctx)]:
         return problems
     ctx.warnings += broken_commands(ctx.files)
-    if ctx.config.trainer.val_only:
-        # Nothing is trained: what lies in the training files is of no concern.
-        ctx.warnings += repeated([report for report in ctx.files if report.split == "val"])
-    else:
-        ctx.warnings += [*repeated(ctx.files), *shared(ctx.files), *asked_otherwise(ctx.files)]
+    ctx.warnings += [*repeated(ctx.files), *shared(ctx.files), *asked_otherwise(ctx.files)]
     return list(_check_prompt_lengths(ctx))
 
 
 def _check_files(ctx: Context, look: Look) -> Iterator[ConfigIssue]:
     lengths = prompt_lengths(ctx)
-    for split in SPLITS:
+    for split in splits_read(ctx.config):
         key, seen = f"data.{split}_files", Seen()
         value = None if OmegaConf.is_missing(ctx.config.data, f"{split}_files") else ctx.get(key)
         names = as_list(value)

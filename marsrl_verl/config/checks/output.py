@@ -68,7 +68,7 @@ def check_measured_run(ctx: Context) -> Iterator[ConfigIssue]:
 def check_disk(ctx: Context) -> list[ConfigIssue]:
     """Warns where checkpoints need more of a disk than is free beside those of the run that are there
     already. A cluster's disk is not looked at."""
-    if joins_cluster(ctx.config):
+    if joins_cluster(ctx.config) or ctx.config.trainer.val_only:
         return []
     shapes, rows = model_shapes(ctx.config), training_rows(ctx)
     length = run_length(ctx.config, rows if ctx.files else None).total

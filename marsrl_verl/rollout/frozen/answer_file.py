@@ -22,7 +22,7 @@ import numpy as np
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.data.files import Question, as_list, read_questions
+from marsrl_verl.data.files import Question, as_list, read_questions, splits_read
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.endpoints.answer import ChatAnswer, failed
 from marsrl_verl.rollout.frozen.config import AnswerFileConfig
@@ -233,9 +233,9 @@ def open_source(settings: AnswerFileConfig, seed: int, questions: Iterable[Quest
 
 
 def data_names(config: Any) -> list[str]:
-    """The data files of both splits as they are named in a configuration."""
+    """The data files that a run reads, as they are named in a configuration."""
     return [
-        str(name) for split in ("train", "val") for name in as_list(config.data[f"{split}_files"]) if name
+        str(name) for split in splits_read(config) for name in as_list(config.data[f"{split}_files"]) if name
     ]
 
 
@@ -253,7 +253,7 @@ def _absolute(name: Any) -> str:
 
 
 def all_questions(config: Any, column: str | None) -> Iterator[Question]:
-    """Questions of the data files of both splits; `column` names problems. Raises AnswerFileError: as
+    """Questions of the data files that a run reads; `column` names problems. Raises AnswerFileError: as
     `questions_of`, when a file's first one is asked for."""
     for name in data_names(config):
         yield from questions_of(Path(name).expanduser(), str(config.data.prompt_key), column)
