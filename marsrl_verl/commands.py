@@ -26,6 +26,15 @@ def evaluate() -> int:
     return main(sys.argv[1:], _launch, EVALUATE)
 
 
+def serve() -> int:
+    """`marsrl-serve`, `python -m recipe.marsrl.serve`."""
+    from marsrl_verl.config.application import main
+    from marsrl_verl.config.command_line import SERVE
+
+    _see_working_folder()
+    return main(sys.argv[1:], _launch, SERVE)
+
+
 def prepare_data() -> int:
     """`marsrl-prepare-data`, `python -m recipe.marsrl.prepare_data`."""
     from marsrl_verl.data_preparation.application import main

@@ -12,7 +12,7 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.machine import check_verl_version
 from marsrl_verl.config.checks.output import hold_folders
 from marsrl_verl.config.checks.resume import data_bytes
-from marsrl_verl.config.command_line import TRAIN, evaluating, help_text, parse_arguments
+from marsrl_verl.config.command_line import TRAIN, help_text, parse_arguments, without_training
 from marsrl_verl.config.compose import Composed, available_groups, compose_config, picked
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.core.inert_text import printable
@@ -28,8 +28,9 @@ def main(argv: list[str], launch: Launch, program: str = TRAIN) -> int:
 
     Args:
         argv: the arguments without the program's name.
-        launch: starts Ray and trains or evaluates; only called with a configuration that passed every check.
-        program: `TRAIN` or `EVALUATE`.
+        launch: starts Ray and trains, evaluates or serves; only called with a configuration that passed
+            every check.
+        program: `TRAIN`, `EVALUATE` or `SERVE`.
     """
     try:
         return _run(argv, launch, program)
@@ -65,7 +66,7 @@ def _run(argv: list[str], launch: Launch, program: str) -> int:
         print(help_text(available_groups(arguments), program))
         return 0
     if program != TRAIN:
-        arguments = evaluating(arguments)
+        arguments = without_training(arguments, program)
     composed = compose_config(arguments)
     if arguments.show_config:
         print(OmegaConf.to_yaml(recorded(composed.config)))

@@ -35,10 +35,13 @@ METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.r
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 TRAIN = "python -m recipe.marsrl.main_marsrl"
 EVALUATE = "python -m recipe.marsrl.main_eval"
+SERVE = "python -m recipe.marsrl.serve"
 _DESCRIPTIONS = {
     TRAIN: "Train a language model that reasons in several roles. Without arguments: the tiny world.",
     EVALUATE: "Evaluate a model, alone or in a method's system of several roles; nothing is trained. "
     "checkpoint=… names a run's folder (its newest checkpoint) or a global_step_N.",
+    SERVE: "Answer OpenAI's chat completions with a method's system of several roles, or with a model alone. "
+    "checkpoint=… as in an evaluation; marsrl.serve.… says where, for whom and for how many.",
 }
 
 _OTHER_NAMES = {name: key for key, names in read_table("other_names").items() for name in names}
@@ -238,8 +241,9 @@ def _is_free_entry(override: Override) -> bool:
     return key.startswith(METHOD_NODES) or is_free_entry(entry)
 
 
-def evaluating(arguments: Arguments) -> Arguments:
-    """The arguments of an evaluation alone; `checkpoint=…` in keys of verl. ConfigError: there is none."""
+def without_training(arguments: Arguments, program: str) -> Arguments:
+    """The arguments of an evaluation alone or of a server; `checkpoint=…` in keys of verl. ConfigError: there
+    is none."""
     words: list[str] = []
     for word in arguments.overrides:
         key, _, value = word.partition("=")
@@ -247,7 +251,8 @@ def evaluating(arguments: Arguments) -> Arguments:
             words += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={_checkpoint(value)}"]
         else:
             words.append(word)
-    return replace(arguments, overrides=(*words, "trainer.val_only=true"))
+    words += ["trainer.val_only=true", *(["marsrl.serve.enabled=true"] if program == SERVE else [])]
+    return replace(arguments, overrides=tuple(words))
 
 
 def _checkpoint(named: str) -> Path:

@@ -50,11 +50,11 @@ def report(ctx: Context, composed: Composed) -> str:
         _policies(ctx),
         plan_lines(ctx.config, ctx.settings, ctx.frozen_answers),
         _batch(plan, ctx.config, _trained_groups(ctx)) if trains else [],
-        _evaluations(ctx),
+        [] if ctx.settings.serve.enabled else _evaluations(ctx),
         whole_run(ctx, plan) if trains else [],
         _prompts(ctx),
         _memory(ctx),
-        _files(ctx, plan),
+        [] if ctx.settings.serve.enabled else _files(ctx, plan),
     ]
     if ctx.warnings:
         sections.append(["Warnings", *(f"  ! {warning}" for warning in ctx.warnings)])
@@ -104,7 +104,7 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
         scored.setdefault(spec.target, []).append(role)
     return [
         f"Plan of run {ctx.settings.run.name!r}: nothing is started.",
-        *(["  evaluates alone (trainer.val_only)"] if ctx.config.trainer.val_only else []),
+        *_without_training(ctx),
         *textwrap.wrap(chosen + detected, WIDTH, initial_indent="  ", subsequent_indent="  "),
         *(f"  {line}" for line in composed.verl_notes),
         f"  method {ctx.settings.algo.name}: {meaning}",
@@ -230,6 +230,13 @@ def _batch(plan: BatchPlan, config: DictConfig, which: str) -> list[str]:
         ("", f"with rows outside the loss: at most {plan.row_multiple - 1}; {padding} in the fullest step"),
     )
     return ["Batch of one step", *(f"  {name:<19} {value}" for name, value in facts)]
+
+
+def _without_training(ctx: Context) -> list[str]:
+    serve = ctx.settings.serve
+    if serve.enabled:
+        return [f"  serves at http://{serve.host}:{serve.port}/v1, {serve.max_running} runs at a time"]
+    return ["  evaluates alone (trainer.val_only)"] if ctx.config.trainer.val_only else []
 
 
 def _evaluations(ctx: Context) -> list[str]:

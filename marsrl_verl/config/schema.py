@@ -18,6 +18,7 @@ from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.evaluation.own_metrics import StepMetric
 from marsrl_verl.reporting.run_folder import Existing
 from marsrl_verl.rollout.frozen.config import PolicyConfig
+from marsrl_verl.serving.config import ServeConfig
 from marsrl_verl.settings.choices import DefaultPolicy, LossMean, OffPolicyMode, Overlap, SeededTokens
 from marsrl_verl.settings.declaration import (
     OWN_MESSAGE,
@@ -216,6 +217,8 @@ class MarsRLConfig(Settings):
     """Which probabilities the loss compares the current ones with."""
     evaluation: SerializeAsAny[EvaluationConfig] = Field(default_factory=EvaluationConfig)
     """When and how what is trained is measured."""
+    serve: ServeConfig = Field(default_factory=ServeConfig)
+    """The system behind an HTTP server, in place of an evaluation."""
     metrics: dict[str, Function[StepMetric]] = Field(default_factory=dict)
     """Metrics of your own, by name: functions (groups) -> number, or mapping of numbers, of the scored groups
     of a step, logged as `own/<name>` (docs/metrics.md)."""

@@ -33,6 +33,9 @@ class Problem:
     """The dataset row, the same in every epoch; empty where unknown."""
     ability: str = ""
     """What kind of problem the row says it is (`math`, `qa`); empty where it does not."""
+    has_reference: bool = True
+    """False where nobody knows the answer, as with a problem that a client asks: answers are read, and none
+    is graded."""
 
 
 @dataclass(frozen=True, slots=True)

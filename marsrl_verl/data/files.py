@@ -206,7 +206,9 @@ def as_list(value: Any) -> list[Any]:
 
 
 def splits_read(config: Any) -> tuple[str, ...]:
-    """The splits whose files the run reads: those of an evaluation alone are held out."""
+    """The splits whose files the run reads: an evaluation alone the held-out ones, a server none."""
+    if config.marsrl.serve.enabled:
+        return ()
     return ("val",) if config.trainer.val_only else ("train", "val")
 
 

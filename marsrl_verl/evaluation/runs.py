@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -333,6 +333,26 @@ def _drive(
             [trajectory] = output.trajectories
             run.calls.append(Call(request, trajectory))
             waiting += go_on(run, program, trajectory)
+
+
+async def drive_one(
+    evaluation: Evaluation, run: Run, answer: Callable[[RolloutRequest], Awaitable[RolloutOutput]]
+) -> Run:
+    """Lets one run go on until it has ended, for callers with an event loop; cancelled, what it asked is.
+
+    Raises:
+        ValueError: `answer` returned anything but one ended trajectory.
+    """
+    program, trajectory = evaluation.program(run), None
+    while True:
+        try:
+            request = next(program) if trajectory is None else program.send(trajectory)
+        except StopIteration:
+            return run
+        output = await answer(request)
+        _check_outputs([output], {request.group_id})
+        [trajectory] = output.trajectories
+        run.calls.append(Call(request, trajectory))
 
 
 def _check_outputs(outputs: list[RolloutOutput], pending: Any) -> None:

@@ -151,6 +151,15 @@ class EvaluationResult:
         return [runs for runs in (self.sampled, self.greedy) if runs is not None]
 
 
+GREEDILY: Mapping[str, Any] = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
+"""Settings of a greedy run's tokens."""
+
+
+def drawn(sampling: Mapping[str, Sampling], **changed: Any) -> dict[str, Sampling]:
+    """The settings by role of a run's tokens, with these in place of the roles' own; no segments."""
+    return {role: replace(item, segment_tokens=None, **changed) for role, item in sampling.items()}
+
+
 def evaluate(
     engine: RolloutEngine,
     problems: list[Problem],
@@ -195,7 +204,7 @@ def evaluate(
     costs: dict[str, Estimate] = {}
 
     def run(one: Evaluation, suffix: str, repeats: int, **settings: Any) -> None:
-        used = {role: replace(item, segment_tokens=None, **settings) for role, item in sampling.items()}
+        used = drawn(sampling, **settings)
         runs = run_evaluation(engine, one, problems, used, repeats=repeats, tag=f"{tag}{suffix}", step=step)
         observations.update({f"{name}{suffix}": item for name, item in one.observations(runs).items()})
         costs.update({f"{name}{suffix}": item for name, item in one.effort(runs, confidence).items()})
@@ -205,7 +214,7 @@ def evaluate(
         own = {} if top_p is None else {"top_p": top_p}
         run(evaluation, "", samples_per_problem, temperature=temperature, seed=seed, **own)
     if greedy:
-        run(evaluation.greedy(), GREEDY_SUFFIX, 1, temperature=0.0, top_p=1.0, top_k=-1)
+        run(evaluation.greedy(), GREEDY_SUFFIX, 1, **GREEDILY)
     derived = evaluation.derived(observations, confidence)
     suffix = "" if samples_per_problem else GREEDY_SUFFIX
     measured = {name.removesuffix(GREEDY_SUFFIX) for name in (*observations, *derived)}

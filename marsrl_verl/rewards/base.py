@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from marsrl_verl.core.request import Problem, RolloutRequest
@@ -137,7 +137,8 @@ class AnswerReward(RoleReward):
 
     A response that the model did not end itself (cut off, aborted) and one without a final text have
     reward 0 and are not looked at further. The ground truth is one reference or a JSON list of
-    strings, of which any may be met. `grade` gives the answer that it found as `info["answer"]`.
+    strings, of which any may be met. `grade` gives the answer that it found as `info["answer"]`; that is all
+    where there is no reference (`Problem.has_reference`).
     """
 
     tells_answer = True
@@ -146,6 +147,8 @@ class AnswerReward(RoleReward):
         """Compare the final answer with the problem's ground truth."""
         if request.finish_reason is not FinishReason.STOP or not request.final_text.strip():
             return RewardResult(0.0)
+        if not request.problem.has_reference:
+            return replace(self.grade(request.final_text, []), value=0.0, graded=False)
         return self.grade(request.final_text, accepted_answers(request.problem))
 
     @abstractmethod

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
@@ -33,7 +33,13 @@ from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.settings.declaration import RewardSpec
 from marsrl_verl.tools.toolbox import read_all_secrets
 from marsrl_verl.verl_adapter.components import endpoint_keys, policy_set
-from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, next_results, reason, results
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
+    EngineWatch,
+    is_refusal,
+    next_results,
+    reason,
+    results,
+)
 from marsrl_verl.verl_adapter.rollout_server.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.rollout_server.round_watch import RoundWatch
@@ -207,6 +213,28 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         if self._streamed:
             self._look()
         return outputs
+
+    async def answer(self, request: RolloutRequest, sampling: Mapping[str, Sampling]) -> RolloutOutput:
+        """One request, for callers with an event loop, who look after the engines themselves. Cancelled, it
+        is given up by its worker, which has the engine abort it.
+
+        Raises:
+            EngineUnavailableError: the engine, the worker or a reward worker is gone.
+            RewardUnavailableError: a reward has no thread left.
+        """
+        worker = self.agent_loop_workers[self._dealt % len(self.agent_loop_workers)]
+        self._dealt += 1
+        reference = worker.run_request.remote(request, sampling, RoundId(self._rounds, self._syncs))
+        try:
+            answer: RequestResult = await reference
+        except asyncio.CancelledError:
+            ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
+            raise
+        except RayError as error:
+            if is_refusal(error):
+                raise without_tracebacks(error) from None
+            raise EngineUnavailableError(reason(error)) from error
+        return answer.output
 
     def _send_round(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> list[Any]:
         """References to the answers of a new round, in the order of the requests, which the workers are dealt

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig, open_dict
+from ray.exceptions import RayError
 from verl.single_controller.ray.base import ResourcePoolManager, split_resource_pool
 from verl.trainer.ppo import ray_trainer
 from verl.utils.ray_utils import auto_await
@@ -42,6 +44,31 @@ class GroupServerManager(LLMServerManager):
         if client_cls is None and self._load_balancer_cls is GroupLoadBalancer and len(servers) == 1:
             client_cls, kwargs["server"] = OneServerClient, servers[0]
         return super().get_client(client_cls, **kwargs)
+
+    @auto_await
+    async def restart_dead(self, limit_s: float) -> None:
+        """Starts engines anew, where they were, that have died or show no sign of life within `limit_s`. The
+        router and clients from before know of the old ones."""
+        lives = await asyncio.gather(*[_lives(one, limit_s) for one in self.rollout_replicas])
+        dead = [one for one, alive in zip(self.rollout_replicas, lives, strict=True) if not alive]
+        for replica in dead:
+            for server in replica.servers:
+                ray.kill(server)
+            # Names of their own: Ray frees that of an actor some time after it has ended.
+            replica.servers, replica.name_suffix = [], f"_{uuid.uuid4().hex[:8]}"
+        await asyncio.gather(*[replica.launch_servers() for replica in dead])
+        self.server_handles = [one.server_handle for one in self.rollout_replicas]
+        self.server_addresses = [one.server_address for one in self.rollout_replicas]
+        ray.kill(self.global_load_balancer)
+        await self._init_global_load_balancer()
+
+
+async def _lives(replica: Any, limit_s: float) -> bool:
+    try:
+        await asyncio.wait_for(replica.server_handle.pulse.remote(through_core=True), limit_s)
+    except (RayError, asyncio.TimeoutError):
+        return False
+    return True
 
 
 class OwnPoolServerManager(GroupServerManager):
@@ -115,6 +142,11 @@ class ModelServerManager:
     def get_client(self) -> PolicyClients:
         """What reaches the engines of each."""
         return PolicyClients({policy: manager.get_client() for policy, manager in self.managers.items()})
+
+    def restart_dead(self, limit_s: float) -> None:
+        """See `GroupServerManager.restart_dead`."""
+        for manager in self.managers.values():
+            manager.restart_dead(limit_s)
 
 
 @auto_await

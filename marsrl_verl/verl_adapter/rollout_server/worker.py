@@ -129,11 +129,13 @@ class RolloutWorker(AgentLoopWorker):
         self._client.synced = round_id.syncs
         self._done.submitted += 1
         self._thread, self._running[request.group_id] = threading.get_ident(), request.rollout
-        output = await self._runner.run(request, sampling)
-        del self._running[request.group_id]
-        self._note_answered(request)
-        self._answered.discard(request.group_id)
-        self._done.scored += 1
+        try:
+            output = await self._runner.run(request, sampling)
+        finally:  # also where it is given up
+            del self._running[request.group_id]
+            self._note_answered(request)
+            self._answered.discard(request.group_id)
+            self._done.scored += 1
         describe(output, self._runner.chat)
         return RequestResult(output, time.monotonic() - self._began)
 

@@ -60,6 +60,10 @@ def _end_after(seconds: float, status: int) -> threading.Timer:
 
 def _train(config: DictConfig) -> None:
     # Imported here: it takes long, and what it prints belongs to the log.
+    if config.marsrl.serve.enabled:
+        from marsrl_verl.verl_adapter.run.server import serve
+
+        return serve(config)
     if config.trainer.val_only:
         from marsrl_verl.verl_adapter.run.evaluator import evaluate
 

@@ -76,7 +76,9 @@ def _write_traceback(folder: Path, error: BaseException) -> Path | str:
 def _how_to_go_on(config: DictConfig) -> list[str]:
     root = Path(str(config.trainer.default_local_dir))
     step = newest_sealed(root) if root.is_dir() else None
-    if config.trainer.val_only:
+    if config.marsrl.serve.enabled:
+        said = ["To start the server again:"]
+    elif config.trainer.val_only:
         said = ["To go on with the evaluation:"]
     elif step is not None:
         said = [f"Saved: {root / f'global_step_{step}'}", f"To go on from step {step}:"]

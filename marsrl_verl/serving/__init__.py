@@ -1,0 +1,1 @@
+"""A method's system behind OpenAI's chat completions."""

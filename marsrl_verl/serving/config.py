@@ -1,0 +1,26 @@
+"""`marsrl.serve`: the settings of the server."""
+
+from __future__ import annotations
+
+from marsrl_verl.settings.declaration import Switched, limits
+
+
+class ServeConfig(Switched):
+    """The server of a reasoning system; `python -m recipe.marsrl.serve` switches it on."""
+
+    host: str = "127.0.0.1"
+    """The address that it listens at. Another than this machine's own needs a key."""
+    port: int = limits(8000, ge=1, le=65_535, why="it is a TCP port")
+    """The port."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the key which clients have to send; null: none is asked
+    for."""
+    api_key_file: str | None = None
+    """File that holds the key, in place of `api_key_env`."""
+    max_running: int = limits(64, ge=1, why="one is answered")
+    """Most runs of the system at a time. A run asks one role after the other."""
+    max_waiting: int = limits(256, ge=0, why="0 lets nobody wait")
+    """Most requests that wait for a run; further ones are refused with HTTP 429 and `Retry-After`."""
+    max_restarts: int = limits(3, ge=0, why="0 starts none anew")
+    """How often in a row engines that have died are started anew, without a run that ended in between; then
+    the server ends."""
