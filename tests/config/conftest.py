@@ -14,7 +14,7 @@ from small_files import make_data, make_model
 from marsrl_verl.config.application import main
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.command_line import TRAIN, parse_arguments
 from marsrl_verl.config.compose import Composed, compose_config, resolve
 from marsrl_verl.config.node import with_defaults
 from marsrl_verl.machine.packages import FLASH, GPU
@@ -139,7 +139,7 @@ def run(quiet_machine, capsys, base_overrides):
     """Run a command line, of words or of texts of several words, in an empty folder, with the fixtures' model
     and data unless told otherwise."""
 
-    def call(*argv: str) -> Outcome:
+    def call(*argv: str, program: str = TRAIN) -> Outcome:
         launched: list[DictConfig] = []
 
         def launch(config: DictConfig) -> int:
@@ -150,7 +150,7 @@ def run(quiet_machine, capsys, base_overrides):
         named = {word.split("=")[0] for word in words}
         added = tuple(word for word in base_overrides if word.split("=")[0] not in named)
         skip_without(words)
-        status = main([*added, *words], launch)
+        status = main([*added, *words], launch, program)
         captured = capsys.readouterr()
         return Outcome(status, captured.out, captured.err, launched[0] if launched else None)
 

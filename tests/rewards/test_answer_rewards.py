@@ -1,5 +1,7 @@
 """Rewards for an answer; numbers that differ for certain are told apart without algebra."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,14 @@ def test_the_hybrid_asks_math_verify_only_where_texts_differ():
     assert HybridReward(grader="builtins:undefined").score(request(r"\boxed{2}")).value == 1.0
     found = HybridReward(grader="builtins:undefined").score(request(r"\boxed{2\text{ cm}}"))
     assert (found.value, found.info["answer"]) == (1.0, r"2\text{ cm}")
+
+
+@pytest.mark.parametrize("reward", [ExactAnswerReward(), MathVerifyReward(), HybridReward()])
+@pytest.mark.parametrize("answer", ["2", r"\sqrt{x}"])
+def test_where_nobody_knows_the_answer_it_is_read_and_not_graded(reward, answer):
+    asked = request(rf"so \boxed{{{answer}}}", "")
+    asked = replace(asked, problem=replace(asked.problem, has_reference=False))
+    assert reward.score(asked) == RewardResult(0.0, {"answer": answer}, graded=False)
 
 
 def test_an_empty_ground_truth_is_an_error():

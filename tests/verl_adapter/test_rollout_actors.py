@@ -24,7 +24,7 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutpu
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.verl_adapter.rollout_server import engine_watch
+from marsrl_verl.verl_adapter.rollout_server import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS, GroupCounts
 from marsrl_verl.verl_adapter.rollout_server.scoring import (
@@ -204,6 +204,54 @@ def test_verls_own_way_to_generate_is_refused_with_the_right_one(manager_of):
         manager_of().generate_sequences(None)
 
 
+class Once:
+    """A worker whose call brings what it is given."""
+
+    def __init__(self, call) -> None:
+        self.run_request = SimpleNamespace(remote=lambda *_: asyncio.ensure_future(call()))
+
+
+def test_a_request_for_an_event_loop_says_when_its_process_is_gone(manager_of):
+    async def dead():
+        raise ActorDiedError()
+
+    async def engine_dead():
+        raise through_ray(EngineUnavailableError("the engine's process has ended"), "run_request")
+
+    async def held():
+        raise through_ray(RewardUnavailableError("no thread is left"), "run_request")
+
+    async def right():
+        return RequestResult(RolloutOutput("g0", []), 1.0)
+
+    def answer(call):
+        return asyncio.run(manager_of(Once(call)).answer(make_request("g0"), SAMPLING))
+
+    for gone in (dead, engine_dead):
+        with pytest.raises(EngineUnavailableError):
+            answer(gone)
+    with pytest.raises(RewardUnavailableError, match=r"^no thread is left$"):
+        answer(held)
+    assert answer(right).group_id == "g0"
+
+
+def test_a_request_that_is_given_up_is_cancelled_at_its_worker(manager_of, monkeypatch):
+    cancelled = []
+    monkeypatch.setattr(rollout_manager.ray, "cancel", cancelled.append)
+
+    async def never():
+        await asyncio.sleep(3600)
+
+    async def give_up():
+        asking = asyncio.ensure_future(manager_of(Once(never)).answer(make_request("g0"), SAMPLING))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    asyncio.run(give_up())
+    assert len(cancelled) == 1
+
+
 # --- the worker -----------------------------------------------------------------------------------
 
 
@@ -243,6 +291,27 @@ def test_outputs_come_back_in_the_order_of_the_requests_each_trajectory_with_its
     assert found[0].figures == {"reflection_words": 0.0}, "of its text: a single token has no n-grams"
     counts = asyncio.run(worker.counts())
     assert counts == GroupCounts(submitted=3, answered=3, scored=3, graded=7)
+
+
+def test_a_request_that_is_given_up_is_forgotten(worker_of):
+    worker = worker_of(RewardWorker())
+
+    class Never:
+        async def run(self, request, context):
+            await asyncio.sleep(3600)
+
+    worker._runner.programs = {"single_call": Never}
+
+    async def give_up():
+        asking = asyncio.ensure_future(worker.run_request(make_request("g0"), SAMPLING, RoundId(1, 0)))
+        await asyncio.sleep(0)
+        assert worker._running == {"g0": "single_call"}
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    asyncio.run(give_up())
+    assert not worker._running and not worker._answered
+    assert asyncio.run(worker.counts()).submitted == asyncio.run(worker.counts()).scored == 1
 
 
 def test_a_worker_tells_which_program_blocks_it_and_where(worker_of):
