@@ -38,6 +38,7 @@ class ServiceMetrics:
         self._requests = Counter("marsrl_requests", "HTTP requests for runs", ["status"], registry=own)
         self._up = Gauge("marsrl_engines_up", "1 where the engines answer", registry=own)
         self._restarts = Counter("marsrl_engine_restarts", "Restarts of dead engines", registry=own)
+        self._in_engines = Gauge("marsrl_engine_requests", "Requests in the engines", registry=own)
         self._up.set(1)
 
     @contextmanager
@@ -75,6 +76,10 @@ class ServiceMetrics:
         self._up.set(up)
         if up:
             self._restarts.inc()
+
+    def in_engines(self, requests: int) -> None:
+        """So many requests are in the engines, as these last said."""
+        self._in_engines.set(requests)
 
     def text(self) -> bytes:
         """In Prometheus' text format."""

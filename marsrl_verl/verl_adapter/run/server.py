@@ -88,7 +88,9 @@ class SystemServer:
                 await asyncio.wait_for(self._failed.wait(), POLL_S)
             except asyncio.TimeoutError:
                 try:
-                    self.system.watch.look()
+                    signs = self.system.watch.look()
+                    requests = sum(one[0] for one in signs if one is not None)
+                    self.service.metrics.in_engines(requests)
                 except EngineUnavailableError as error:
                     self.service.give_up(error)
             if self.service.down is not None:
