@@ -30,7 +30,7 @@ from marsrl_verl.reporting.seal import newest_sealed, step_folder
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
 
-_SEARCH_PATH, _CHECKPOINT = "hydra.searchpath", "checkpoint"
+_SEARCH_PATH, _CHECKPOINT, _BENCHMARKS = "hydra.searchpath", "checkpoint", "benchmarks"
 METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.reward.", "marsrl.policies.")
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 TRAIN = "python -m recipe.marsrl.main_marsrl"
@@ -38,7 +38,8 @@ EVALUATE = "python -m recipe.marsrl.main_eval"
 _DESCRIPTIONS = {
     TRAIN: "Train a language model that reasons in several roles. Without arguments: the tiny world.",
     EVALUATE: "Evaluate a model, alone or in a method's system of several roles; nothing is trained. "
-    "checkpoint=… names a run's folder (its newest checkpoint) or a global_step_N.",
+    "checkpoint=… names a run's folder (its newest checkpoint) or a global_step_N, benchmarks=a,b what is "
+    "evaluated.",
 }
 
 _OTHER_NAMES = {name: key for key, names in read_table("other_names").items() for name in names}
@@ -239,12 +240,17 @@ def _is_free_entry(override: Override) -> bool:
 
 
 def evaluating(arguments: Arguments) -> Arguments:
-    """The arguments of an evaluation alone; `checkpoint=…` in keys of verl. ConfigError: there is none."""
+    """The arguments of an evaluation alone; `checkpoint=…` and `benchmarks=…` in keys of verl and of ours.
+    ConfigError: there is no such checkpoint."""
     words: list[str] = []
     for word in arguments.overrides:
         key, _, value = word.partition("=")
         if key == _CHECKPOINT:
             words += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={_checkpoint(value)}"]
+        elif key == _BENCHMARKS:
+            names = [name.strip() for name in value.strip("[]").split(",")]
+            words += [f"++marsrl.evaluation.{_BENCHMARKS}.{name}={{}}" for name in names]
+            words.append(f"marsrl.evaluation.only=[{','.join(names)}]")
         else:
             words.append(word)
     return replace(arguments, overrides=(*words, "trainer.val_only=true"))

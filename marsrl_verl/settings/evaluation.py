@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from pydantic import Field
 
+from marsrl_verl.core.request import Problem
 from marsrl_verl.settings.declaration import Settings, limits, temperature, top_p
 
 
@@ -14,6 +18,17 @@ class InBetweenConfig(Settings):
     """Use the first so many of `marsrl.evaluation.problems`; null: all of these."""
     samples_per_problem: int | None = limits(None, ge=1, why="null is as many as the others")
     """Runs per problem; null: as many as the others."""
+
+
+class BenchmarkConfig(Settings):
+    """A benchmark of the table (`data/benchmarks.yaml`), by its name."""
+
+    file: str | None = None
+    """A copy of one's own, .parquet, .jsonl or .json; null: the Hugging Face hub's."""
+    problems: int | None = limits(None, ge=1, why="null is all of them")
+    """Use the first so many; null: all."""
+    samples_per_problem: int | None = limits(None, ge=1, why="null is as many as of the others")
+    """Sampled runs per problem; null: `marsrl.evaluation.samples_per_problem`."""
 
 
 class EvaluationConfig(Settings):
@@ -39,8 +54,32 @@ class EvaluationConfig(Settings):
     """Smallest probability mass that is kept in the evaluation's sampled pass; null: the roles' own."""
     greedy: bool = True
     """Evaluate at temperature 0 too."""
+    benchmarks: dict[str, BenchmarkConfig] = Field(default_factory=dict)
+    """What is evaluated, in place of `data.val_files`: benchmarks by name (docs/evaluation.md)."""
+    only: list[str] = Field(default_factory=list)
+    """Of `benchmarks` these alone; empty: all."""
+    published: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Figures of a paper by benchmark, in per cent, which the report shows beside those of the run; by what
+    they are of."""
     confidence: float = limits(0.95, gt=0.0, lt=1.0, fix="0.95 is the usual choice.")
     """Coverage of the reported intervals."""
+
+    def samples_of(self, source: str) -> int:
+        """Sampled runs of each problem of a data source."""
+        own = self.benchmarks.get(source)
+        return (own.samples_per_problem if own is not None else None) or self.samples_per_problem
+
+    def taken(self, problems: Sequence[Problem]) -> list[Problem]:
+        """The first `problems` of the held-out ones, or of those of each benchmark."""
+        if self.problems is None or not self.benchmarks:
+            return list(problems[: self.problems])
+        found: list[Problem] = []
+        count: Counter[str] = Counter()
+        for one in problems:
+            count[one.data_source] += 1
+            if count[one.data_source] <= self.problems:
+                found.append(one)
+        return found
 
     def between(self) -> EvaluationConfig:
         """The settings of evaluations in between."""

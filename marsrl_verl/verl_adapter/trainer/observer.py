@@ -18,6 +18,7 @@ from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.data.benchmarks import BENCHMARKS
 from marsrl_verl.evaluation.own_metrics import OwnMetrics
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationResult, evaluate
@@ -162,7 +163,7 @@ class TrainingObserver:
     ) -> dict[str, float]:
         """Evaluates the method's system, keeps the record, and returns the means by metric name."""
         settings, run = evaluation_at(self._settings.evaluation, tag), self._settings.run
-        problems = problems[: settings.problems]
+        benchmarks, problems = settings.benchmarks, settings.taken(problems)
         self.phase("evaluating", f"{len(problems)} held-out problems, {tag.replace('_', ' ')}")
         result = evaluate(
             engine,
@@ -175,6 +176,9 @@ class TrainingObserver:
             top_p=settings.top_p,
             greedy=settings.greedy,
             samples_per_problem=settings.samples_per_problem,
+            samples_of={name: settings.samples_of(name) for name in benchmarks},
+            benchmarks={name: one.metric for name, one in BENCHMARKS.items() if name in benchmarks},
+            published=settings.published,
             confidence=settings.confidence,
             seed=None if run.seeded_tokens == "none" else run.seed,
         )
