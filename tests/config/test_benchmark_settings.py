@@ -133,3 +133,20 @@ def test_the_plan_counts_each_benchmarks_answers(copies, capsys):
     assert main(words, lambda config: 0, EVALUATE) == 0
     plan = " ".join(capsys.readouterr().out.split())
     assert "alone 4 16 16" in plan and "train" not in plan.split("Data")[1]
+
+
+@pytest.mark.parametrize("instruction", [None, r"Put your answer within \\boxed{}."])
+def test_prompts_that_ask_for_no_boxed_answer_are_warned_of(copies, capsys, instruction):
+    words = [
+        "data=parquet",
+        "cluster=8xgpu",
+        "dry_run=true",
+        "algo=grpo",
+        "model=custom",
+        "benchmarks=aime24",
+    ]
+    words += ["actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct", copies["aime24"]]
+    if instruction is not None:
+        words.append(f'marsrl.prompts.kwargs.solver_instruction="{instruction}"')
+    assert main(words, lambda config: 0, EVALUATE) == 0
+    assert ("asks for a boxed answer" in " ".join(capsys.readouterr().out.split())) is (instruction is None)
