@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -139,6 +140,19 @@ def _plain_fields() -> list[str]:
     """The record's fields that are JSON values themselves."""
     others = ("observations", "metrics", "derived_of", *_ESTIMATED)
     return [item.name for item in fields(EvaluationRecord) if item.name not in others]
+
+
+def first_problems(problems: Sequence[Problem], most: int | None, *, each: bool) -> list[Problem]:
+    """The first so many of the problems, or, `each`, of those of each data source; None: all."""
+    if most is None or not each:
+        return list(problems[:most])
+    found: list[Problem] = []
+    count: Counter[str] = Counter()
+    for one in problems:
+        count[one.data_source] += 1
+        if count[one.data_source] <= most:
+            found.append(one)
+    return found
 
 
 def _sources(problems: Iterable[Problem], benchmarks: Collection[str]) -> dict[str, list[str]]:

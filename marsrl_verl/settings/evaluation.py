@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
 from pydantic import Field
 
-from marsrl_verl.core.request import Problem
 from marsrl_verl.settings.declaration import Settings, limits, temperature, top_p
 
 
@@ -68,18 +64,6 @@ class EvaluationConfig(Settings):
         """Sampled runs of each problem of a data source."""
         own = self.benchmarks.get(source)
         return (own.samples_per_problem if own is not None else None) or self.samples_per_problem
-
-    def taken(self, problems: Sequence[Problem]) -> list[Problem]:
-        """The first `problems` of the held-out ones, or of those of each benchmark."""
-        if self.problems is None or not self.benchmarks:
-            return list(problems[: self.problems])
-        found: list[Problem] = []
-        count: Counter[str] = Counter()
-        for one in problems:
-            count[one.data_source] += 1
-            if count[one.data_source] <= self.problems:
-                found.append(one)
-        return found
 
     def between(self) -> EvaluationConfig:
         """The settings of evaluations in between."""

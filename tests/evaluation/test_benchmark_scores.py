@@ -14,9 +14,8 @@ from marsrl_verl.algos.marsrl.prompts import SOLVER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.evaluation.benchmark_scores import benchmark_columns, mean_of
 from marsrl_verl.evaluation.estimators import Estimate, Observations, estimate
-from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
+from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate, first_problems
 from marsrl_verl.reporting.tables import benchmark_markdown
-from marsrl_verl.settings.evaluation import BenchmarkConfig, EvaluationConfig
 
 PROBLEMS = [
     Problem(f"p{n}", f"question {n}", str(n), data_source="aime24" if n < 4 else "gsm8k") for n in range(10)
@@ -101,7 +100,6 @@ def test_the_interval_of_a_mean_by_hand():
 
 
 def test_the_first_problems_of_each_benchmark():
-    one = EvaluationConfig(problems=2, benchmarks={"aime24": BenchmarkConfig(), "gsm8k": BenchmarkConfig()})
-    assert [each.problem_id for each in one.taken(PROBLEMS)] == ["p0", "p1", "p4", "p5"]
-    assert [each.problem_id for each in EvaluationConfig(problems=2).taken(PROBLEMS)] == ["p0", "p1"]
-    assert EvaluationConfig().taken(PROBLEMS) == PROBLEMS
+    assert [one.problem_id for one in first_problems(PROBLEMS, 2, each=True)] == ["p0", "p1", "p4", "p5"]
+    assert [one.problem_id for one in first_problems(PROBLEMS, 2, each=False)] == ["p0", "p1"]
+    assert first_problems(PROBLEMS, None, each=True) == PROBLEMS

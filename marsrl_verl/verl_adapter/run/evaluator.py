@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +80,21 @@ class SystemEvaluator:
         return f"{node.model.path} {models(node.rollout)} {self._checkpoint}"
 
     def _start(self) -> RolloutEngine:
-        adapted = self._choose_weights()
-        servers = start_engines(self.config)
-        run, replicas = self.settings.run, servers.get_replicas()
+        run, settings = self.settings.run, self.settings
+        adapted: dict[str, dict[str, bytes]] = {}
+        replicas: Sequence[Any] = ()
+        client = None
+        if set(settings.roles) - set(settings.frozen_roles):
+            adapted = self._choose_weights()
+            servers = start_engines(self.config)
+            replicas, client = servers.get_replicas(), servers.get_client()
         self._watch = EngineWatch([one.server_handle for one in replicas], run.engine_timeout_s)
         for policy, files in adapted.items():
             give_adapter(replicas, policy, files, self.step)
         rewards = RewardLoopManager(config=self.config, rm_resource_pool=None)
         manager: MarsRLAgentLoopManager = MarsRLAgentLoopManager.create(
             config=self.config,
-            llm_client=servers.get_client(),
+            llm_client=client,
             reward_loop_worker_handles=rewards.reward_loop_workers,
         )
         manager.watch(self._watch, run.progress_timeout_s)
