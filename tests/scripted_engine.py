@@ -137,7 +137,12 @@ class ScriptedSource:
     max_tokens: int
 
     async def answer(
-        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+        self,
+        request: RolloutRequest,
+        k: int,
+        messages: Sequence[Message],
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
     ) -> ChatAnswer:
         reply = self.script(request, k)
         if len(reply.text) > self.max_tokens:

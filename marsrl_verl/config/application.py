@@ -12,7 +12,7 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.machine import check_verl_version
 from marsrl_verl.config.checks.output import hold_folders
 from marsrl_verl.config.checks.resume import data_bytes
-from marsrl_verl.config.command_line import TRAIN, help_text, parse_arguments, without_training
+from marsrl_verl.config.command_line import SERVE, TRAIN, evaluating, help_text, parse_arguments, serving
 from marsrl_verl.config.compose import Composed, available_groups, compose_config, picked
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.core.inert_text import printable
@@ -66,7 +66,7 @@ def _run(argv: list[str], launch: Launch, program: str) -> int:
         print(help_text(available_groups(arguments), program))
         return 0
     if program != TRAIN:
-        arguments = without_training(arguments, program)
+        arguments = serving(arguments) if program == SERVE else evaluating(arguments)
     composed = compose_config(arguments)
     if arguments.show_config:
         print(OmegaConf.to_yaml(recorded(composed.config)))

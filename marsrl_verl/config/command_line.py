@@ -30,7 +30,7 @@ from marsrl_verl.reporting.seal import newest_sealed, step_folder
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
 
-_SEARCH_PATH, _CHECKPOINT = "hydra.searchpath", "checkpoint"
+_SEARCH_PATH, _CHECKPOINT, _BENCHMARKS = "hydra.searchpath", "checkpoint", "benchmarks"
 METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.reward.", "marsrl.policies.")
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 TRAIN = "python -m recipe.marsrl.main_marsrl"
@@ -39,7 +39,8 @@ SERVE = "python -m recipe.marsrl.serve"
 _DESCRIPTIONS = {
     TRAIN: "Train a language model that reasons in several roles. Without arguments: the tiny world.",
     EVALUATE: "Evaluate a model, alone or in a method's system of several roles; nothing is trained. "
-    "checkpoint=… names a run's folder (its newest checkpoint) or a global_step_N.",
+    "checkpoint=… names a run's folder (its newest checkpoint) or a global_step_N, benchmarks=a,b what is "
+    "evaluated.",
     SERVE: "Answer OpenAI's chat completions with a method's system of several roles, or with a model alone. "
     "checkpoint=… as in an evaluation; marsrl.serve.… says where, for whom and for how many.",
 }
@@ -241,18 +242,35 @@ def _is_free_entry(override: Override) -> bool:
     return key.startswith(METHOD_NODES) or is_free_entry(entry)
 
 
-def without_training(arguments: Arguments, program: str) -> Arguments:
-    """The arguments of an evaluation alone or of a server; `checkpoint=…` in keys of verl. ConfigError: there
-    is none."""
+def evaluating(arguments: Arguments) -> Arguments:
+    """The arguments of an evaluation alone; `checkpoint=…` and `benchmarks=…` in keys of verl and of ours.
+    ConfigError: there is no such checkpoint."""
     words: list[str] = []
     for word in arguments.overrides:
         key, _, value = word.partition("=")
-        if key == _CHECKPOINT:
-            words += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={_checkpoint(value)}"]
+        if key == _BENCHMARKS:
+            names = [name.strip() for name in value.strip("[]").split(",")]
+            words += [f"++marsrl.evaluation.{_BENCHMARKS}.{name}={{}}" for name in names]
+            words.append(f"marsrl.evaluation.only=[{','.join(names)}]")
         else:
             words.append(word)
-    words += ["trainer.val_only=true", *(["marsrl.serve.enabled=true"] if program == SERVE else [])]
-    return replace(arguments, overrides=tuple(words))
+    return _without_training(words, arguments)
+
+
+def serving(arguments: Arguments) -> Arguments:
+    """The arguments of a server; `checkpoint=…` as in an evaluation."""
+    return _without_training([*arguments.overrides, "marsrl.serve.enabled=true"], arguments)
+
+
+def _without_training(words: list[str], arguments: Arguments) -> Arguments:
+    found: list[str] = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == _CHECKPOINT:
+            found += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={_checkpoint(value)}"]
+        else:
+            found.append(word)
+    return replace(arguments, overrides=(*found, "trainer.val_only=true"))
 
 
 def _checkpoint(named: str) -> Path:

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.config import resolvers
+from marsrl_verl.config.benchmark_files import adopt_benchmarks
 from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overrides, unknown_key_issue
 from marsrl_verl.config.locations import config_folder, group_options, verl_folder
 from marsrl_verl.config.node import (
@@ -53,6 +54,7 @@ NODE_GPUS = 8
 _HELP = "Correct the setting; --help lists the groups."
 _OWN_GROUPS = (
     "algo", "reward", "model", "data", "cluster", "pipeline", "policies", "evaluation", "training",
+    "suite",
 )  # fmt: skip
 
 
@@ -136,6 +138,7 @@ def compose_config(arguments: Arguments) -> Composed:
             raise ConfigError(problems)
         config = resolve(OmegaConf.create(tree))
         function_notes = adopt_reward_function(config)
+        warnings += adopt_benchmarks(config, map(setting_of, overrides))
         if problems := _missing(config):
             raise ConfigError(problems)
         if detected and cluster_in_sight(config):

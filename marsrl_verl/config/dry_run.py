@@ -43,7 +43,7 @@ def report(ctx: Context, composed: Composed) -> str:
     path = write_resolved(ctx.config)
     rounds = [*_segments(ctx), *_overlap(ctx)]
     stages = [*_stages(plan, ctx.frozen_roles), *ctx.settings.algo.plan_lines(ctx), *rounds]
-    trains = not ctx.config.trainer.val_only
+    trains = ctx.trains
     sections = [
         _head(ctx, composed),
         stages if trains else [],
@@ -53,7 +53,7 @@ def report(ctx: Context, composed: Composed) -> str:
         [] if ctx.settings.serve.enabled else _evaluations(ctx),
         whole_run(ctx, plan) if trains else [],
         _prompts(ctx),
-        _memory(ctx),
+        _memory(ctx) if set(ctx.settings.roles) - set(ctx.frozen_roles) else [],
         [] if ctx.settings.serve.enabled else _files(ctx, plan),
     ]
     if ctx.warnings:

@@ -75,8 +75,12 @@ def evaluation_cost(settings: MarsRLConfig, tag: str, held_out: int, prompts: Pr
     """Tokens and the rest of one evaluation if no run ends early and every response is as long as its role
     may write, of so many held-out problems. A frozen policy's answers are not generated here."""
     one = evaluation_at(settings.evaluation, tag)
-    problems = held_out if one.problems is None else min(held_out, one.problems)
-    runs = problems * (one.samples_per_problem + one.greedy)
+    rows = {name: each.problems or 0 for name, each in one.benchmarks.items()} or {"": held_out}
+    taken = {
+        name: count if one.problems is None else min(count, one.problems) for name, count in rows.items()
+    }
+    problems = sum(taken.values())
+    runs = sum(count * (one.samples_of(name) + one.greedy) for name, count in taken.items())
     method = method_class(settings.algo.name)
     every = method_evaluation(method, settings.algo, one, prompts).most_calls
     calls = {role: count for role, count in every.items() if role not in settings.frozen_roles}

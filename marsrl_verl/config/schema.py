@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field, SerializeAsAny, field_validator
 from pydantic_core import PydanticCustomError
 
-from marsrl_verl.core.policy import SHARED, PolicyKind
+from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.evaluation.own_metrics import StepMetric
 from marsrl_verl.reporting.run_folder import Existing
@@ -203,7 +203,8 @@ class MarsRLConfig(Settings):
     from it."""
     default_policy: DefaultPolicy = DefaultPolicy.SHARED
     """The policy of roles that name none: the model's own, which they share (`shared`), or for each of them,
-    named as the role, a LoRA adapter (`lora_per_role`) or a whole model (`model_per_role`) of its own."""
+    named as the role, a LoRA adapter (`lora_per_role`) or a whole model (`model_per_role`) of its own; of an
+    evaluation alone the policy `endpoint`."""
     policies: dict[str, PolicyConfig] = Field(default_factory=dict)
     """Further policies, by name."""
     tools: dict[str, SerializeAsAny[ToolConfig]] = Field(default_factory=dict)
@@ -269,7 +270,8 @@ def policy_name(role: str, named: str | None, default: str) -> str:
     """The name of a role's policy, by its own `policy` and `marsrl.default_policy`."""
     if named is not None:
         return named
-    return SHARED if default == DefaultPolicy.SHARED.value else role
+    own = (DefaultPolicy.SHARED.value, DefaultPolicy.ENDPOINT.value)  # each is the policy's name, too
+    return DefaultPolicy(default).value if default in own else role
 
 
 def first_sampled_role(marsrl: Mapping[str, Any], roles: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.data.benchmarks import BENCHMARKS, read_benchmark
 from marsrl_verl.data.problems import SourceProblem, look_alike, user_text
 from marsrl_verl.data.repair import repaired
 from marsrl_verl.data.rows import DataError, RowError, read_rows
@@ -18,7 +19,7 @@ _NAMED_PLACES = 1000
 
 @dataclass(slots=True)
 class EvaluationSet:
-    """The questions of a file, as they look without typesetting (`look_alike`)."""
+    """The questions of a file or benchmark, as they look without typesetting (`look_alike`)."""
 
     path: Path
     questions: dict[str, str] = field(default_factory=dict)
@@ -26,13 +27,18 @@ class EvaluationSet:
 
     @classmethod
     def read(cls, path: Path, column: str | None = None) -> EvaluationSet:
-        """The questions of a file in any of the forms that problems are read from; DataError: a row has none,
-        or the file can't be read.
+        """The questions of a file in any of the forms that problems are read from, or of a benchmark;
+        DataError: a row has none, or it can't be read.
 
         Args:
+            path: of the file, or the name of one of `BENCHMARKS`, which is read from the hub.
             column: of the questions; None: `question` or `problem` with a text, else the chat in `prompt`.
         """
         found = cls(path)
+        if str(path) in BENCHMARKS and not path.exists():
+            for one in read_benchmark(str(path)).problems:
+                found.questions.setdefault(look_alike(one.question), one.place)
+            return found
         for row in read_rows([path], [column] if column else [*_TEXT_COLUMNS, _CHAT_COLUMN]):
             text = None if isinstance(row.data, RowError) else _question(row.data, column)
             if text is None:

@@ -24,9 +24,10 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.data.contamination import Contamination, EvaluationSet, find_contamination
 from marsrl_verl.data.problems import Collected, Fault, SourceProblem, collect
 from marsrl_verl.data.rows import DataError, read_rows
+from marsrl_verl.data.written import PassRate, write_parquet
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
 from marsrl_verl.data_preparation.grades import GradeLog, ProblemGrades
-from marsrl_verl.data_preparation.output import Facts, report, summary, write_parquet
+from marsrl_verl.data_preparation.output import Facts, report, summary
 from marsrl_verl.data_preparation.recorded import check_reference, read_recorded
 from marsrl_verl.data_preparation.sampling import grade_texts, problem_requests, sample_and_grade, scorer
 from marsrl_verl.data_preparation.selection import Contaminated, hold_out, select, select_unrated
@@ -133,9 +134,10 @@ def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
         raise DataError(what, "Change --min-pass-rate and --max-pass-rate, or give other problems.")
     train, val = hold_out(selection.kept, arguments.held_out, seed)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    write_parquet(arguments.output / TRAIN, train, grades, "train")
+    rates = {key: PassRate(one.pass_rate, one.graded) for key, one in grades.items()}
+    write_parquet(arguments.output / TRAIN, train, "train", rates)
     if val:
-        write_parquet(arguments.output / VAL, val, grades, "val")
+        write_parquet(arguments.output / VAL, val, "val", rates)
     else:
         (arguments.output / VAL).unlink(missing_ok=True)
     content = report(facts, selection, train, val, grades)

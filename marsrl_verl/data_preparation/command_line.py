@@ -145,7 +145,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--same-problem", choices=["chat", "look"], default="chat", help=same)
     held = parser.add_argument_group("evaluation sets")
     add = held.add_argument
-    files = "a file of questions that must not be trained; may be given several times"
+    files = "a file, or a benchmark's name, of questions that must not be trained; may be given several times"
     add("--evaluation-set", type=Path, action="append", default=[], metavar="FILE", help=files)
     column = "of their questions (default: question or problem, or the chat in prompt)"
     add("--evaluation-column", metavar="NAME", help=column)

@@ -1,9 +1,8 @@
-"""What is written: verl's parquet files, and the report of what was done, as JSON and in a few lines."""
+"""The report of what was done, as JSON and in a few lines."""
 
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.data.contamination import Contamination
-from marsrl_verl.data.files import read_report
 from marsrl_verl.data.problems import Collected, SourceProblem
 from marsrl_verl.data_preparation.command_line import Arguments
 from marsrl_verl.data_preparation.grades import ProblemGrades
@@ -31,59 +29,6 @@ _FATES = {
     "unanswered": "unanswered",
 }
 """What became of problems (`Selection.counts`)."""
-
-
-def write_parquet(
-    path: Path, problems: Sequence[SourceProblem], grades: Mapping[str, ProblemGrades], split: str
-) -> None:
-    """Write problems in verl's format, in one piece, and read them back with training's own check.
-
-    Besides verl's columns, `extra_info` holds the problem's hash, its pass rate (null without grades) and
-    number of answers, and as JSON text what the source's row had there.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = [
-        {
-            "data_source": one.problem.data_source,
-            "prompt": list(one.problem.messages),
-            "ability": one.problem.ability or None,
-            "reward_model": {"style": "rule", "ground_truth": one.problem.ground_truth},
-            "extra_info": {
-                "index": index,
-                "split": split,
-                "problem": one.key,
-                "pass_rate": grades[one.key].pass_rate if one.key in grades else None,
-                "answers": grades[one.key].graded if one.key in grades else 0,
-                "source": one.extra,
-            },
-        }
-        for index, one in enumerate(problems)
-    ]
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.parquet")
-    try:
-        pq.write_table(pa.Table.from_pylist(rows, schema=_schema(pa)), partial)
-        report = read_report(partial, split)
-        if report.rows != len(rows) or report.faults:
-            raise RuntimeError(f"{path}: training's check of the written file found {report}")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _schema(pa: Any) -> Any:
-    text, number = pa.string(), pa.int64()
-    extra = {"index": number, "split": text, "problem": text, "pass_rate": pa.float64(), "answers": number}
-    return pa.schema(
-        {
-            "data_source": text,
-            "prompt": pa.list_(pa.struct({"role": text, "content": text})),
-            "ability": text,
-            "reward_model": pa.struct({"style": text, "ground_truth": text}),
-            "extra_info": pa.struct({**extra, "source": text}),
-        }
-    )
 
 
 @dataclass(slots=True)

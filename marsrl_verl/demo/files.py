@@ -8,26 +8,14 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.machine.cache import cache_folder
+
 DATA_SEED = 0
 """Seed of the generated problems; a constant, so that every run sees the same data set."""
-
-
-def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/marsrl-verl`, or a folder of this user's below the temporary one where the
-    home folder can't be written."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "marsrl-verl"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.gettempdir()) / f"marsrl-verl-{os.getuid()}"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
 
 
 _PACKAGES = {"tiny": "marsrl_verl.demo", "smollm2": "marsrl_verl.demo.smollm2"}

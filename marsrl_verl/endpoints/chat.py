@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tenacity import retry_if_exception
@@ -45,13 +46,20 @@ class ChatEndpoint:
         self._seed = seed
         self._numbers = itertools.count()
 
-    async def ask(self, name: str, messages: Sequence[Message], stop: Sequence[str] = ()) -> ChatAnswer:
+    async def ask(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        stop: Sequence[str] = (),
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> ChatAnswer:
         """The answer to a chat; one that could not be had is an answer with an error, never an exception. The
         slot is kept during the pauses between attempts, whose random part derives from `name`: an endpoint
         that is too busy is asked less. The one of `stop` that ended the answer is part of it; an endpoint
-        that does not say which one did has not answered."""
+        that does not say which one did has not answered. `more` are keys of the body, where the settings name
+        none."""
         one = self._settings
-        body = request_body(one, messages, stop)
+        body = {**more, **request_body(one, messages, stop)}
         first = next(self._numbers)
         attempts = repeated(
             one.retries,

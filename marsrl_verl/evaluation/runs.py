@@ -279,6 +279,7 @@ def run_evaluation(
     repeats: int,
     tag: str,
     step: int = 0,
+    repeats_of: Mapping[str, int] | None = None,
 ) -> Runs:
     """Run the system `repeats` times on each problem.
 
@@ -286,6 +287,7 @@ def run_evaluation(
         problems: with distinct `problem_id`s.
         sampling: settings by role.
         repeats: independent runs per problem.
+        repeats_of: other numbers of them, by data source.
         tag: names this evaluation in the group ids; must differ between evaluations of a training run.
         step: the training step whose weights answer.
 
@@ -293,11 +295,12 @@ def run_evaluation(
         ValueError: on arguments that cannot be evaluated, or when the engine returns anything but one
             ended trajectory for each request.
     """
-    _check(problems, sampling, evaluation.roles, repeats)
+    others = repeats_of or {}
+    _check(problems, sampling, evaluation.roles, min([repeats, *others.values()]))
     runs = [
         evaluation.begin(problem, repeat, f"eval-{tag}/{problem.problem_id}/{repeat}", step)
         for problem in problems
-        for repeat in range(repeats)
+        for repeat in range(others.get(problem.data_source, repeats))
     ]
     _drive(engine, evaluation, runs, sampling)
     return Runs(tag, [run for run in runs if not run.skipped], [run for run in runs if run.skipped])

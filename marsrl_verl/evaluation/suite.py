@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -55,7 +56,13 @@ class EvaluationRecord:
     headline: tuple[str, ...] = ()
     """What a comparison shows first, named in the same way."""
     sources: dict[str, list[str]] = field(default_factory=dict)
-    """The problems' ids by data source, where they are of several."""
+    """The problems' ids by data source, where they are of several, or benchmarks."""
+    derived_of: dict[str, dict[str, Estimate]] = field(default_factory=dict)
+    """`derived` of the problems of each data source."""
+    benchmarks: dict[str, str] = field(default_factory=dict)
+    """Which figure papers report of each benchmark (`data.benchmarks.Benchmark.metric`), by data source."""
+    published: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Figures of a paper by benchmark, in per cent, by what they are of."""
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -73,17 +80,20 @@ class EvaluationRecord:
         bases = [name.removesuffix(GREEDY_SUFFIX) for name in self.headline]
         names = [f"{name}{suffix}" for suffix in ("", GREEDY_SUFFIX) for name in bases]
         known = {name: self.observations[name] for name in names if name in self.observations}
-        found = {}
-        for source, ids in sorted(self.sources.items()):
-            some = {name: observed.among(frozenset(ids)) for name, observed in known.items()}
-            found[source] = estimates(some, self.confidence)
-        return found
+        return {
+            source: estimates(_among(known, ids), self.confidence)
+            for source, ids in sorted(self.sources.items())
+        }
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it back."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in _plain_fields()}
         for name in _ESTIMATED:
             plain[name] = {metric: item.to_json() for metric, item in getattr(self, name).items()}
+        plain["derived_of"] = {
+            source: {metric: item.to_json() for metric, item in found.items()}
+            for source, found in self.derived_of.items()
+        }
         plain["metrics"] = {name: asdict(info) for name, info in self.metrics.items()}
         plain["estimates"] = {name: item.to_json() for name, item in self.estimates.items()}
         plain["observations"] = {
@@ -114,6 +124,10 @@ class EvaluationRecord:
             for name in _ESTIMATED
         }
         known = {name: plain[name] for name in _plain_fields() if name in plain}
+        found["derived_of"] = {
+            source: {metric: Estimate(**item) for metric, item in items.items()}
+            for source, items in plain.get("derived_of", {}).items()
+        }
         found["metrics"] = {name: MetricInfo(**info) for name, info in plain.get("metrics", {}).items()}
         found |= {name: tuple(plain.get(name, ())) for name in ("curves", "headline")}
         return cls(**{**known, **found}, observations=observations)
@@ -124,16 +138,34 @@ _ESTIMATED = ("effort", "derived")
 
 def _plain_fields() -> list[str]:
     """The record's fields that are JSON values themselves."""
-    others = ("observations", "metrics", *_ESTIMATED)
+    others = ("observations", "metrics", "derived_of", *_ESTIMATED)
     return [item.name for item in fields(EvaluationRecord) if item.name not in others]
 
 
-def _sources(problems: Iterable[Problem]) -> dict[str, list[str]]:
-    """The ids by data source; empty where there is one."""
+def first_problems(problems: Sequence[Problem], most: int | None, *, each: bool) -> list[Problem]:
+    """The first so many of the problems, or, `each`, of those of each data source; None: all."""
+    if most is None or not each:
+        return list(problems[:most])
+    found: list[Problem] = []
+    count: Counter[str] = Counter()
+    for one in problems:
+        count[one.data_source] += 1
+        if count[one.data_source] <= most:
+            found.append(one)
+    return found
+
+
+def _sources(problems: Iterable[Problem], benchmarks: Collection[str]) -> dict[str, list[str]]:
+    """The ids by data source; empty where there is one that is no benchmark."""
     found: dict[str, list[str]] = {}
     for problem in problems:
         found.setdefault(problem.data_source or "unknown", []).append(problem.problem_id)
-    return found if len(found) > 1 else {}
+    return found if len(found) > 1 or benchmarks else {}
+
+
+def _among(observations: Mapping[str, Observations], ids: Collection[str]) -> dict[str, Observations]:
+    some = frozenset(ids)
+    return {name: observed.among(some) for name, observed in observations.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +204,9 @@ def evaluate(
     top_p: float | None = None,
     greedy: bool = True,
     samples_per_problem: int = 1,
+    samples_of: Mapping[str, int] | None = None,
+    benchmarks: Mapping[str, str] | None = None,
+    published: Mapping[str, Mapping[str, float]] | None = None,
     confidence: float = 0.95,
     seed: int | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -190,6 +225,9 @@ def evaluate(
         top_p: of the sampled pass, in place of the roles'; None: theirs.
         samples_per_problem: runs per problem of the sampled pass; 0: there is none, and curves and headline
             are of greedy metrics.
+        samples_of: other numbers of them, by data source.
+        benchmarks: see `EvaluationRecord.benchmarks`.
+        published: see `EvaluationRecord.published`.
         seed: of the sampled pass's tokens, so that they do not depend on the order of requests; None: the
             engine's own generator draws them.
 
@@ -203,19 +241,24 @@ def evaluate(
     observations: dict[str, Observations] = {}
     costs: dict[str, Estimate] = {}
 
-    def run(one: Evaluation, suffix: str, repeats: int, **settings: Any) -> None:
+    def run(
+        one: Evaluation, suffix: str, repeats: int, of: Mapping[str, int] | None = None, **settings: Any
+    ) -> None:
         used = drawn(sampling, **settings)
-        runs = run_evaluation(engine, one, problems, used, repeats=repeats, tag=f"{tag}{suffix}", step=step)
+        runs = run_evaluation(
+            engine, one, problems, used, repeats=repeats, repeats_of=of, tag=f"{tag}{suffix}", step=step
+        )
         observations.update({f"{name}{suffix}": item for name, item in one.observations(runs).items()})
         costs.update({f"{name}{suffix}": item for name, item in one.effort(runs, confidence).items()})
         passes[suffix] = runs
 
     if samples_per_problem:
         own = {} if top_p is None else {"top_p": top_p}
-        run(evaluation, "", samples_per_problem, temperature=temperature, seed=seed, **own)
+        run(evaluation, "", samples_per_problem, samples_of, temperature=temperature, seed=seed, **own)
     if greedy:
         run(evaluation.greedy(), GREEDY_SUFFIX, 1, **GREEDILY)
     derived = evaluation.derived(observations, confidence)
+    sources = _sources(problems, benchmarks or {})
     suffix = "" if samples_per_problem else GREEDY_SUFFIX
     measured = {name.removesuffix(GREEDY_SUFFIX) for name in (*observations, *derived)}
     record = EvaluationRecord(
@@ -237,6 +280,12 @@ def evaluate(
         metrics={name: info for name, info in evaluation.metrics.items() if name in measured},
         curves=tuple(f"{name}{suffix}" for name in evaluation.curves if name in measured),
         headline=tuple(f"{name}{suffix}" for name in evaluation.headline if name in measured),
-        sources=_sources(problems),
+        sources=sources,
+        derived_of={
+            source: evaluation.derived(_among(observations, ids), confidence)
+            for source, ids in sources.items()
+        },
+        benchmarks=dict(benchmarks or {}),
+        published={name: dict(figures) for name, figures in (published or {}).items()},
     )
     return EvaluationResult(record, evaluation, passes.get(""), passes.get(GREEDY_SUFFIX))

@@ -13,7 +13,13 @@ from marsrl_verl.reporting.files import write_atomic, write_json_atomic
 from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes, evaluation_summary
-from marsrl_verl.reporting.tables import evaluation_markdown, markdown_table, source_markdown, verdict_rule
+from marsrl_verl.reporting.tables import (
+    benchmark_markdown,
+    evaluation_markdown,
+    markdown_table,
+    source_markdown,
+    verdict_rule,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ def finish_evaluation(folder: RunFolder, facts: RunFacts, record: EvaluationReco
     sections = [
         f"# Evaluation: {markdown(facts.name)}",
         evaluation_markdown(record),
-        *([source_markdown(record)] if record.sources else []),
+        *_by_source(record),
         f"Mean and {100 * record.confidence:g} % interval.",
         "## The run",
         _facts(facts),
@@ -79,13 +85,20 @@ def report_markdown(
         lines = "\n".join(f"- {markdown(one)}" for one in facts.warnings)
         sections += ["## Warnings", lines]
     if record is not None and record.sources:
-        sections += [f"## By data source, {record.tag}", source_markdown(record)]
+        sections += [f"## By data source, {record.tag}", *_by_source(record)]
     if example is not None:
         sections += ["## An example after training", example_markdown(example)]
     sections += ["## The run", _facts(facts)]
     if record is not None:
         sections += ["## What was measured, and how", _method(record)]
     return "\n\n".join(sections) + "\n"
+
+
+def _by_source(record: EvaluationRecord) -> list[str]:
+    """The table of benchmarks, or of data sources where there are several."""
+    if record.benchmarks:
+        return [benchmark_markdown(record)]
+    return [source_markdown(record)] if record.sources else []
 
 
 def _result(rows: list[Change], record: EvaluationRecord | None) -> str:

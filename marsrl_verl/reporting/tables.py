@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from marsrl_verl.core.inert_text import markdown
+from marsrl_verl.evaluation.benchmark_scores import benchmark_columns
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, metric_label
 from marsrl_verl.reporting.summary import Change
 
@@ -152,6 +153,35 @@ def evaluation_markdown(record: EvaluationRecord) -> str:
         lines.append(f"| **{title}** | | |")
         lines += [f"| {label} | {percent(value)} | {value.n} |" for label, value in rows]
     return "\n".join(lines)
+
+
+def benchmark_markdown(record: EvaluationRecord) -> str:
+    """The scores on benchmarks, their mean, and a paper's figures beside them, as Markdown."""
+    columns, figures = benchmark_columns(record), record.published
+    heads = [*(one.label for one in columns), *(f"*{markdown(name)}*" for name in figures)]
+    lines = [
+        f"| benchmark | problems | figure | {' | '.join(heads)} |",
+        "|---|---:|---|" + "---:|" * len(heads),
+    ]
+    for name, metric in record.benchmarks.items():
+        own = [percent(one.scores[name]) for one in columns]
+        published = [_figure(found.get(name)) for found in figures.values()]
+        cells = [name, str(len(record.sources.get(name, ()))), metric.replace("_", " "), *own, *published]
+        lines.append(f"| {' | '.join(cells)} |")
+    if len(record.benchmarks) > 1:
+        means = [percent(one.mean) for one in columns]
+        means += [_figure(_mean_figure(found, list(record.benchmarks))) for found in figures.values()]
+        lines.append(f"| **mean** | | | {' | '.join(means)} |")
+    return "\n".join(lines)
+
+
+def _mean_figure(figures: Mapping[str, float], names: Sequence[str]) -> float | None:
+    known = [figures[name] for name in names if name in figures]
+    return sum(known) / len(known) if len(known) == len(names) else None
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"*{value:.1f} %*"
 
 
 def source_markdown(record: EvaluationRecord) -> str:

@@ -262,8 +262,10 @@ class RolloutContext:
         if name not in self._resources.sources:
             raise ValueError(f"role {role!r} has the policy {name!r}, which answers no chats here")
         request = replace(self.request, role=role)
+        sampling = self.sampling(role) if role in self._sampling else None
         with self._asking():
-            answer = await self._resources.sources[name].answer(request, k, messages, stop)
+            source = self._resources.sources[name]
+            answer = await source.answer(request, k, messages, stop, sampling=sampling)
         return answered(f"{self.request.group_id}#{k}", answer, self._resources.chat)
 
     async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:

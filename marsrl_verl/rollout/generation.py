@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.core.request import Message, RolloutRequest
+from marsrl_verl.core.request import Message, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import LogProbs, TokenIds
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.answer import ChatAnswer
@@ -101,11 +101,17 @@ class AnswerSource(Protocol):
     never enter a loss."""
 
     async def answer(
-        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+        self,
+        request: RolloutRequest,
+        k: int,
+        messages: Sequence[Message],
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
     ) -> ChatAnswer:
         """Answer number `k` (of `request.n`) to a chat. One that could not be had is an answer with an error,
         never an exception.
 
         Args:
             stop: strings behind which nothing is used. The answer has the first one; it may go on.
+            sampling: of the role, for those that take it.
         """

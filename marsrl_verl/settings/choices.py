@@ -64,6 +64,8 @@ class DefaultPolicy(Choice):
     """A LoRA adapter for each of them, named as the role."""
     MODEL_PER_ROLE = "model_per_role"
     """A model for each of them, named as the role."""
+    ENDPOINT = "endpoint"
+    """The one named `endpoint` in `marsrl.policies`: evaluated, not trained."""
 
 
 class SeededTokens(Choice):

@@ -16,6 +16,17 @@ class InBetweenConfig(Settings):
     """Runs per problem; null: as many as the others."""
 
 
+class BenchmarkConfig(Settings):
+    """A benchmark of the table (`data/benchmarks.yaml`), by its name."""
+
+    file: str | None = None
+    """A copy of one's own, .parquet, .jsonl or .json; null: the Hugging Face hub's."""
+    problems: int | None = limits(None, ge=1, why="null is all of them")
+    """Use the first so many; null: all."""
+    samples_per_problem: int | None = limits(None, ge=1, why="null is as many as of the others")
+    """Sampled runs per problem; null: `marsrl.evaluation.samples_per_problem`."""
+
+
 class EvaluationConfig(Settings):
     """When and how held-out problems are asked; a method adds the settings of its own system
     (`Method.Evaluation`)."""
@@ -39,8 +50,20 @@ class EvaluationConfig(Settings):
     """Smallest probability mass that is kept in the evaluation's sampled pass; null: the roles' own."""
     greedy: bool = True
     """Evaluate at temperature 0 too."""
+    benchmarks: dict[str, BenchmarkConfig] = Field(default_factory=dict)
+    """What is evaluated, in place of `data.val_files`: benchmarks by name (docs/evaluation.md)."""
+    only: list[str] = Field(default_factory=list)
+    """Of `benchmarks` these alone; empty: all."""
+    published: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Figures of a paper by benchmark, in per cent, which the report shows beside those of the run; by what
+    they are of."""
     confidence: float = limits(0.95, gt=0.0, lt=1.0, fix="0.95 is the usual choice.")
     """Coverage of the reported intervals."""
+
+    def samples_of(self, source: str) -> int:
+        """Sampled runs of each problem of a data source."""
+        own = self.benchmarks.get(source)
+        return (own.samples_per_problem if own is not None else None) or self.samples_per_problem
 
     def between(self) -> EvaluationConfig:
         """The settings of evaluations in between."""

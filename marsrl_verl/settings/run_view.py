@@ -18,6 +18,10 @@ class RunView(Protocol):
         """Whether the run trains on the processor."""
 
     @property
+    def trains(self) -> bool:
+        """False of an evaluation alone."""
+
+    @property
     def frozen_roles(self) -> Mapping[str, str]:
         """The roles that are not trained here, with the names of their policies."""
 

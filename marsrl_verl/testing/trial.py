@@ -136,7 +136,12 @@ class _Script:
         return self.trial.cls.trial(role, k, self.said[whose] - 1)[0]
 
     async def answer(
-        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+        self,
+        request: RolloutRequest,
+        k: int,
+        messages: Sequence[Message],
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
     ) -> ChatAnswer:
         return ChatAnswer(self._text(request, request.role, k))
 

@@ -9,7 +9,8 @@ from messages import accepted
 
 from marsrl_verl.data.files import read_report
 from marsrl_verl.demo.assets import model_path
-from marsrl_verl.demo.files import cache_folder, tiny_data, tiny_model
+from marsrl_verl.demo.files import tiny_data, tiny_model
+from marsrl_verl.machine.cache import cache_folder
 
 
 @pytest.fixture

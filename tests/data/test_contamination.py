@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,17 @@ def test_typesetting_hides_nothing(tmp_path):
     assert found.shared == {str(path): 2}
     assert found.keys == {ours[0].key, ours[1].key}
     assert found.places[0] == ("train row 0", f"{path} row 0 (line 1)")
+
+
+def test_a_benchmark_is_read_from_the_hub(monkeypatch):
+    import datasets
+
+    rows = [{"problem": "What is $2 + 2$?", "answer": 4}]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_list(rows))
+    ours = problems("What is 2+2", "What is 2-2?")
+    found = find_contamination(ours, [EvaluationSet.read(Path("aime24"))])
+    assert found.shared == {"aime24": 1} and found.keys == {ours[0].key}
+    assert found.places == [("train row 0", "HuggingFaceH4/aime_2024 row 0")]
 
 
 def test_every_form_of_a_file_is_read(tmp_path):

@@ -298,7 +298,7 @@ def test_a_response_is_the_same_in_one_piece_from_a_prefix_and_in_segments(segme
 
 def test_a_policy_of_text_alone_is_asked_for_a_chat():
     class Source:
-        async def answer(self, request, k, messages, stop=()):
+        async def answer(self, request, k, messages, stop=(), sampling=None):
             return ChatAnswer(f"{k}: {messages[0]['content']}<|turn|>", reasoning="hm")
 
     policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {"solver": "big"})
@@ -313,13 +313,13 @@ def test_a_policy_of_text_alone_is_asked_for_a_chat():
 
 def test_who_is_asked_for_a_chat_is_in_the_request():
     class Source:
-        async def answer(self, request, k, messages, stop=()):
+        async def answer(self, request, k, messages, stop=(), sampling=None):
             return ChatAnswer(request.role)
 
     policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {"judge": "big"})
     chat = ChatTokenizer(CharacterTokenizer(), {})
     resources = RolloutResources(PreparedClient([]), chat, None, policies, {"big": Source()})
-    context = RolloutContext(resources, request(), SETTINGS)
+    context = RolloutContext(resources, request(), {"solver": SETTINGS})
     assert asyncio.run(context.chat(0, "judge", [])).text == "judge"
 
 

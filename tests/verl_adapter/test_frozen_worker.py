@@ -144,7 +144,7 @@ class Source:
 
     requests: list[str] = field(default_factory=list)
 
-    async def answer(self, request, k, messages, stop=()):
+    async def answer(self, request, k, messages, stop=(), sampling=None):
         self.requests.append(f"{request.group_id}#{k}")
         return ChatAnswer("2<|turn|>")
 

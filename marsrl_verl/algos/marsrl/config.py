@@ -256,7 +256,7 @@ def _frozen(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         fix = f"Choose algo=marsrl_vc, or set {_ALGO}.train_roles=[verifier,corrector]."
     elif not rest:
         fix = "Leave the policy of a role out."
-    if frozen:
+    if frozen and run.trains:
         yield ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.train_roles))
 
 
@@ -270,7 +270,7 @@ def _evaluation(run: RunView) -> Iterator[ConfigIssue]:
         yield ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)
         return
     yield from (_with_rounds(one, rounds) if rounds else _without_rounds(one))
-    if SOLVER in run.frozen_roles:
+    if SOLVER in run.frozen_roles and run.trains:
         yield from _frozen_solver(one, rounds)
 
 

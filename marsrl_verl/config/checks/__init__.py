@@ -116,6 +116,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
     (
         batch.check_updates,
         classes.check_prompts,
+        classes.check_answer_form,
         classes.check_rewards,
         model.check_model_folder,
         model.check_model_shape,

@@ -172,3 +172,20 @@ def _asks_for_a_box(ctx: Context) -> Look:
             yield Remark(f"marsrl.roles.{role}", what, fix)
 
     return look
+
+
+def check_answer_form(ctx: Context) -> list[ConfigIssue]:
+    """Warns where no prompt of a benchmark's problems says how the answer is to be written: models that box
+    none by themselves then solve nothing."""
+    prompts = ctx.usable_prompts()
+    if prompts is None or not ctx.settings.evaluation.benchmarks:
+        return []
+    opening = ctx.method.opening_prompts(ctx.settings.algo, prompts, NO_PROBLEM)
+    texts = [one["content"] for role in answering_roles(ctx.method) for one in opening.get(role, ())]
+    if texts and not any(map(_BOX.search, texts)):
+        ctx.warnings.append(
+            "No prompt of the benchmarks' problems asks for a boxed answer, which rewards look for. Where "
+            "the model gives none by itself: 'marsrl.prompts.kwargs.solver_instruction=\"…\"', or prompts "
+            "of your own (docs/evaluation.md, Benchmarks)."
+        )
+    return []

@@ -75,6 +75,11 @@ class Context:
         return self.settings.frozen_roles
 
     @property
+    def trains(self) -> bool:
+        """False of an evaluation alone (`trainer.val_only`)."""
+        return not self.config.trainer.val_only
+
+    @property
     def evaluates(self) -> bool:
         """Whether training begins with an evaluation, ends with one or has any in between."""
         one = self.settings.evaluation

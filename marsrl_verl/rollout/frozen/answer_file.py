@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from marsrl_verl.core.request import Message, RolloutRequest
+from marsrl_verl.core.request import Message, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.data.files import Question, as_list, read_questions, splits_read
@@ -175,7 +175,12 @@ class FileSource:
         return sum(self.file.counts.get(name, 0) for name in self.names(question))
 
     async def answer(
-        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+        self,
+        request: RolloutRequest,
+        k: int,
+        messages: Sequence[Message],
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
     ) -> ChatAnswer:
         """See `AnswerSource`. The problem is found by its question, whatever the messages."""
         names = self.names(request.problem.question)

@@ -28,6 +28,10 @@ class PolicyEndpoint(EndpointConfig):
     nothing behind them. For servers that say which one ended an answer (vLLM: `stop_reason`, SGLang:
     `matched_stop`), since its text comes without it, and for models that don't think: a string in the
     thinking part would end it. false: the answer is cut behind the string here."""
+    send_sampling: bool = False
+    """Send the role's sampling, in evaluations theirs, where the settings above name none: temperature,
+    top_p, top_k, `max_new_tokens` as `max_tokens`, and with `marsrl.run.seeded_tokens` a seed. For an
+    endpoint that is itself evaluated (`policies=endpoint`)."""
     max_failed_frac: float = limits(
         0.5, ge=0.0, le=1.0, why="it is a share of a round's requests",
         fix="0.5 is the default; 1 lets a run go on while one request is answered.",
@@ -52,7 +56,7 @@ def _needs(kind: PolicyKind) -> Needs:
 class PolicyConfig(Settings):
     """A policy that roles name (`marsrl.roles.<role>.policy`), in addition to the model's own, which has no
     entry. To a role with a frozen policy (`endpoint`, `jsonl`) its limits and sampling and the evaluation's
-    temperatures do not apply."""
+    temperatures do not apply, unless `endpoint.send_sampling` says so."""
 
     kind: PolicyKind
     """`endpoint`: a frozen model behind an endpoint. `jsonl`: answers from a file. `lora`: a LoRA adapter of

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from marsrl_verl.core.policy import PolicyKind
-from marsrl_verl.endpoints.config import EndpointConfig
 from marsrl_verl.rollout.frozen.answer_file import FileSource
+from marsrl_verl.rollout.frozen.config import PolicyEndpoint
 
 
 def plan_lines(config: Any, settings: Any, answers: Mapping[str, FileSource]) -> list[str]:
@@ -23,8 +23,12 @@ def plan_lines(config: Any, settings: Any, answers: Mapping[str, FileSource]) ->
             facts += _file(answers[name], settings.algo.group_size)
         limits = ", ".join(f"marsrl.roles.{role}" for role in roles)
         evaluated = "answers in the same way; the evaluation's temperatures are those of the other roles"
+        limited = f"not {limits}: its prompts and answers have any length here"
+        if one.endpoint.send_sampling:
+            limited = f"prompts have any length here, answers max_new_tokens of {limits}"
+            evaluated = "with the evaluation's temperatures"
         facts += [
-            ("limits", f"not {limits}: its prompts and answers have any length here"),
+            ("limits", limited),
             ("tokens", "none: it is in no metric of lengths or generated tokens, and not in the loss"),
             ("evaluation", evaluated),
         ]
@@ -33,24 +37,25 @@ def plan_lines(config: Any, settings: Any, answers: Mapping[str, FileSource]) ->
     return lines
 
 
-def workers_part(config: Any, settings: EndpointConfig) -> int:
+def workers_part(config: Any, settings: PolicyEndpoint) -> int:
     """The requests to an endpoint that one rollout worker may have under way."""
     return max(1, settings.max_concurrent_requests // int(config.actor_rollout_ref.rollout.agent.num_workers))
 
 
-def _endpoint(one: EndpointConfig, part: int) -> list[tuple[str, str]]:
+def _endpoint(one: PolicyEndpoint, part: int) -> list[tuple[str, str]]:
     values = {"temperature": one.temperature, "top_p": one.top_p, "max_tokens": one.max_tokens}
     parameters = [f"{name} {value:g}" for name, value in values.items() if value is not None]
     parameters += [f"{name} {value}" for name, value in one.extra_body.items()]
     key_source = one.api_key_env or one.api_key_file
     key = f"; key in {key_source}" if key_source else ""
-    sampling = f"{', '.join(parameters)}; " * bool(parameters) + "else as the endpoint does by itself" + key
+    rest = "else the role's" if one.send_sampling else "else as the endpoint does by itself"
+    sampling = f"{', '.join(parameters)}; " * bool(parameters) + rest + key
     requests = (
         f"one per answer, at most {one.max_concurrent_requests} at a time ({part} per rollout worker), "
         f"{one.timeout_s:g} s each, repeated up to {one.retries} times"
     )
     facts = [("sampling", sampling), ("requests", requests)]
-    if one.max_tokens is None:
+    if one.max_tokens is None and not one.send_sampling:
         facts.append(("length", "not known (max_tokens is null): not in the prompts' lengths below"))
     return facts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import ray
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -16,7 +17,12 @@ from marsrl_verl.core.policy import SHARED
 from marsrl_verl.verl_adapter.checkpoint.trained_weights import checkpoint_step, merge_models, read_adapters
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
-from marsrl_verl.verl_adapter.rollout_server.rollout_pool import give_adapter, start_engines
+from marsrl_verl.verl_adapter.rollout_server.rollout_pool import (
+    GroupServerManager,
+    ModelServerManager,
+    give_adapter,
+    start_engines,
+)
 from marsrl_verl.verl_adapter.rollout_server.server import register_replica
 
 
@@ -30,6 +36,7 @@ class System:
         say: shows lines to the user.
     """
 
+    _servers: GroupServerManager | ModelServerManager | None = None
     watch: EngineWatch
     manager: MarsRLAgentLoopManager
 
@@ -38,34 +45,41 @@ class System:
         register_replica()
         self.config, self.settings = config, typed_settings(config)
         self._weights, self._say, self._started = weights, say, False
+        self._adapted: dict[str, dict[str, bytes]] = {}
         trainer = config.trainer
         named = trainer.resume_mode == "resume_path"
         self.checkpoint = Path(trainer.resume_from_path) if named else None
         self.step = 0 if self.checkpoint is None else checkpoint_step(self.checkpoint)
 
     def start(self) -> MarsRLAgentLoopManager:
-        """Starts everything; returns what answers requests."""
-        self._adapted = self._choose_weights()
-        self._servers = start_engines(self.config)
+        """Starts everything, engines where a role is played by none of other models; returns what answers
+        requests."""
+        if set(self.settings.roles) - set(self.settings.frozen_roles):
+            self._adapted = self._choose_weights()
+            self._servers = start_engines(self.config)
         self._watch_engines()
         self._give_adapters()
         rewards = RewardLoopManager(config=self.config, rm_resource_pool=None)
         self._reward_workers = rewards.reward_loop_workers
         return self._start_workers()
 
+    @property
+    def _replicas(self) -> list[Any]:
+        return [] if self._servers is None else self._servers.get_replicas()
+
     def _watch_engines(self) -> None:
-        servers = [one.server_handle for one in self._servers.get_replicas()]
+        servers = [one.server_handle for one in self._replicas]
         self.watch = EngineWatch(servers, self.settings.run.engine_timeout_s)
         self._started = True
 
     def _give_adapters(self) -> None:
         for policy, files in self._adapted.items():
-            give_adapter(self._servers.get_replicas(), policy, files, self.step)
+            give_adapter(self._replicas, policy, files, self.step)
 
     def _start_workers(self) -> MarsRLAgentLoopManager:
         self.manager = MarsRLAgentLoopManager.create(
             config=self.config,
-            llm_client=self._servers.get_client(),
+            llm_client=None if self._servers is None else self._servers.get_client(),
             reward_loop_worker_handles=self._reward_workers,
         )
         self.manager.watch(self.watch, self.settings.run.progress_timeout_s)
@@ -76,7 +90,8 @@ class System:
         The reward workers stay."""
         for worker in self.manager.agent_loop_workers:
             ray.kill(worker)
-        self._servers.restart_dead(self.settings.run.engine_timeout_s)
+        if self._servers is not None:
+            self._servers.restart_dead(self.settings.run.engine_timeout_s)
         self._watch_engines()
         self._give_adapters()
         return self._start_workers()

@@ -18,9 +18,10 @@ from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.data.benchmarks import BENCHMARKS
 from marsrl_verl.evaluation.own_metrics import OwnMetrics
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
-from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationResult, evaluate
+from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationResult, evaluate, first_problems
 from marsrl_verl.evaluation.training_metrics import counting, role_metric, training_metrics
 from marsrl_verl.evaluation.watch import Warned
 from marsrl_verl.evaluation.workflow import method_evaluation
@@ -162,7 +163,8 @@ class TrainingObserver:
     ) -> dict[str, float]:
         """Evaluates the method's system, keeps the record, and returns the means by metric name."""
         settings, run = evaluation_at(self._settings.evaluation, tag), self._settings.run
-        problems = problems[: settings.problems]
+        benchmarks = settings.benchmarks
+        problems = first_problems(problems, settings.problems, each=bool(benchmarks))
         self.phase("evaluating", f"{len(problems)} held-out problems, {tag.replace('_', ' ')}")
         result = evaluate(
             engine,
@@ -175,6 +177,9 @@ class TrainingObserver:
             top_p=settings.top_p,
             greedy=settings.greedy,
             samples_per_problem=settings.samples_per_problem,
+            samples_of={name: settings.samples_of(name) for name in benchmarks},
+            benchmarks={name: one.metric for name, one in BENCHMARKS.items() if name in benchmarks},
+            published=settings.published,
             confidence=settings.confidence,
             seed=None if run.seeded_tokens == "none" else run.seed,
         )

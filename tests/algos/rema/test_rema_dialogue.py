@@ -225,7 +225,7 @@ class Recorded:
     def __init__(self, role: str) -> None:
         self.role, self.shown = role, []
 
-    async def answer(self, request, k, messages, stop=()) -> ChatAnswer:
+    async def answer(self, request, k, messages, stop=(), sampling=None) -> ChatAnswer:
         self.shown.append([(one["role"], one["content"]) for one in messages])
         turn = sum(one["role"] == "assistant" for one in messages)
         return ChatAnswer(talk(self.role, k, turn).removesuffix(END))
@@ -256,7 +256,7 @@ def test_a_frozen_agent_takes_part_with_its_texts(frozen, segment):
 @pytest.mark.parametrize("frozen", [META_THINKING, REASONING])
 def test_what_a_frozen_agent_refuses_is_not_the_other_agents_failure(frozen):
     class Refusing(Recorded):
-        async def answer(self, request, k, messages, stop=()) -> ChatAnswer:
+        async def answer(self, request, k, messages, stop=(), sampling=None) -> ChatAnswer:
             if any(one["role"] == "assistant" for one in messages):
                 return ChatAnswer("", finish=FinishReason.REFUSED, detail="content filter")
             return await super().answer(request, k, messages)
@@ -271,7 +271,7 @@ def test_a_frozen_agent_that_talks_on_has_ended_its_message_at_finish():
     """Its endpoint's limit cuts what nobody reads; without `[FINISH]` the message is cut."""
 
     class Chatty(Recorded):
-        async def answer(self, request, k, messages, stop=()) -> ChatAnswer:
+        async def answer(self, request, k, messages, stop=(), sampling=None) -> ChatAnswer:
             assert stop == (FINISH,)
             return ChatAnswer(self.says, finish=FinishReason.LENGTH)
 

@@ -205,7 +205,7 @@ def test_evaluation_says_how_many_dialogues_leak():
             return await super().generate(policy, prompt_ids, decoding, name=name, **more)
 
     class Far:
-        async def answer(self, request, k, messages, stop=()):
+        async def answer(self, request, k, messages, stop=(), sampling=None):
             return ChatAnswer(f"=2 {FINISH}")
 
     for client, more, leaks in (

@@ -168,7 +168,7 @@ def _frozen(run: RunView) -> Iterator[ConfigIssue]:
             what = "Its file answers problems, and in a dialogue each message answers another one."
             fix = f"Use a policy of kind {PolicyKind.ENDPOINT}."
             yield ConfigIssue(f"marsrl.policies.{name}.kind", what, fix, kind)
-    if set(frozen) == {META_THINKING, REASONING}:
+    if set(frozen) == {META_THINKING, REASONING} and run.trains:
         what = "The policies of both agents are frozen: nothing is trained."
         fix = "Leave the policy of one of them out."
         yield ConfigIssue(f"marsrl.roles.{META_THINKING}.policy", what, fix, frozen[META_THINKING])

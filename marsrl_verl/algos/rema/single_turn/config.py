@@ -281,7 +281,7 @@ def _one_agent(run: RunView, config: Config) -> Iterator[ConfigIssue]:
 def _frozen(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     frozen = [role for role in config.phase_roles if role in run.frozen_roles]
     rest = [role for role in config.phase_roles if role not in frozen]
-    if frozen:
+    if frozen and run.trains:
         what = f"The policy of {' and '.join(frozen)} (marsrl.policies) is frozen."
         fix = f"Set {_ALGO}.train_roles=[{','.join(rest)}]." if rest else "Leave the policy of a role out."
         yield ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.phase_roles))

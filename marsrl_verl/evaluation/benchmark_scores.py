@@ -1,0 +1,56 @@
+"""Scores on benchmarks as papers report them: a figure for each, and their mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, estimate, metric_label
+from marsrl_verl.evaluation.suite import EvaluationRecord
+
+_ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of the system, such as the Solver's accuracy, on all benchmarks."""
+
+    label: str
+    scores: Mapping[str, Estimate]
+    """By benchmark."""
+    mean: Estimate
+    """Over the benchmarks, each of which counts the same."""
+
+
+def benchmark_columns(record: EvaluationRecord) -> list[Column]:
+    """What the evaluation measured on its benchmarks: each accuracy of its headline, and in place of it the
+    figure that papers report of a benchmark (F1, exact match) where there is one."""
+    columns = []
+    for name in record.headline:
+        base = name.removesuffix(GREEDY_SUFFIX)
+        if not base.endswith(_ACCURACY):
+            continue
+        suffix, scores = name[len(base) :], {}
+        for benchmark, metric in record.benchmarks.items():
+            named = f"{base.removesuffix(_ACCURACY)}{metric}{suffix}"
+            observed = record.observations.get(named) or record.observations[name]
+            some = observed.among(frozenset(record.sources.get(benchmark, ())))
+            scores[benchmark] = estimate(some, record.confidence)
+        columns.append(Column(metric_label(record.metrics, name), scores, mean_of(list(scores.values()))))
+    return columns
+
+
+def mean_of(scores: list[Estimate]) -> Estimate:
+    """The mean of independent estimates, each with the same weight, and its interval from theirs (MOVER, Zou
+    and Donner 2008): the distances to their ends, combined as those of a sum are. All None where one is not
+    observed."""
+    count = len(scores)
+    means = [one.mean for one in scores if one.mean is not None]
+    if not count or len(means) < count:
+        return Estimate(None, None, None, 0)
+    mean = math.fsum(means) / count
+    below = (one.mean - one.low for one in scores if one.mean is not None and one.low is not None)
+    above = (one.high - one.mean for one in scores if one.mean is not None and one.high is not None)
+    low = mean - math.hypot(*below) / count
+    return Estimate(mean, low, mean + math.hypot(*above) / count, sum(one.n for one in scores))

@@ -1,0 +1,152 @@
+"""Suites and benchmarks by name, from the command line to the run's held-out files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from composing import skip_without
+
+from marsrl_verl.config.application import main
+from marsrl_verl.config.command_line import EVALUATE, evaluating, parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.data.benchmarks import BENCHMARKS
+from marsrl_verl.data.rows import read_rows
+
+NODE = "marsrl.evaluation.benchmarks"
+SUITES = {
+    "attnrl": (("algo=attnrl", "model=r1_distill_qwen_1_5b", "reward=hybrid"), 6, (32, 4), 0.6, 1.0),
+    "marsrl": (("algo=marsrl", "model=qwen3_30b_a3b_thinking_2507"), 2, (32, 32), 0.6, 0.95),
+    "arpo": (("algo=grpo", "model=qwen2_5_7b_instruct", "reward=by_ability"), 9, (1, 1), 0.6, 0.95),
+    "rema": (("algo=rema_single_turn", "model=qwen2_5_7b_instruct"), 7, (0, 0), None, None),
+}
+
+
+@pytest.fixture
+def copies(tmp_path, monkeypatch):
+    """Overrides that name a copy of every benchmark, with two problems each."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = {}
+    for name in BENCHMARKS:
+        prompts = ([{"role": "user", "content": f"{name} {n}?"}] for n in (1, 2))
+        rows = [{"prompt": one, "reward_model": {"ground_truth": "7"}} for one in prompts]
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        words[name] = f"++{NODE}.{name}.file={path}"
+    return words
+
+
+def composed(*words):
+    skip_without(words)
+    return compose_config(evaluating(parse_arguments(["data=parquet", "cluster=8xgpu", *words])))
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_suites_have_the_papers_sampling(name, copies):
+    chosen, count, samples, temperature, top_p = SUITES[name]
+    names = composed_names(name)
+    found = composed(f"suite={name}", *chosen, *(copies[one] for one in names))
+    one = found.config.marsrl.evaluation
+    assert len(names) == count and set(one.benchmarks) == set(names)
+    assert all(set(figures) <= set(names) for figures in one.published.values()) and one.published
+    own = {each.get("samples_per_problem") or one.samples_per_problem for each in one.benchmarks.values()}
+    assert (max(own), min(own)) == samples and one.greedy is (name == "rema")
+    if temperature is not None:
+        assert (one.temperature, one.top_p) == (temperature, top_p)
+    assert len(found.config.data.val_files) == count and found.config.trainer.val_only
+    assert not [warning for warning in found.warnings if "figures" in warning]
+
+
+def composed_names(suite):
+    import yaml
+
+    from marsrl_verl.config.locations import config_folder
+
+    text = (config_folder() / "suite" / f"{suite}.yaml").read_text()
+    return list(yaml.safe_load(text)["marsrl"]["evaluation"]["benchmarks"])
+
+
+def test_benchmarks_by_name_become_held_out_files(copies):
+    words = (
+        "algo=grpo",
+        "model=qwen2_5_7b_instruct",
+        "benchmarks=gsm8k,aime24",
+        f"++{NODE}.gsm8k.problems=1",
+    )
+    config = composed(*words, copies["gsm8k"], copies["aime24"]).config
+    rows = [row.data for row in read_rows([*map(as_path, config.data.val_files)], ["data_source", "prompt"])]
+    assert [(row["data_source"], row["prompt"][0]["content"]) for row in rows] == [
+        ("aime24", "aime24 1?"),
+        ("aime24", "aime24 2?"),
+        ("gsm8k", "gsm8k 1?"),
+    ]
+    assert {name: one.problems for name, one in config.marsrl.evaluation.benchmarks.items()} == {
+        "gsm8k": 1,
+        "aime24": 2,
+    }
+
+
+def as_path(text):
+    from pathlib import Path
+
+    return Path(text)
+
+
+def test_of_a_suite_some(copies):
+    words = ("algo=grpo", "model=qwen2_5_7b_instruct", "suite=rema", "benchmarks=[aime24, amc23]")
+    found = composed(*words, copies["aime24"], copies["amc23"])
+    assert list(found.config.marsrl.evaluation.benchmarks) == ["aime24", "amc23"]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["marsrl.evaluation.problems=1", f"++{NODE}.aime24.problems=1", "marsrl.roles.solver.max_new_tokens=90"],
+)
+def test_a_papers_figures_are_shown_beside_the_same_evaluation_alone(copies, word):
+    words = ("algo=grpo", "model=qwen2_5_7b_instruct", "suite=rema", "benchmarks=aime24", copies["aime24"])
+    found = composed(*words, word)
+    assert found.config.marsrl.evaluation.published == {}
+    (said,) = found.warnings
+    assert said.startswith("The paper's figures are not shown") and word.strip("+").split("=")[0] in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("benchmarks=gsm8",), ("benchmarks.gsm8\n", "There is no such benchmark", "Did you mean gsm8k?")),
+        (("benchmarks=gaia",), ("gaia is not read from the hub", "benchmarks.gaia.file=FILE")),
+        (("benchmarks=gaia", "data.val_files=x.parquet"), ("named twice", "Leave one of data.val_files and")),
+        (("benchmarks=gaia", f"++{NODE}.gaia.file=no.jsonl"), ("no.jsonl: there is no such file",)),
+        (("benchmarks=gaia", f"++{NODE}.gaia.rows=3"), (f"{NODE}.gaia.rows",)),
+    ],
+)
+def test_refused(words, said, capsys):
+    status = main(["data=parquet", "cluster=cpu", *words], lambda config: 0, EVALUATE)
+    printed = capsys.readouterr().err
+    assert status == 2 and all(one in printed for one in said), printed
+
+
+def test_the_plan_counts_each_benchmarks_answers(copies, capsys):
+    words = ["data=parquet", "cluster=8xgpu", "dry_run=true", "algo=grpo", "model=qwen2_5_7b_instruct"]
+    words += ["benchmarks=aime24,gsm8k", copies["aime24"], copies["gsm8k"], "marsrl.evaluation.greedy=false"]
+    words += [f"++{NODE}.gsm8k.samples_per_problem=3", "marsrl.evaluation.samples_per_problem=5"]
+    assert main(words, lambda config: 0, EVALUATE) == 0
+    plan = " ".join(capsys.readouterr().out.split())
+    assert "alone 4 16 16" in plan and "train" not in plan.split("Data")[1]
+
+
+@pytest.mark.parametrize("instruction", [None, r"Put your answer within \\boxed{}."])
+def test_prompts_that_ask_for_no_boxed_answer_are_warned_of(copies, capsys, instruction):
+    words = [
+        "data=parquet",
+        "cluster=8xgpu",
+        "dry_run=true",
+        "algo=grpo",
+        "model=custom",
+        "benchmarks=aime24",
+    ]
+    words += ["actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct", copies["aime24"]]
+    if instruction is not None:
+        words.append(f'marsrl.prompts.kwargs.solver_instruction="{instruction}"')
+    assert main(words, lambda config: 0, EVALUATE) == 0
+    assert ("asks for a boxed answer" in " ".join(capsys.readouterr().out.split())) is (instruction is None)

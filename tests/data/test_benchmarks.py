@@ -1,0 +1,129 @@
+"""Benchmarks by name: copies of one's own in any published form, and the hub's with its own library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from marsrl_verl.data.benchmarks import BENCHMARKS, read_benchmark
+from marsrl_verl.data.rows import DataError
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+PUBLISHED = {
+    # benchmark: (file, problems, the end of the first question, its answer)
+    "gsm8k": ("math/gsm8k_test.jsonl", 1319, "every day at the farmers' market?", "18"),
+    "math500": (
+        "math/rema_math_test500.parquet",
+        500,
+        r"\theta < 2 \pi.$",
+        r"\left( 3, \frac{\pi}{2} \right)",
+    ),
+    "hotpotqa": ("qa/arpo_hotpotqa_test.jsonl", 200, "born on October 22, 1930?", "Frank Lowy"),
+    "twowiki": ("qa/arpo_2wiki_test.jsonl", 200, "The Half-Way Girl born?", None),
+    "musique": ("qa/arpo_musique_test.jsonl", 200, "forte's composer?", "passes over the Rio di Palazzo"),
+    "bamboogle": ("qa/arpo_bamboogle_test.jsonl", 125, "that Citibank was founded?", "james madison"),
+    "simpleqa": ("qa/arpo_simpleqa_test.jsonl", 500, "Rosenblatt Award in 2010?", "Michio Sugeno"),
+}
+
+
+def lines(path: Path, *rows: dict) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files(name):
+    file, count, question, answer = PUBLISHED[name]
+    if not (SHARED / file).is_file():
+        pytest.skip(f"{SHARED / file} is not here: published files are no part of the project")
+    found = read_benchmark(name, str(SHARED / file))
+    assert len(found.problems) == count
+    first = found.problems[0].problem
+    assert first.question.endswith(question) and (answer is None or first.ground_truth == answer)
+    assert {one.problem.data_source for one in found.problems} == {name}
+    assert {one.problem.ability for one in found.problems} == {"math" if "math/" in file else "qa"}
+
+
+def test_what_is_said_to_be_tried_was():
+    assert {name for name, one in BENCHMARKS.items() if one.tried} == set(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_each_form_is_read(name, tmp_path):
+    """A row with the columns of each form, and nothing else, is read by that form or one before it."""
+    for number, source in enumerate(BENCHMARKS[name].sources()):
+        columns, mark = source.columns, source.columns.answer_after or ""
+        answer: object = f"{mark} 7" if not columns.answer_boxed else r"\boxed{7}"
+        for part in reversed(columns.answer.split(".")[1:]):
+            answer = {part: answer}
+        asked = {columns.question: "1+6?"} if columns.question else {}
+        if not columns.question:
+            asked = {columns.chat: [{"role": "user", "content": "1+6?"}]}
+        row = {**asked, columns.answer.split(".")[0]: answer}
+        found = read_benchmark(name, lines(tmp_path / f"{number}.jsonl", row))
+        (one,) = found.problems
+        assert (one.question, one.problem.ground_truth, one.problem.data_source) == ("1+6?", "7", name)
+
+
+def test_the_hub_is_read_with_its_own_library(monkeypatch):
+    import datasets
+
+    asked = []
+
+    def load(*words, **more):
+        asked.append((words, more))
+        return datasets.Dataset.from_list(
+            [{"problem": "1+6?", "answer": 7.0}, {"problem": "2?", "answer": 2.0}]
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    found = read_benchmark("aime24", first=1)
+    assert [(one.question, one.problem.ground_truth) for one in found.problems] == [("1+6?", "7")]
+    read_benchmark("aime25")
+    assert asked == [
+        (("HuggingFaceH4/aime_2024", None), {"split": "train", "revision": None}),
+        (("yentinglin/aime_2025", None), {"split": "train", "revision": None}),
+    ]
+
+
+def test_without_the_hub_a_copy_is_asked_for(monkeypatch):
+    import datasets
+
+    def load(*_, **__):
+        raise ConnectionError("Couldn't reach the Hub\nmore")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(DataError) as error:
+        read_benchmark("aime24")
+    assert "HuggingFaceH4/aime_2024 can't be had from the hub (Couldn't reach the Hub)" in error.value.what
+    assert "marsrl.evaluation.benchmarks.aime24.file=FILE" in error.value.fix
+    with pytest.raises(DataError, match="gaia is not read from the hub: its origin asks"):
+        read_benchmark("gaia")
+
+
+def test_equal_problems_have_equal_fingerprints(tmp_path):
+    rows = [{"problem": f"{n}?", "answer": str(n)} for n in range(3)]
+    one = read_benchmark("aime24", lines(tmp_path / "a.jsonl", *rows))
+    same = read_benchmark("aime24", lines(tmp_path / "b.jsonl", *rows, rows[0]))
+    other = read_benchmark("aime24", lines(tmp_path / "c.jsonl", *rows[:2], {**rows[2], "answer": "9"}))
+    fewer = read_benchmark("aime24", lines(tmp_path / "d.jsonl", *rows), first=2)
+    assert one.fingerprint == same.fingerprint, "a repeated row is the same problem"
+    assert len({one.fingerprint, other.fingerprint, fewer.fingerprint}) == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"text": "1?", "label": 1}], "found columns text, label, expected problem and answer, or question"),
+        (
+            [{"problem": "1?", "answer": "1"}, {"problem": "2?"}],
+            "1 of 2 rows are no problem with an answer; there",
+        ),
+        ([], "found columns none"),
+    ],
+)
+def test_files_that_are_none(tmp_path, rows, said):
+    with pytest.raises(DataError, match=said):
+        read_benchmark("aime24", lines(tmp_path / "x.jsonl", *rows))
