@@ -144,7 +144,7 @@ def test_a_dead_engine_is_503_until_another_answers():
 
 def test_a_key_is_asked_for():
     async def scenario(answers, service, address):
-        for wrong in ("other", "sesame2", "é"):
+        for wrong in ("other", "sesame2", "sesam", "é"):
             with pytest.raises(openai.AuthenticationError):
                 await client(address, "other").models.list()
             headers = {"Authorization": f"Bearer {wrong}".encode()}
@@ -207,8 +207,13 @@ def test_a_clients_sampling_is_that_of_all_roles():
 
 def test_a_seed_gives_the_requests_of_a_problem_the_same_names_one_run_after_the_other():
     async def scenario(answers, service, address):
-        together = [ask(address, seed=3) for _ in range(4)]
-        await asyncio.gather(*together, ask(address, seed=4))
+        answers.open.clear()
+        together = [asyncio.ensure_future(ask(address, seed=number)) for number in (3, 3, 3, 3, 4)]
+        await until(lambda: len(service._tasks) == 5 and len(answers.asked) >= 2)
+        await asyncio.sleep(0.05)  # time for a request too many
+        assert len(answers.asked) == 2
+        answers.open.set()
+        await asyncio.gather(*together)
         names = [one.group_id for one in answers.asked if "/draft" in one.group_id]
         assert sorted(names.count(one) for one in set(names)) == [1, 4]
         running = [one.group_id for one in answers.asked if one.group_id.startswith("chat-3-")]
