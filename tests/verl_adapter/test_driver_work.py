@@ -105,7 +105,7 @@ def config(tmp_path):
         "val_only": False,
         "resume_mode": "auto",
     }
-    return OmegaConf.create({"marsrl": {"run": run}, "trainer": trainer})
+    return OmegaConf.create({"marsrl": {"run": run, "serve": {"enabled": False}}, "trainer": trainer})
 
 
 @pytest.fixture
@@ -186,6 +186,12 @@ def test_an_evaluation_alone_goes_on_with_its_answers(config, train_with, capsys
     said = capsys.readouterr().out
     assert "To go on with the evaluation:\n  python -m" in said
     assert "existing=resume" in said and "Saved" not in said
+
+
+def test_a_server_is_started_again(config, train_with, capsys):
+    config.trainer.val_only = config.marsrl.serve.enabled = True
+    assert train_with(config, StopRequested(15)) == 143
+    assert "To start the server again:\n  python -m" in capsys.readouterr().out
 
 
 def test_a_process_that_cannot_end_in_order_is_ended(monkeypatch):
