@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from composing import skip_without
 from fake_training import COMMAND as FAKE
 from fake_training import SUITE
 
@@ -64,6 +65,7 @@ def test_a_wrong_grid_is_refused(tmp_path, text, said):
 
 
 def test_a_search_may_be_like_a_suite_that_asks_for_a_level(tmp_path):
+    skip_without(["algo=arpo"])
     path = tmp_path / "search.yaml"
     path.write_text("like: arpo\nfirst_seed: 101\ngrid: {actor_rollout_ref.actor.optim.lr: [0.001, 0.002]}\n")
     suite = load_suite(str(path))

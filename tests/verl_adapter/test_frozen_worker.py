@@ -14,6 +14,7 @@ pytest.importorskip("verl", reason="verl's agent loops")
 pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
 from cached_config import composed
+from composing import skip_without
 from rollout_fakes import (
     CHAT,
     SAMPLING,
@@ -94,6 +95,7 @@ def test_a_worker_with_a_warning_speaks_for_all(manager_with):
 
         return SimpleNamespace(start_tools=SimpleNamespace(remote=said))
 
+    skip_without(["algo=arpo"])
     workers = [worker(isolation="namespaces"), worker(warning="weaker"), worker()]
     manager = manager_with(workers, "algo=arpo", "marsrl.tools.python.target=python")
     assert manager.tools == {"python": {"warning": "weaker"}}
