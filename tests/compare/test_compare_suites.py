@@ -14,6 +14,7 @@ GOOD = "title: A\ncurve: val/a\ngenerated_tokens: 100\nmax_steps: 5\nmethods:\n 
 
 
 @pytest.mark.parametrize("name", suite_names())
+@pytest.mark.with_presets("grpo")
 def test_every_method_of_a_shipped_suite_passes_the_checks_with_its_budget(name):
     suite = load_suite(name)
     for run, config in launched(name).values():

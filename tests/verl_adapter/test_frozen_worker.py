@@ -14,7 +14,6 @@ pytest.importorskip("verl", reason="verl's agent loops")
 pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
 from cached_config import composed
-from composing import skip_without
 from rollout_fakes import (
     CHAT,
     SAMPLING,
@@ -88,6 +87,7 @@ def test_every_worker_is_handed_the_key_in_a_call(manager_with, monkeypatch, tmp
     assert handed == ([{"solver": "sk-1"}] * 2 if place else [])
 
 
+@pytest.mark.with_presets("arpo")
 def test_a_worker_with_a_warning_speaks_for_all(manager_with):
     def worker(**about):
         async def said(_):
@@ -95,7 +95,6 @@ def test_a_worker_with_a_warning_speaks_for_all(manager_with):
 
         return SimpleNamespace(start_tools=SimpleNamespace(remote=said))
 
-    skip_without(["algo=arpo"])
     workers = [worker(isolation="namespaces"), worker(warning="weaker"), worker()]
     manager = manager_with(workers, "algo=arpo", "marsrl.tools.python.target=python")
     assert manager.tools == {"python": {"warning": "weaker"}}

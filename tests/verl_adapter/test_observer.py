@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from cached_config import composed
-from composing import skip_without
 from evaluation_tools import trajectory
 from marsrl_script import ScriptedEngine, SkillModel
 from scheduler_tools import step_result
@@ -97,9 +96,9 @@ def test_an_evaluation_says_how_many_problems_it_did_not_ask(tmp_path, capsys):
     observer.close()
 
 
+@pytest.mark.with_presets("grpo_tools")
 def test_a_run_that_calls_none_of_its_tools_is_warned_of(tmp_path, capsys):
     words = ("algo=grpo_tools", "model=tiny_tools", "data=tool_world", SHOWN)
-    skip_without(words)
     observer = start(tmp_path / "run", *words)
     for step in range(1, 13):
         calls = {"rollout/executed_tool_calls": 3} if step == 2 else {}
