@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +24,8 @@ from training_runs import (
     started,
     train,
 )
+
+from marsrl_verl.demo.assets import model_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 SAMPLED = (
@@ -61,3 +69,50 @@ def test_an_evaluation_that_was_killed_goes_on_and_comes_to_the_same(tmp_path):
     assert killed["observations"] == whole["observations"]
     assert killed["generated_tokens"] == whole["generated_tokens"]
     assert not journal.exists()
+
+
+@contextmanager
+def served(model: str, log: Path) -> Iterator[str]:
+    """vLLM's own OpenAI-compatible server with a model; yields its base URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = ["--model", model, "--served-model-name", "served", "--host", "127.0.0.1", "--port", str(port)]
+    words += ["--max-model-len", "512", "--dtype", "float32", "--enforce-eager"]
+    server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words]
+    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
+    with log.open("w") as out:
+        process = subprocess.Popen(server, stdout=out, stderr=out, env=env, start_new_session=True)
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-6000:]
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
+                break
+            except OSError:
+                time.sleep(0.2)  # polling a server that another process starts
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_a_system_behind_an_endpoint_is_evaluated_as_the_model_itself(tmp_path):
+    words = ("marsrl.evaluation.problems=24", "marsrl.evaluation.samples_per_problem=0")
+    own = evaluate(tmp_path, "own", *words)
+    with served(model_path(), tmp_path / "server.log") as url:
+        endpoint = (
+            f"marsrl.policies.endpoint.endpoint.{key}" for key in (f"base_urls=[{url}]", "model=served")
+        )
+        found = evaluate(tmp_path, "served", *words, "policies=endpoint", *endpoint)
+    mine, theirs = (
+        json.loads((run.folder / "evaluations/alone.json").read_text())["observations"]
+        for run in (own, found)
+    )
+    assert {"system_accuracy_greedy", "verifier_accuracy_greedy"} <= mine.keys()
+    # Two engines add numbers up in another order, so that a near tie may fall otherwise.
+    for name, items in mine.items():
+        if name.endswith("accuracy_greedy"):
+            pairs = zip(items["outcomes"], theirs[name]["outcomes"], strict=True)
+            assert sum(one != other for one, other in pairs) <= 2, name
