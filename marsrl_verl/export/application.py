@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.command_line import CHECKPOINT, checkpoint_folder
+from marsrl_verl.config.hf_folder import is_hub_id, local_folder
 from marsrl_verl.config.models import adapters, models
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.policy import SHARED
@@ -85,6 +86,10 @@ def export(arguments: Arguments) -> None:
     if arguments.merge_adapters and not own_adapters:
         what = "The run trains no adapters: its weights are whole models."
         raise _refused("merge_adapters", what, "Leave it out.", arguments)
+    base = str(node.model.path)
+    if arguments.merge_adapters and not (is_hub_id(base) or local_folder(base)):
+        what = f"The model under the adapters is not here: {base}."
+        raise _refused("merge_adapters", what, "Leave it out, or put the model there.", arguments)
     wanted = known if arguments.policy is None else (arguments.policy,)
     target = Path(arguments.target).expanduser().absolute()
     made = Exported(run, config, checkpoint, adapter=bool(own_adapters) and not arguments.merge_adapters)
@@ -162,5 +167,6 @@ def _write_adapters(made: Exported, work: Path, policies: Sequence[str], merge: 
         for policy in policies:
             peft = write_adapter(made.checkpoint, policy, Path(folder) / policy if merge else work / policy)
             if merge:
-                code = made.trust_remote_code
-                merge_adapter(made.base(policy), peft, work / policy, made.dtype, trust_remote_code=code)
+                base, code = made.base(policy), made.trust_remote_code
+                base = str(local_folder(base) or base)
+                merge_adapter(base, peft, work / policy, made.dtype, trust_remote_code=code)
