@@ -261,10 +261,6 @@ def _loading(one: Exported, policy: str, folder: str) -> list[str]:
 
 def _prompts(one: Exported, roles: Sequence[str]) -> list[str]:
     settings, method = one.settings, one.method
-    shapes = {
-        shape.role: shape
-        for shape in method.prompt_shapes(settings.algo, one.prompts, PLACEHOLDER, placeholder)
-    }
     found = [
         "As the run worded them. `{problem}` stands for the problem, and where a row of the data has a chat "
         "of its own, for that chat's messages; other words in braces for what other roles wrote, without "
@@ -274,9 +270,15 @@ def _prompts(one: Exported, roles: Sequence[str]) -> list[str]:
         found.append(f"The chat template was given the tools {', '.join(map(code_span, settings.tools))}.")
     if stops := method.traits(settings.algo).stop_strings:
         found.append(f"A response ends behind {', '.join(map(code_span, sorted(stops)))}.")
+    try:
+        shapes = method.prompt_shapes(settings.algo, one.prompts, PLACEHOLDER, placeholder)
+    except Exception as error:  # a user's class, which may read what only a row of the data has
+        found.append(f"The class can't word a placeholder ({markdown(repr(error))}).")
+        shapes = ()
+    by_role = {shape.role: shape for shape in shapes}
     for role in roles:
         found += [f"### {markdown(role)}", _sampling(settings, role)]
-        if (shape := shapes.get(role)) is None:
+        if (shape := by_role.get(role)) is None:
             found.append(f"Worded by {code_span(settings.prompts.target)}.")
             continue
         if shape.row_texts:
