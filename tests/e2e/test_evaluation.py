@@ -15,15 +15,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from training_runs import (
     EVALUATE,
     EVALUATED,
     START_TIMEOUT_S,
+    TrainingRun,
+    assert_says_greedily,
+    checkpoint_weights,
     evaluate,
+    export,
+    greedy_calls,
     greedy_outcomes,
     started,
     train,
 )
+from transformers import AutoModelForCausalLM
 
 from marsrl_verl.demo.assets import model_path
 
@@ -45,12 +52,26 @@ def wait_for_answers(journal: Path, count: int, process, log: Path) -> None:
     raise AssertionError(f"{count} answers were not there in {START_TIMEOUT_S} s:\n{log.read_text()[-6000:]}")
 
 
-def test_a_checkpoint_is_evaluated_as_the_run_evaluated_it(tmp_path):
-    run = train(tmp_path, "trained", *EVALUATED, "trainer.total_training_steps=2")
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> TrainingRun:
+    return train(tmp_path_factory.mktemp("runs"), "trained", *EVALUATED, "trainer.total_training_steps=2")
+
+
+def test_a_checkpoint_is_evaluated_as_the_run_evaluated_it(run, tmp_path):
     before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
     found = evaluate(tmp_path, "alone", *EVALUATED, f"checkpoint={run.folder}")
     assert greedy_outcomes(found.folder, "alone") == greedy_outcomes(run.folder, "after")
     assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == before
+
+
+def test_an_exported_checkpoint_says_greedily_what_the_run_said(run, tmp_path):
+    folder = export(run.folder, tmp_path / "exported")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    trained = checkpoint_weights(run.folder, 2)
+    assert all(torch.equal(one, trained[name]) for name, one in model.state_dict().items())
+    assert_says_greedily(model, folder, greedy_calls(run.folder))
+    by_vllm = evaluate(tmp_path, "again", *EVALUATED, f"actor_rollout_ref.model.path={folder}")
+    assert greedy_outcomes(by_vllm.folder, "alone") == greedy_outcomes(run.folder, "after")
 
 
 def test_an_evaluation_that_was_killed_goes_on_and_comes_to_the_same(tmp_path):

@@ -122,6 +122,7 @@ class SystemEvaluator:
                 checkpoint,
                 self.observer.folder.path / "weights",
                 tuple(own_models) or (SHARED,),
+                str(node.rollout.dtype),
                 trust_remote_code=bool(node.model.get("trust_remote_code")),
             )
             self.observer.say([f"weights of {checkpoint} merged in {time.monotonic() - begun:.0f} s"])
