@@ -114,3 +114,46 @@ def test_which_k_are_reported():
     assert [reported_k(n) for n in (0, 1, 2, 3, 4, 6, 32)] == [
         [], [], [2], [2, 3], [2, 4], [2, 4, 6], [2, 4, 8, 16, 32],
     ]  # fmt: skip
+
+
+LIGHTEVAL = {
+    (16, 5, 8): (
+        0.9871794871794872,
+        [0.858974358974359, 0.14102564102564102, 0.0, 0.0],
+        0.003205128205128205,
+    ),
+    (48, 30, 16): (
+        0.9999999999321463,
+        [0.9999839715145519, 0.9423273990377173, 0.17188757573256921, 6.449331222143522e-05],
+        0.25924495517120194,
+    ),
+    (48, 3, 16): (0.7132284921369103, [0.0, 0.0, 0.0, 0.0], 0.0),
+    (7, 4, 3): (
+        0.9714285714285714,
+        [0.9714285714285714, 0.6285714285714286, 0.11428571428571427, 0.11428571428571427],
+        0.07619047619047618,
+    ),
+}
+"""pass@k, G-Pass@k at tau = 1/4, 1/2, 3/4, 1 and mG-Pass@k of (answers, correct, k), as lighteval 0.13.0
+computes them from scores (`PassAtK.pass_at_k`, `GPassAtK.g_pass_at_k`)."""
+
+
+@pytest.mark.parametrize("numbers", LIGHTEVAL, ids=str)
+def test_figures_equal_lightevals(numbers):
+    passes, steady, mean = LIGHTEVAL[numbers]
+    assert pass_at_k(*numbers) == pytest.approx(passes, rel=1e-12)
+    found = [g_pass_at_k(*numbers, tau) for tau in (0.25, 0.5, 0.75, 1.0)]
+    assert found == pytest.approx(steady, rel=1e-9)
+    k = numbers[2]
+    half_step = (k % 2) / k * g_pass_at_k(*numbers, (k + 1) / 2 / k)  # which lighteval leaves out
+    assert mg_pass_at_k(*numbers) == pytest.approx(mean + half_step, rel=1e-9)
+
+
+@pytest.mark.parametrize(("answers", "correct"), [("aab", 1), ("bba", 0), ("ba", 0), ("ab", 1), ("cabba", 1)])
+def test_ties_go_to_the_earliest_as_in_lighteval(answers, correct):
+    """What its `MajAtN` 0.13.0 gives for these; "a" is right. In a random order the tied ones share."""
+    votes = Counter(answers)
+    assert (max(votes, key=votes.__getitem__) == "a") == correct
+    best = [answer for answer in votes if votes[answer] == max(votes.values())]
+    expected = best.count("a") / len(best)
+    assert majority_of_k([(one, one == "a") for one in answers], len(answers)) == pytest.approx(expected)

@@ -23,6 +23,7 @@ EQUAL_METRICS = {
     f"solver_equal_{what}_majority": MetricInfo(
         f"Solver alone at equal {what}",
         f"accuracy of the most frequent of as many Solver answers as cost a run's {what}",
+        follows_errors=True,  # as many as the system's rounds take
     )
     for what in ("calls", "tokens")
 }
