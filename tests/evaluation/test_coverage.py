@@ -17,14 +17,14 @@ TRIALS = 600
     [one for one in itertools.product(FIGURES, (30, 200), (1, 4)) if one[::2] != ("share_estimate", 1)],
 )
 def test_coverage(name, problems, repeats):
-    skewed = name == "mean_estimate" and problems == 30  # token counts: Student's interval falls short
+    skewed = name == "mean_estimate" and problems == 30  # token counts have a long tail
     found = coverage(name, Setting(problems, repeats, 0.6, 1.0), TRIALS)
     assert (0.88 if skewed else 0.92) <= found <= 0.98
 
 
-@pytest.mark.parametrize(("name", "least"), [("estimate", 0.85), ("difference", 0.95)])
+@pytest.mark.parametrize(("name", "least"), [("estimate", 0.93), ("difference", 0.95)])
 def test_coverage_of_a_hard_benchmark(name, least):
-    """One right answer in twenty, on few of 30 problems, which may not be among them (docs/evaluation.md)."""
+    """One right answer in twenty, on few of 30 problems: a variance from these alone."""
     assert coverage(name, Setting(30, 8, 0.05, 0.5), TRIALS) >= least
 
 
