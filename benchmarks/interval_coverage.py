@@ -97,8 +97,8 @@ def of_difference(setting: Setting, rng: np.random.Generator) -> tuple[Estimate,
     first would not, a truth of GAIN (1 - share)."""
     chances = skills(setting, rng)
     better = chances + GAIN * (1 - chances)
-    sides = [observations(answered(one, setting.repeats, rng)) for one in (chances, better)]
-    return difference(*sides), GAIN * (1 - setting.share)
+    before, after = (observations(answered(one, setting.repeats, rng)) for one in (chances, better))
+    return difference(before, after), GAIN * (1 - setting.share)
 
 
 FIGURES: dict[str, Callable[[Setting, np.random.Generator], tuple[Estimate, float]]] = {

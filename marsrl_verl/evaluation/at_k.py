@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 
 TAUS = (0.5, 0.75, 1.0)
 """Shares of k answers for which G-Pass@k is reported: those of the paper's tables."""
@@ -80,7 +80,7 @@ def majority_of_k(answers: Sequence[tuple[Hashable | None, bool]], k: int) -> fl
     return chance
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _chance_to_win(own: int, others: tuple[int, ...], silent: int, k: int) -> float:
     """Of an answer that was given so often, against others' numbers, and those without a vote. Among t + 1
     equally frequent ones each is the first in one of t + 1 orders."""
