@@ -79,6 +79,7 @@ SETTINGS = (
     *SOLVER,
     *_limits("verifier"),
     *_limits("corrector"),
+    "marsrl.evaluation.samples_per_problem=8",
     "training=shared_prefixes",
     "marsrl.pipeline.max_segments=2",
     "marsrl.pipeline.min_group=2",
