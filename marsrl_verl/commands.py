@@ -35,6 +35,14 @@ def serve() -> int:
     return main(sys.argv[1:], _launch, SERVE)
 
 
+def export() -> int:
+    """`marsrl-export`, `python -m recipe.marsrl.export`."""
+    from marsrl_verl.export.application import main
+
+    _see_working_folder()
+    return main(sys.argv[1:])
+
+
 def prepare_data() -> int:
     """`marsrl-prepare-data`, `python -m recipe.marsrl.prepare_data`."""
     from marsrl_verl.data_preparation.application import main

@@ -34,6 +34,8 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_setup(item):
+    for marker in item.iter_markers("with_presets"):
+        composing.skip_without(f"algo={preset}" for preset in marker.args)
     if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU, and torch sees none")
 

@@ -157,7 +157,8 @@ def settings() -> frozenset[str]:
 def is_setting(key: str) -> bool:
     """Whether there is such a key, or a node with this beginning."""
     parts = re.sub(r"^(marsrl\.(?:roles|reward))\.(?:\w+|<role>|…)", r"\1.<role>", key)
-    parts = re.sub(r"^(marsrl\.(?:policies|tools))\.(?:\w+|<name>|…)", r"\1.<name>", parts).split(".")
+    nodes = r"^(marsrl\.(?:policies|tools|evaluation\.benchmarks))\.(?:\w+|<name>|…)"
+    parts = re.sub(nodes, r"\1.<name>", parts).split(".")
     for at, part in enumerate(parts):
         if part in INSIDE and ".".join(parts[: at + 1]) in settings():
             return True

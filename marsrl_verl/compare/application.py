@@ -1,4 +1,5 @@
-"""The command line: `python -m marsrl_verl.compare SUITE --seeds N --output FOLDER [key=value …]`."""
+"""The command line: `python -m marsrl_verl.compare SUITE --seeds N --output FOLDER [key=value …]`, or
+`python -m marsrl_verl.compare FOLDER FOLDER` of two evaluations alone."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from marsrl_verl.compare.evaluations import EvaluationsError, compare_evaluations
 from marsrl_verl.compare.picture import draw_comparison
 from marsrl_verl.compare.placement import RAY_ADDRESS, Here, Placement, RayJobs, no_dashboard_at
 from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, plan_runs
@@ -34,6 +36,8 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     """Run a comparison; 0: every run has a result, 1: some have none, 2: nothing was started, 130: Ctrl-C."""
     parser = build_parser()
     arguments = parser.parse_intermixed_args(list(argv))
+    if Path(arguments.suite).is_dir():
+        return _compare_folders(parser, arguments)
     least = {"seeds": 1, "budget": 1, "jobs": 1, "cpus": 1, "gpus": 0}
     for flag, lowest in least.items():
         value = getattr(arguments, flag)
@@ -90,6 +94,29 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     return _compare(runner, arguments.seeds, output)
 
 
+def _compare_folders(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """Prints the comparison of two evaluations, and writes it into `--output` where that is given."""
+    own = ("suite", "overrides", "output")
+    of_suites = [
+        f"--{name.replace('_', '-')}"
+        for name, value in vars(arguments).items()
+        if name not in own and value != parser.get_default(name)
+    ]
+    if of_suites:
+        parser.error(f"{', '.join(of_suites)}: {arguments.suite} is a folder, and these are of suites")
+    folders = [Path(one) for one in (arguments.suite, *arguments.overrides)]
+    if len(folders) != 2 or not folders[1].is_dir():
+        parser.error(f"found {' '.join(map(str, folders))}, expected two folders of evaluations alone")
+    try:
+        text = compare_evaluations(*folders)
+    except EvaluationsError as error:
+        parser.error(str(error))
+    print(text, end="")
+    if arguments.output is not None:
+        write_atomic(arguments.output / "report.md", text)
+    return 0
+
+
 def end_on_sigterm() -> None:
     """Let SIGTERM end the program as an exception does, so that the run that is going on ends with it; left
     alone, it would write into a folder that the next start replaces."""
@@ -106,10 +133,12 @@ def build_parser() -> argparse.ArgumentParser:
         prog="python -m marsrl_verl.compare",
         description="Train several methods with several seeds on an equal budget, and "
         "write results.json, report.md and a picture. Runs that are finished are kept, so the "
-        "same command continues an interrupted comparison.",
+        "same command continues an interrupted comparison. Or, of two folders of evaluations alone: compare "
+        "their answers problem by problem.",
     )
     parser.add_argument("suite", help=f"{', '.join(suite_names())}, or the path of a suite's .yaml file")
-    parser.add_argument("overrides", nargs="*", help="Hydra overrides of every run, key=value")
+    more = "Hydra overrides of every run, key=value; or the second of two folders of evaluations"
+    parser.add_argument("overrides", nargs="*", help=more)
     parser.add_argument("--seeds", type=int, default=3, help="seeds of every method (default: 3)")
     parser.add_argument("--output", type=Path, help="the folder (default: outputs/compare/<suite>)")
     budget = "of each run, in what the suite counts: generated tokens or tool calls (default: the suite's)"

@@ -30,7 +30,7 @@ from marsrl_verl.reporting.seal import newest_sealed, step_folder
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
 
-_SEARCH_PATH, _CHECKPOINT, _BENCHMARKS = "hydra.searchpath", "checkpoint", "benchmarks"
+_SEARCH_PATH, CHECKPOINT, _BENCHMARKS = "hydra.searchpath", "checkpoint", "benchmarks"
 METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.reward.", "marsrl.policies.")
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 TRAIN = "python -m recipe.marsrl.main_marsrl"
@@ -266,22 +266,24 @@ def _without_training(words: list[str], arguments: Arguments) -> Arguments:
     found: list[str] = []
     for word in words:
         key, _, value = word.partition("=")
-        if key == _CHECKPOINT:
-            found += ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={_checkpoint(value)}"]
+        if key == CHECKPOINT:
+            found += ["trainer.resume_mode=resume_path"]
+            found += [f"trainer.resume_from_path={checkpoint_folder(value)}"]
         else:
             found.append(word)
     return replace(arguments, overrides=(*found, "trainer.val_only=true"))
 
 
-def _checkpoint(named: str) -> Path:
+def checkpoint_folder(named: str) -> Path:
+    """The `global_step_N` that a path names: itself, or a run's newest. ConfigError: the run has none."""
     folder = Path(named)
     if not (folder / MARKER).is_file():
         return folder.absolute()
     root = folder / CHECKPOINT_FOLDER
     if (step := newest_sealed(root)) is None:
         what = "The run has no complete checkpoint."
-        fix = f"Name another run, or leave {_CHECKPOINT} out: the model as it begins."
-        raise ConfigError([ConfigIssue(_CHECKPOINT, what, fix, named)])
+        fix = "Name another run; a model as it begins needs no checkpoint."
+        raise ConfigError([ConfigIssue(CHECKPOINT, what, fix, named)])
     return step_folder(root, step).absolute()
 
 

@@ -18,7 +18,7 @@ from marsrl_verl.core import prompts as prompts_module
 from marsrl_verl.core.credit import Credit, EstimatorConfig, EstimatorCredit
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method_tools import MethodTools
-from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
+from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, Shown, no_text
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef
 from marsrl_verl.core.schedule import Schedule, StepView
@@ -150,9 +150,12 @@ class Method:
         return {cls.stages(config)[0].role: prompts.problem(problem)}
 
     @classmethod
-    def prompt_shapes(cls, config: Any, prompts: Any) -> tuple[PromptShape, ...]:
-        """What the prompts of each role are made of, for the plan; by default the opening ones."""
-        chats = cls.opening_prompts(config, prompts, NO_PROBLEM)
+    def prompt_shapes(
+        cls, config: Any, prompts: Any, problem: Problem = NO_PROBLEM, shown: Shown = no_text
+    ) -> tuple[PromptShape, ...]:
+        """What the prompts of each role are made of, worded around a problem and what stands for responses:
+        nothing for the plan, placeholders for a model card. By default the opening ones."""
+        chats = cls.opening_prompts(config, prompts, problem)
         return tuple(PromptShape(role, chat) for role, chat in chats.items())
 
     # --- evaluation ---------------------------------------------------------------------------------

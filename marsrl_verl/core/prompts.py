@@ -12,6 +12,8 @@ from marsrl_verl.core.request import Message, Problem
 
 NO_PROBLEM = Problem(problem_id="", question="", ground_truth="")
 """What prompts are worded around where only their own words count."""
+PLACEHOLDER = Problem(problem_id="", question="{problem}", ground_truth="")
+"""What prompts are worded around to be read as templates."""
 
 
 class Prompts(ABC):
@@ -129,13 +131,27 @@ def problem_chat(problem: Problem, instruction: str = "") -> tuple[Message, ...]
     return tuple(chat)
 
 
+Shown = Callable[[str], str]
+"""What stands for a response that a prompt shows, by what it is called."""
+
+
+def no_text(name: str) -> str:
+    """Nothing: only the prompt's own words count."""
+    return ""
+
+
+def placeholder(name: str) -> str:
+    """Its name in braces, beside `PLACEHOLDER`."""
+    return f"{{{name}}}"
+
+
 @dataclass(frozen=True, slots=True)
 class PromptShape:
     """What a role's longest prompt is made of, beside the problem."""
 
     role: str
     wording: tuple[Message, ...]
-    """The chat without problem and responses."""
+    """The chat around the problem and the responses that `Method.prompt_shapes` was given."""
     shown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Responses that it shows: what they are called -> the roles that may have written them."""
     most_tokens: Mapping[str, int] = field(default_factory=dict)

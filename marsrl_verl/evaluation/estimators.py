@@ -159,9 +159,9 @@ def estimate(observations: Observations, confidence: float = 0.95) -> Estimate:
 
     One observation per problem: Wilson's interval. Several: Wilson's interval at the effective sample
     size p(1 - p) / v, where v is the variance of p linearised over problems (the sandwich estimator with
-    its C/(C-1) correction), scaled for the Student quantile with C - 1 degrees of freedom, C problems
-    (Korn & Graubard 1998). Of yes and no it never exceeds n; numbers in between vary less, so that it may.
-    When all observations agree, v says nothing about their
+    its C/(C-1) correction), scaled for the Student quantile (Korn & Graubard 1998) with C - 1 degrees of
+    freedom, C problems, or fewer where few of them tell all (`_freedom`). Of yes and no it never exceeds n;
+    numbers in between vary less, so that it may. When all observations agree, v says nothing about their
     dependence, and the number of problems is taken.
 
     A Wilson interval keeps its coverage at shares near 0 and 1, where a bootstrap of the same data
@@ -207,7 +207,7 @@ def share_estimate(values: Mapping[str, float], most: int, confidence: float = 0
 def mean_estimate(values: Iterable[tuple[float, str]], confidence: float = 0.95) -> Estimate:
     """The mean of (number, problem id) pairs with Student's interval, clustered by problem.
 
-    The variance is the sandwich estimator of `estimate`; degrees of freedom: problems - 1.
+    The variance is the sandwich estimator of `estimate`, and so are the degrees of freedom.
     """
     items = list(values)
     if not items:
@@ -216,8 +216,9 @@ def mean_estimate(values: Iterable[tuple[float, str]], confidence: float = 0.95)
     problems = len({problem for _, problem in items})
     if problems == 1:
         return Estimate(mean, None, None, len(items))
-    variance = _clustered_variance(_influence(items, mean))
-    half = student_quantile(confidence, problems - 1) * math.sqrt(variance)
+    influence = _influence(items, mean)
+    variance = _clustered_variance(influence)
+    half = student_quantile(confidence, _freedom(influence)) * math.sqrt(variance) if variance > 0 else 0.0
     return Estimate(mean, mean - half, mean + half, len(items))
 
 
@@ -236,10 +237,11 @@ def _clustered_size(
     problems = len({problem for _, problem in values})
     if problems == 1 or mean in (0.0, 1.0):
         return problems
-    variance = _clustered_variance(_influence(values, mean))
-    shrink = (normal_quantile(confidence) / student_quantile(confidence, problems - 1)) ** 2
+    influence = _influence(values, mean)
+    variance = _clustered_variance(influence)
     if variance <= 0:  # all alike
         return most if math.isfinite(most) else len(values)
+    shrink = (normal_quantile(confidence) / student_quantile(confidence, _freedom(influence))) ** 2
     return min(float(most), max(1.0, mean * (1 - mean) / variance * shrink))
 
 
@@ -256,6 +258,18 @@ def _clustered_variance(influence: Mapping[str, float]) -> float:
     """Variance of a mean linearised over two or more problems (sandwich estimator)."""
     problems = len(influence)
     return problems / (problems - 1) * math.fsum(one * one for one in influence.values())
+
+
+def _freedom(influence: Mapping[str, float]) -> int:
+    """Degrees of freedom of the variance of two or more problems' contributions, at most their number less 1.
+
+    Satterthwaite's 2 V^2 / Var(V) with the kurtosis k that they have: 2 C / (k - 1) of C problems. Where few
+    of them tell all, such as the only ones ever solved, the variance is known little better than from these.
+    """
+    problems, squares = len(influence), math.fsum(one**2 for one in influence.values())
+    kurtosis = problems * math.fsum(one**4 for one in influence.values()) / squares**2
+    wanted = 2 * problems / (kurtosis - 1) if kurtosis > 1 else math.inf
+    return max(1, int(min(problems - 1, wanted)))
 
 
 def difference(before: Observations, after: Observations, confidence: float = 0.95) -> Estimate:

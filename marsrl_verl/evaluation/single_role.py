@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +9,8 @@ from dataclasses import replace
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem
-from marsrl_verl.core.trajectory import is_correct
+from marsrl_verl.core.trajectory import Trajectory, is_correct
+from marsrl_verl.evaluation.at_k import by_problem, majority_of_k, reported_k
 from marsrl_verl.evaluation.estimators import (
     NOT_OBSERVED,
     Estimate,
@@ -85,7 +85,7 @@ class SingleRole(Evaluation):
         return {accuracy_metric(self.role): answers, **words, **majority_observations(self.role, runs)}
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
-        """pass@k."""
+        """pass@k and G-Pass@k."""
         answers = observations.get(accuracy_metric(self.role), NOT_OBSERVED)
         return pass_at_k_estimates(self.role, answers, confidence)
 
@@ -110,24 +110,9 @@ def answer_metrics(groups: Sequence[Group], answering: Sequence[str]) -> dict[st
     return {name: sum(found) / len(found) for name, found in metrics.items()}
 
 
-def pass_at_k(answers: int, correct: int, k: int) -> float:
-    """The chance that k answers, drawn from so many without replacement, hold a correct one:
-    1 - C(answers - correct, k) / C(answers, k), unbiased for any k up to their number (Chen et al. 2021,
-    arXiv 2107.03374, eq. 1).
-
-    Raises:
-        ValueError: on numbers that no problem can have; the message names them.
-    """
-    if not 1 <= k <= answers or not 0 <= correct <= answers:
-        raise ValueError(
-            f"pass@{k} of {answers} answers, {correct} of them correct: expected 1 <= k <= answers and "
-            "0 <= correct <= answers"
-        )
-    return 1 - math.comb(answers - correct, k) / math.comb(answers, k)
-
-
 def pass_at_k_estimates(role: str, answers: Observations, confidence: float = 0.95) -> dict[str, Estimate]:
-    """`<role>_pass_at_<k>` for k = 2, 4, 8, … and for all answers of a problem: the mean over problems.
+    """`<role>_pass_at_<k>`, `<role>_g_pass_at_<k>_tau_<tau>` and `<role>_mg_pass_at_<k>` for each
+    `reported_k`: means over problems.
 
     Args:
         role: who answered.
@@ -137,12 +122,11 @@ def pass_at_k_estimates(role: str, answers: Observations, confidence: float = 0.
     for outcome, problem in zip(answers.outcomes, answers.problems, strict=True):
         right.setdefault(problem, []).append(bool(outcome))
     most = min((len(outcomes) for outcomes in right.values()), default=0)
-    found = {}
-    for k in sorted({2**power for power in range(1, most.bit_length())} | {most}):
-        if 1 < k <= most:
-            values = {name: pass_at_k(len(one), sum(one), k) for name, one in right.items()}
-            found[f"{role}_pass_at_{k}"] = share_estimate(values, answers.n, confidence)
-    return found
+    return {
+        f"{role}_{name}": share_estimate(values, answers.n, confidence)
+        for k in reported_k(most)
+        for name, values in by_problem(right, k).items()
+    }
 
 
 def word_observations(role: str, runs: Runs) -> dict[str, Observations]:
@@ -175,9 +159,34 @@ def word_observations(role: str, runs: Runs) -> dict[str, Observations]:
 
 
 def majority_observations(role: str, runs: Runs) -> dict[str, Observations]:
-    """`<role>_majority_at_k`, where problems were asked several times."""
-    several = any(run.repeat for run in (*runs.runs, *runs.skipped))
-    return {f"{role}_majority_at_k": majority_at_k(role, runs.calls)} if several else {}
+    """`<role>_majority_at_k`, where problems were asked several times, and `<role>_majority_of_<k>`, what k
+    of the answers would give (`majority_of_k`), for k from 4 on below their number."""
+    if not any(run.repeat for run in (*runs.runs, *runs.skipped)):
+        return {}
+    tries = tries_of(role, runs.calls)
+    most = min(map(len, tries.values()), default=0)
+    fewer = [k for k in reported_k(most) if 4 <= k < most]
+    return {
+        f"{role}_majority_at_k": majority_at_k(role, runs.calls),
+        **{f"{role}_majority_of_{k}": expected_majority(tries, k) for k in fewer},
+    }
+
+
+def tries_of(role: str, calls: Iterable[Call]) -> dict[str, list[Trajectory]]:
+    """A role's answers to each problem."""
+    found: dict[str, list[Trajectory]] = {}
+    for call in calls:
+        if call.request.role == role:
+            found.setdefault(call.request.problem.problem_id, []).append(call.trajectory)
+    return found
+
+
+def expected_majority(tries: Mapping[str, Sequence[Trajectory]], k: int) -> Observations:
+    """The chance that the most frequent of k of a problem's answers is correct, one number a problem."""
+    return Observations.of(
+        (majority_of_k([(final_answer(one), is_correct(answer_reward(one))) for one in some], k), problem)
+        for problem, some in tries.items()
+    )
 
 
 def majority_at_k(role: str, calls: Iterable[Call]) -> Observations:
@@ -186,17 +195,14 @@ def majority_at_k(role: str, calls: Iterable[Call]) -> Observations:
     Of equally frequent answers the earliest is taken. Responses without a readable answer do not vote; a
     problem without any vote is not solved. Answers are compared as the reward extracted them.
     """
-    found: dict[str, list[Call]] = {}
-    for call in calls:
-        if call.request.role == role:
-            found.setdefault(call.request.problem.problem_id, []).append(call)
+    found = tries_of(role, calls)
     return Observations.of((_majority_is_correct(tries), problem) for problem, tries in found.items())
 
 
-def _majority_is_correct(tries: list[Call]) -> bool:
-    answers = [final_answer(call.trajectory) for call in tries]
+def _majority_is_correct(tries: list[Trajectory]) -> bool:
+    answers = [final_answer(one) for one in tries]
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return False
     winner = max(votes, key=lambda answer: votes[answer])  # a Counter keeps the order of first votes
-    return is_correct(answer_reward(tries[answers.index(winner)].trajectory))
+    return is_correct(answer_reward(tries[answers.index(winner)]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from marsrl_verl.core.inert_text import markdown
@@ -19,6 +19,11 @@ from marsrl_verl.reporting.tables import (
     markdown_table,
     source_markdown,
     verdict_rule,
+)
+
+_CURVE = (
+    "The training curve shows training samples, whose mix of inputs the selection of the method shifts; it "
+    "is no accuracy on held-out problems."
 )
 
 
@@ -64,7 +69,7 @@ def finish_evaluation(folder: RunFolder, facts: RunFacts, record: EvaluationReco
         "## The run",
         _facts(facts),
         "## What was measured, and how",
-        _method(record),
+        method_markdown(record),
     ]
     write_atomic(folder.report_path, "\n\n".join(sections) + "\n")
 
@@ -80,7 +85,7 @@ def report_markdown(
     """The text of `report.md`."""
     record = after or before
     heading = f"# {markdown(facts.method)}: {markdown(facts.name)}"
-    sections = [heading, _result(rows, record), f"![Learning curve]({picture})"]
+    sections = [heading, result_markdown(rows, record), f"![Learning curve]({picture})"]
     if facts.warnings:
         lines = "\n".join(f"- {markdown(one)}" for one in facts.warnings)
         sections += ["## Warnings", lines]
@@ -90,7 +95,7 @@ def report_markdown(
         sections += ["## An example after training", example_markdown(example)]
     sections += ["## The run", _facts(facts)]
     if record is not None:
-        sections += ["## What was measured, and how", _method(record)]
+        sections += ["## What was measured, and how", method_markdown(record), _CURVE]
     return "\n\n".join(sections) + "\n"
 
 
@@ -101,7 +106,8 @@ def _by_source(record: EvaluationRecord) -> list[str]:
     return [source_markdown(record)] if record.sources else []
 
 
-def _result(rows: list[Change], record: EvaluationRecord | None) -> str:
+def result_markdown(rows: list[Change], record: EvaluationRecord | None) -> str:
+    """The table of changes, and how it is read."""
     if record is None:
         return "This run was not evaluated."
     how = f"Mean and {100 * record.confidence:g} % interval; the change is paired by problem."
@@ -118,11 +124,17 @@ def _facts(facts: RunFacts) -> str:
         *facts.extra.items(),
         *((f"{name} version", version) for name, version in facts.versions.items()),
     ]
+    return facts_table(pairs)
+
+
+def facts_table(pairs: Iterable[tuple[str, object]]) -> str:
+    """Labels and values as Markdown."""
     rows = [f"| {markdown(label)} | {markdown(value)} |" for label, value in pairs]
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
-def _method(record: EvaluationRecord) -> str:
+def method_markdown(record: EvaluationRecord) -> str:
+    """What each figure of an evaluation means, and how it was measured."""
     found = record.estimates
     measured = [info for name, info in record.metrics.items() if name in found]
     text = "\n".join(f"- **{info.label}**: {info.meaning}." for info in measured)
@@ -135,6 +147,5 @@ def _method(record: EvaluationRecord) -> str:
         f"{record.description} An unfinished answer is incorrect.\n\n"
         "Intervals: Wilson's score interval where every problem gives one observation, else at the effective "
         "sample size of observations clustered by problem. Changes: Newcombe's hybrid score interval for "
-        "paired proportions, clustered by problem. The training curve shows training samples, whose mix of "
-        "inputs the selection of the method shifts; it is no accuracy on held-out problems."
+        "paired proportions, clustered by problem."
     )

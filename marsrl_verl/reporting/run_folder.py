@@ -10,6 +10,7 @@ rollouts/step_N.jsonl    every trajectory of step N (rollout_log)
 trained/step_N.json      advantages of the trajectories that entered the loss of step N, by their ids
 rollouts/eval_TAG.jsonl  every call of an evaluation
 evaluations/TAG.json     an evaluation's record
+evaluations/samples.jsonl  what each sample of an evaluation alone came to (samples)
 replaced/                rollouts and evaluations that a resumed run made obsolete
 checkpoints/             global_step_N, unless trainer.default_local_dir says otherwise; below it replaced/
 summary.json             before, after, change and the run's facts
@@ -30,11 +31,12 @@ from pathlib import Path
 
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
-from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
+from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_atomic, write_json_atomic
 from marsrl_verl.reporting.metrics_log import METRICS_FILE, REPLACED_FILE, MetricsLog
 from marsrl_verl.reporting.rollout_log import Line, evaluation_lines, write_lines
 from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire
+from marsrl_verl.reporting.samples import write_samples
 from marsrl_verl.reporting.storage import FolderLostError
 from marsrl_verl.settings.choices import Choice
 
@@ -252,6 +254,8 @@ class RunFolder:
             if rollouts:
                 lines = evaluation_lines(record.step, runs, result.evaluation.record)
                 write_lines(self._calls_path(runs.tag), lines)
+        if record.tag == ALONE:
+            write_samples(self.path, result.passes)
         write_json_atomic(self.path / _EVALUATION_FOLDER / f"{record.tag}.json", record.to_json())
 
     def _calls_path(self, tag: str) -> Path:

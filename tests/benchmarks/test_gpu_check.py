@@ -132,6 +132,7 @@ LEFT_OUT = {"system", "0.6B untied", *list(call_5.RUNS)[1:]}
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS.keys() - LEFT_OUT))
+@pytest.mark.with_presets("grpo")
 def test_every_check_comes_as_far_as_a_processor_can(name, tmp_path):
     """What it plans, writes and collects is right, before a GPU is paid for."""
     import torch

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from launching import settings
 
 
+@pytest.mark.with_presets("grpo")
 def test_trees_differ_in_where_they_branch_and_have_as_many_responses_as_groups():
     found = settings("attnrl")
     grpo, *trees = (dict(one.marsrl.algo) for one in found.values())

@@ -14,6 +14,7 @@ GOOD = "title: A\ncurve: val/a\ngenerated_tokens: 100\nmax_steps: 5\nmethods:\n 
 
 
 @pytest.mark.parametrize("name", suite_names())
+@pytest.mark.with_presets("grpo")
 def test_every_method_of_a_shipped_suite_passes_the_checks_with_its_budget(name):
     suite = load_suite(name)
     for run, config in launched(name).values():
@@ -121,9 +122,9 @@ def test_values_survive_hydras_grammar(text):
 
 
 def test_a_suite_may_be_like_another_one(tmp_path):
-    (tmp_path / "mine.yaml").write_text("like: arpo\nmax_steps: 7\n")
+    (tmp_path / "mine.yaml").write_text("like: marsrl\nmax_steps: 7\n")
     (tmp_path / "tokens.yaml").write_text("like: mine.yaml\ngenerated_tokens: 50\ntitle: Mine\n")
-    base, mine = load_suite("arpo"), load_suite(str(tmp_path / "mine.yaml"))
+    base, mine = load_suite("marsrl"), load_suite(str(tmp_path / "mine.yaml"))
     assert (mine.name, mine.max_steps) == ("mine", 7)
     assert (mine.methods, mine.budget, mine.title) == (base.methods, base.budget, base.title)
     other = load_suite(str(tmp_path / "tokens.yaml"))

@@ -421,6 +421,7 @@ def test_durations():
         ("entropy_tokens=4", "marsrl.algo.branching.entropy_tokens = 4"),
     ],
 )
+@pytest.mark.with_presets("grpo", "arpo_random")
 def test_a_wrong_override_of_any_method_starts_nothing(tmp_path, capsys, wrong, said):
     """An unknown key, a value out of range, one without effect."""
     suite = tmp_path / "pair.yaml"
@@ -433,6 +434,7 @@ def test_a_wrong_override_of_any_method_starts_nothing(tmp_path, capsys, wrong, 
     assert "method two: " in printed and said in printed
 
 
+@pytest.mark.with_presets("grpo")
 def test_values_are_checked_for_the_machine_that_runs_them(monkeypatch):
     """Here no GPU answers, and the CPU platform refuses two nodes; a job's node may have some."""
     monkeypatch.setattr("marsrl_verl.config.compose.detect_cluster", lambda: "cpu")

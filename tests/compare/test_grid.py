@@ -63,6 +63,7 @@ def test_a_wrong_grid_is_refused(tmp_path, text, said):
     assert said in str(refusal.value)
 
 
+@pytest.mark.with_presets("arpo")
 def test_a_search_may_be_like_a_suite_that_asks_for_a_level(tmp_path):
     path = tmp_path / "search.yaml"
     path.write_text("like: arpo\nfirst_seed: 101\ngrid: {actor_rollout_ref.actor.optim.lr: [0.001, 0.002]}\n")

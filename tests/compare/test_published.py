@@ -28,6 +28,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.with_presets("grpo")
 def test_published_tables_are_those_of_the_records(name):
     suite, finished = load_suite(name), runs_of(path_of(name))
     page = (DOCS / "comparison.md").read_text()

@@ -201,7 +201,7 @@ def presets(tmp_path) -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("option", ["shared", "solver_endpoint", "solver_jsonl"])
 def test_every_option_of_the_group(run, presets, option):
-    assert {*presets, "preset", "lora", "lora_per_role", "model_per_role"} == set(
+    assert {*presets, "preset", "lora", "lora_per_role", "model_per_role", "endpoint"} == set(
         group_options([config_folder()])["policies"]
     )
     done = accepted(run, f"policies={option}", *presets[option], "cluster=cpu")
@@ -313,3 +313,23 @@ def test_the_plan_of_the_documentation(run):
     plan = done.out.split("Frozen policy ")[1].split("\n\n")[0]
     shown = DOCS.split("Frozen policy ")[1].split("\n\n")[0]
     assert [line.strip() for line in shown.splitlines()] == [line.strip() for line in plan.splitlines()]
+
+
+# --- an endpoint that is evaluated ------------------------------------------------------------------
+
+SERVER = "marsrl.policies.endpoint.endpoint"
+NAMED = f"policies=endpoint {SERVER}.base_urls=[http://host/v1] {SERVER}.model=big cluster=cpu"
+
+
+@pytest.mark.parametrize("method", ["algo=marsrl", "algo=grpo", "algo=rema model=tiny_rema data=rema_world"])
+def test_a_whole_system_may_be_behind_an_endpoint_that_is_evaluated(run, method):
+    done = accepted(run, f"{NAMED} {method}", "trainer.val_only=true", "dry_run=true")
+    assert "sampling else the role's" in done.text and "with the evaluation's temperatures" in done.text
+    assert "Memory" not in done.text, "there is no engine"
+    refused = run(f"{NAMED} {method}")
+    assert refused.status == 2 and "endpoint" in refused.err
+
+
+def test_an_agent_whose_tokens_go_on_behind_a_tools_answer_may_not(run):
+    done = run(f"{NAMED} algo=arpo model=tiny_tools data=tool_world", "trainer.val_only=true")
+    assert done.status == 2 and "marsrl.default_policy" in done.err and "gives text alone" in done.err

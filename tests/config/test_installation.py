@@ -63,7 +63,8 @@ COMMANDS = dict(re.findall(r'^(marsrl-[a-z-]+) = "([\w.:]+)"$', PROJECT, re.MULT
 
 
 def test_commands_exist():
-    assert set(COMMANDS) == {"marsrl-train", "marsrl-prepare-data", "marsrl-doctor", "marsrl-new-method"}
+    names = ("train", "eval", "export", "prepare-data", "doctor", "new-method")
+    assert set(COMMANDS) == {f"marsrl-{name}" for name in names}
     for target in COMMANDS.values():
         module, _, function = target.partition(":")
         assert callable(getattr(importlib.import_module(module), function))

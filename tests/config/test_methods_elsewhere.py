@@ -240,6 +240,7 @@ REFUSED_BY_BARE = {
 
 
 @pytest.mark.parametrize("case", REFUSED_BY_BARE)
+@pytest.mark.with_presets("grpo")
 def test_what_it_does_not_have_is_refused_on_the_command_line(package, case):
     key, value, said = REFUSED_BY_BARE[case]
     with pytest.raises(ConfigError) as refused:

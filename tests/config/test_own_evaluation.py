@@ -23,7 +23,7 @@ CODE = '''
 from abc import abstractmethod
 from marsrl_verl.core.method import Method, Role
 from marsrl_verl.core.stage import Stage
-from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, PromptShape
+from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, PromptShape, no_text
 from marsrl_verl.evaluation.estimators import MetricInfo, Observations, mean_estimate
 from marsrl_verl.evaluation.runs import Evaluation, ExampleSummary, answer_reward, calls_of, is_usable
 from marsrl_verl.settings.declaration import limits
@@ -91,9 +91,9 @@ class Dialogue(Method):
     stages = classmethod(lambda cls, config: (Stage("plan", "planner", config.group_size),))
 
     @classmethod
-    def prompt_shapes(cls, config, prompts):
-        work = PromptShape("worker", prompts.work(NO_PROBLEM, ""), {"plan": ("planner",)})
-        return (PromptShape("planner", prompts.problem(NO_PROBLEM)), work)
+    def prompt_shapes(cls, config, prompts, problem=NO_PROBLEM, shown=no_text):
+        work = PromptShape("worker", prompts.work(problem, shown("plan")), {"plan": ("planner",)})
+        return (PromptShape("planner", prompts.problem(problem)), work)
 
     @classmethod
     def evaluation(cls, config, evaluation, prompts):

@@ -46,6 +46,7 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.with_presets("grpo")
 def test_what_another_file_sets_for_nothing_is_said(run, folder, package):
     (folder / "evaluation" / "mine.yaml").write_text(PACKAGES[package])
     # Named in a root configuration, not on the command line, where it would be refused.

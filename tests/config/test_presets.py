@@ -196,6 +196,7 @@ def test_published_evaluations():
         assert evaluated(f"algo={algo}", f"evaluation={name}") == LOOPS[name], (algo, name)
 
 
+@pytest.mark.with_presets("grpo")
 def test_the_usual_evaluation_is_that_of_the_schema_and_the_model():
     assert evaluated() == evaluated("evaluation=preset") == Evaluation()
     assert evaluated("evaluation=in_training") == Evaluation()
@@ -210,6 +211,7 @@ def test_the_usual_evaluation_is_that_of_the_schema_and_the_model():
     assert greedy == replace(LOOPS["marsrl"], greedy=True)
 
 
+@pytest.mark.with_presets("grpo")
 def test_the_published_model_is_evaluated_as_in_its_paper():
     path = "actor_rollout_ref.model.path=x"
     assert evaluated(BIG, path) == PUBLISHED

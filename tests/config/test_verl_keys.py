@@ -122,6 +122,7 @@ def test_what_was_taken_is_said_at_start(run):
     assert done.launched.marsrl.roles.solver.max_new_tokens == 40
 
 
+@pytest.mark.with_presets("grpo")
 def test_the_documentation_has_every_key_in_one_of_its_tables():
     text = DOCS.read_text(encoding="utf-8")
     for key, ours in VERL_KEYS.items():

@@ -8,7 +8,17 @@ import sys
 
 import pytest
 import torch
-from training_runs import EVALUATED, REPOSITORY, TrainingRun, evaluate, greedy_outcomes, train
+from training_runs import (
+    EVALUATED,
+    REPOSITORY,
+    TrainingRun,
+    assert_says_greedily,
+    evaluate,
+    export,
+    greedy_calls,
+    greedy_outcomes,
+    train,
+)
 
 from marsrl_verl.demo.assets import model_path
 from studies.tiny.tokenizer import ROLE_MARKERS, build_tokenizer
@@ -66,6 +76,21 @@ def test_transformers_and_vllm_read_the_exported_folders_alike(run, tmp_path):
     for differences in found.values():
         assert differences["transformers to vLLM"] < 1e-3 and differences["without adapter"] < 1e-3
     assert max(one["adapter to model"] for one in found.values()) > 0.1, "or agreement would mean nothing"
+
+
+def test_an_export_has_the_checkpoints_files_and_says_greedily_what_the_run_said(run, tmp_path):
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    folder = export(run.folder, tmp_path / "exported")
+    merged = export(run.folder, tmp_path / "merged", "merge_adapters=true")
+    for role in ROLES:
+        kept = run.folder / f"checkpoints/global_step_3/actor/adapters/{role}"
+        assert all((folder / role / one.name).read_bytes() == one.read_bytes() for one in kept.iterdir())
+        calls = [call for call in greedy_calls(run.folder) if call["role"] == role]
+        adapted = AutoPeftModelForCausalLM.from_pretrained(folder / role)
+        assert_says_greedily(adapted, folder / role, calls)
+        assert_says_greedily(AutoModelForCausalLM.from_pretrained(merged / role), merged / role, calls)
 
 
 def test_and_they_say_something_else_than_the_model(run):

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_runs import TrainingRun, checkpoint_log_probs, checkpoint_weights, train, train_and_kill
+from training_runs import (
+    TrainingRun,
+    checkpoint_log_probs,
+    checkpoint_weights,
+    export,
+    train,
+    train_and_kill,
+)
 
 from marsrl_verl.demo.assets import model_path
 
@@ -74,6 +81,18 @@ def test_engine_and_trainer_agree_before_and_after_each_models_step(run):
         metrics = run.metrics()[step]
         assert metrics["off_policy/ratio_min"] > 0.99 and metrics["off_policy/ratio_max"] < 1.01
         assert metrics["off_policy/kl"] < 1e-6
+
+
+def test_each_model_is_exported_by_itself(run, tmp_path):
+    from safetensors.torch import load_file
+
+    both = export(run.folder, tmp_path / "both")
+    assert {path.name for path in both.iterdir()} == {"shared", "judge"}
+    judge = export(run.folder, tmp_path / "judge", "policy=judge")
+    folders = {both / "shared": "shared", both / "judge": "judge", judge: "judge"}
+    for folder, policy in folders.items():
+        found = load_file(folder / "model.safetensors")
+        assert found and same(found, weights(run, 3, policy))
 
 
 def test_a_checkpoint_is_what_sampled_the_next_step(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -136,6 +137,44 @@ def evaluate(root: Path, name: str, *overrides: str) -> TrainingRun:
     status, output = ended(root, name, *overrides, program=EVALUATE)
     assert status == 0, output[-6000:]
     return TrainingRun(root / name, output)
+
+
+def export(checkpoint: Path, target: Path, *words: str) -> Path:
+    """The folder that the command makes."""
+    named = (f"checkpoint={checkpoint}", f"target={target}", *words)
+    done = subprocess.run(
+        [sys.executable, "-m", "recipe.marsrl.export", *named],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+def assert_says_greedily(model: torch.nn.Module, folder: Path, rows: list[dict]) -> None:
+    """A model of an exported folder generates, from an evaluation's greedy chats, the tokens of the run."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert rows
+    for row in rows:
+        parts = re.split(r"(?:^|\n\n)\[(system|user|assistant)\]\n", row["prompt"])[1:]
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        chat = [{"role": role, "content": content} for role, content in pairs]
+        asked = tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )
+        length = asked["input_ids"].shape[1]
+        assert length == row["prompt_tokens"]
+        found = model.generate(**asked, do_sample=False, max_new_tokens=row["tokens"])[0, length:]
+        assert found.tolist() == row["token_ids"]
+
+
+def greedy_calls(folder: Path) -> list[dict]:
+    """The calls of a run's greedy evaluation after training."""
+    return [json.loads(line) for line in (folder / "rollouts/eval_after_greedy.jsonl").open()]
 
 
 def greedy_outcomes(folder: Path, tag: str) -> dict[str, dict]:

@@ -51,8 +51,9 @@ def record(**more) -> EvaluationRecord:
 def test_each_benchmark_has_its_number_of_answers():
     found = record()
     assert found.observations["solver_accuracy"].n == 4 * 4 + 6 * 2
-    assert set(found.derived_of["aime24"]) == {"solver_pass_at_2", "solver_pass_at_4"}
-    assert set(found.derived_of["gsm8k"]) == {"solver_pass_at_2"}
+    passes = {name: {one for one in items if "_pass_at_" in one} for name, items in found.derived_of.items()}
+    assert {"solver_pass_at_2", "solver_pass_at_4"} <= passes["aime24"]
+    assert passes["gsm8k"] == {"solver_pass_at_2"}
     assert (
         found.derived_of["aime24"]["solver_pass_at_4"].mean,
         found.derived_of["gsm8k"]["solver_pass_at_2"].mean,

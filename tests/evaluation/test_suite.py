@@ -85,12 +85,13 @@ def test_sampled_and_greedy_metrics_with_their_settings():
     result = run(engine, temperature=1.0, samples_per_problem=2)
     record = result.record
     names = {f"{m}{s}" for m in EVALUATION_METRICS for s in ("", "_greedy")}
-    assert set(record.observations) == {*names, "solver_majority_at_k"}
+    assert set(record.observations) == {*names, "solver_majority_at_k", "verifier_best_of_2"}
     assert set(record.estimates) - names == {
         "verifier_f1",
         "verifier_f1_greedy",
         "solver_majority_at_k",
         "solver_pass_at_2",
+        "verifier_best_of_2",
     }
     assert record.estimates["solver_pass_at_2"].n == record.estimates["solver_majority_at_k"].n == 30
     assert record.estimates["solver_accuracy"].mean < record.estimates["solver_pass_at_2"].mean

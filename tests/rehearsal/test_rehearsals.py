@@ -79,6 +79,7 @@ def test_the_list_is_what_changes_and_the_rest_stays_as_it_is_composed(commands)
     assert ran.actor_rollout_ref.actor.fsdp_config.mixed_precision.reduce_dtype == "bf16"
 
 
+@pytest.mark.with_presets("grpo")
 def test_the_page_has_all_that_is_replaced_and_every_rehearsal():
     text = PAGE.read_text(encoding="utf-8")
     assert [one.name for one in replaced.REPLACED if f"| {one.name} |" not in text] == []

@@ -17,7 +17,7 @@ from fake_services import FakeService
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
-from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.training_metrics import training_metrics
@@ -39,7 +39,9 @@ def make_request(name: str = "p1", n: int = 2) -> RolloutRequest:
     return RolloutRequest(f"{name}/solver/0", problem, "solver", "solver", chat, n)
 
 
-async def trajectories_of(source: EndpointSource, requests: list[RolloutRequest]) -> list[Trajectory]:
+async def trajectories_of(
+    source: EndpointSource, requests: list[RolloutRequest], sampling: Sampling | None
+) -> list[Trajectory]:
     """What a worker makes of the endpoint's answers, in the order of the requests."""
 
     async def score(request, trajectories):
@@ -48,7 +50,8 @@ async def trajectories_of(source: EndpointSource, requests: list[RolloutRequest]
     runner = RolloutRunner(
         None, ChatTokenizer(CONTROL_TOKENS), score, policies=EXTERNAL, sources={"big": source}
     )
-    outputs = await asyncio.gather(*[runner.run(item, {}) for item in requests])
+    by_role = {} if sampling is None else {"solver": sampling}
+    outputs = await asyncio.gather(*[runner.run(item, by_role) for item in requests])
     return [one for output in outputs for one in output.trajectories]
 
 
@@ -85,6 +88,7 @@ def solve(
     more_urls: tuple[str, ...] = (),
     api_key: str | None = KEY,
     concurrency: int = 8,
+    sampling: Sampling | None = None,
     **settings: Any,
 ) -> list[Trajectory]:
     """The trajectories that the requests get from these servers, in their order."""
@@ -96,7 +100,7 @@ def solve(
                 base_urls=[*more_urls, *urls], **{"model": "big", "backoff_s": 0.01, "retries": 2, **settings}
             )
             source = EndpointSource(config, "big", api_key=api_key, concurrency=concurrency, seed=1)
-            return await trajectories_of(source, requests or [make_request()])
+            return await trajectories_of(source, requests or [make_request()], sampling)
 
     return asyncio.run(run())
 
@@ -366,10 +370,31 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
         config = PolicyEndpoint(base_urls=["http://solver.invalid/v1/"], model="big", retries=0)
         source = EndpointSource(config, "big", api_key=KEY, concurrency=1, seed=1)
         try:
-            return await trajectories_of(source, [make_request(n=1)])
+            return await trajectories_of(source, [make_request(n=1)], None)
         finally:
             await runner.cleanup()
 
     (one,) = asyncio.run(run())
     assert (one.text, one.detail) == ("It is 2.", None)
     assert seen == ["http://solver.invalid/v1/chat/completions"]
+
+
+def test_the_roles_sampling_is_sent_where_the_settings_say_so():
+    sampling = Sampling(90, 500, temperature=0.6, top_p=0.9, top_k=20, seed=7)
+
+    def bodies(one: Sampling, **settings: Any) -> list[dict[str, Any]]:
+        server = Server()
+        solve(server, sampling=one, **settings)
+        return [{key: body[key] for key in body.keys() - {"model", "messages"}} for body in server.bodies]
+
+    sent = bodies(sampling, send_sampling=True, top_p=0.5)
+    named = {"temperature": 0.6, "top_p": 0.5, "top_k": 20, "max_tokens": 90}
+    assert [{**body, "seed": 0} for body in sent] == [{**named, "seed": 0}] * 2, (
+        "a named one takes precedence"
+    )
+    seeds = {body["seed"] for body in sent}
+    assert len(seeds) == 2 and max(seeds) < 2**31
+    assert {body["seed"] for body in bodies(sampling, send_sampling=True)} == seeds
+    assert bodies(sampling) == [{}, {}]
+    plain = bodies(Sampling(90, 500), send_sampling=True)
+    assert plain == [{"temperature": 1.0, "top_p": 1.0, "max_tokens": 90}] * 2

@@ -108,6 +108,7 @@ def test_rows_name_both_results():
     assert [row["reward_model"]["ground_truth"] for row in found] == [one.answer for one in ledgers]
 
 
+@pytest.mark.with_presets("grpo")
 def test_every_transcript_fits_the_presets_limits():
     config = compose_config(
         parse_arguments(["cluster=cpu", "model=tiny_ledger", "data=ledger", "algo=grpo"])

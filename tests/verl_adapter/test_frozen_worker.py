@@ -87,6 +87,7 @@ def test_every_worker_is_handed_the_key_in_a_call(manager_with, monkeypatch, tmp
     assert handed == ([{"solver": "sk-1"}] * 2 if place else [])
 
 
+@pytest.mark.with_presets("arpo")
 def test_a_worker_with_a_warning_speaks_for_all(manager_with):
     def worker(**about):
         async def said(_):

@@ -22,6 +22,7 @@ pytest.importorskip("verl", reason="the trainer is verl's")
 pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
 
 import torch
+from composing import TAKEN_AWAY
 from marsrl_script import ScriptedEngine, SkillModel
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
@@ -78,6 +79,7 @@ SETTINGS = (
     *SOLVER,
     *_limits("verifier"),
     *_limits("corrector"),
+    "marsrl.evaluation.samples_per_problem=8",
     "training=shared_prefixes",
     "marsrl.pipeline.max_segments=2",
     "marsrl.pipeline.min_group=2",
@@ -294,6 +296,8 @@ OF_WORDS = {"val/solver_f1[_greedy]", "val/solver_exact_match[_greedy]"}
 
 
 def test_every_row_is_of_a_metric_that_is_logged(runs):
+    if TAKEN_AWAY:
+        pytest.skip("metrics of several methods may be logged by the one that is taken away")
     names = {row for name in all_names(runs) for row in rows_for(name)}
     assert {row for row in documented() if row not in names} == OF_WORDS
 

@@ -20,7 +20,7 @@ from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
 from marsrl_verl.core.credit import EstimatorCredit
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Role
-from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
+from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, Shown, no_text
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.seeding import derive_generator
@@ -102,14 +102,20 @@ class MarsRL(Method):
         return ROLES if rounds else (SOLVER,)
 
     @classmethod
-    def prompt_shapes(cls, config: settings_of.Config, prompts: RolePrompts) -> tuple[PromptShape, ...]:
+    def prompt_shapes(
+        cls,
+        config: settings_of.Config,
+        prompts: RolePrompts,
+        problem: Problem = NO_PROBLEM,
+        shown: Shown = no_text,
+    ) -> tuple[PromptShape, ...]:
         """The Verifier is shown a solution, the Corrector a report too."""
         solution = {"solution": (SOLVER, CORRECTOR)}
         both = {**solution, "report": (VERIFIER,)}
         return (
-            PromptShape(SOLVER, prompts.solver(NO_PROBLEM)),
-            PromptShape(VERIFIER, prompts.verifier(NO_PROBLEM, ""), solution),
-            PromptShape(CORRECTOR, prompts.corrector(NO_PROBLEM, "", ""), both),
+            PromptShape(SOLVER, prompts.solver(problem)),
+            PromptShape(VERIFIER, prompts.verifier(problem, shown("solution")), solution),
+            PromptShape(CORRECTOR, prompts.corrector(problem, shown("solution"), shown("report")), both),
         )
 
     # --- evaluation ----------------------------------------------------------------------------

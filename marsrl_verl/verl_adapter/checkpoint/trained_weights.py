@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from marsrl_verl.reporting.files import write_json_atomic
 from marsrl_verl.reporting.seal import SEAL_NAME, CheckpointError, describe
 from marsrl_verl.verl_adapter.checkpoint.sealed import check_seal
@@ -18,7 +20,7 @@ ACTOR = "actor"
 """verl's name of the folder with what is trained."""
 ADAPTERS = "adapters"
 """The folder beside the weights with a PEFT folder for each adapter (`engine.adapter_engine`)."""
-_SOURCE = "merged_from.json"
+MERGED_FROM = "merged_from.json"
 """In a merged folder: the seal of its checkpoint."""
 
 
@@ -39,42 +41,74 @@ def read_adapters(checkpoint: Path, names: Sequence[str]) -> dict[str, dict[str,
 
 
 def merge_models(
-    checkpoint: Path, target: Path, policies: Sequence[str], *, trust_remote_code: bool = False
+    checkpoint: Path, target: Path, policies: Sequence[str], dtype: str, *, trust_remote_code: bool = False
 ) -> Mapping[str, Path]:
-    """Hugging Face folders of what a checkpoint's ranks wrote, below `target`, made by verl's own merger in
-    bfloat16; one that is there already is taken.
+    """Hugging Face folders of what a checkpoint's ranks wrote, below `target`, made by verl's own merger; one
+    that is there already is taken.
 
     Args:
         checkpoint: a sealed `global_step_N`, all files of which lie here.
         target: where they are made.
-        policies: of several models; a single name where there is one model.
+        policies: of several models; any name where there is one.
+        dtype: number format of the weights, as vLLM names it; `auto`: bfloat16.
         trust_remote_code: as in the model's settings.
 
     Raises:
         CheckpointError: it is incomplete or damaged, or can't be merged.
     """
     check_seal(checkpoint)
-    source = {"seal": describe(checkpoint / SEAL_NAME)}
+    source = {"seal": describe(checkpoint / SEAL_NAME), "dtype": dtype}
     found = {}
     for policy in policies:
-        shards = checkpoint / ACTOR / policy if len(policies) > 1 else checkpoint / ACTOR
+        own = checkpoint / ACTOR / policy
+        shards = own if own.is_dir() else checkpoint / ACTOR
         found[policy] = target / policy
         if not _is_merged(found[policy], source):
-            _merge(shards, found[policy], trust_remote_code)
-            write_json_atomic(found[policy] / _SOURCE, source)
+            _merge(shards, found[policy], dtype, trust_remote_code)
+            write_json_atomic(found[policy] / MERGED_FROM, source)
     return found
 
 
 def _is_merged(folder: Path, source: Mapping[str, object]) -> bool:
-    path = folder / _SOURCE
+    path = folder / MERGED_FROM
     return path.is_file() and json.loads(path.read_text(encoding="utf-8")) == source
 
 
-def _merge(shards: Path, target: Path, trust_remote_code: bool) -> None:
+def write_adapter(checkpoint: Path, name: str, target: Path) -> Path:
+    """Copies a PEFT folder out of a sealed checkpoint, with tokenizer and generation config.
+    CheckpointError: there is none of that name, or a file is damaged."""
+    check_seal(checkpoint)
+    target.mkdir(parents=True)
+    for file, content in read_adapters(checkpoint, [name])[name].items():
+        (target / file).write_bytes(content)
+    for path in (checkpoint / ACTOR / "huggingface").iterdir():
+        if path.name != "config.json":  # of a whole model
+            shutil.copy(path, target / path.name)
+    return target
+
+
+def merge_adapter(
+    base: str, adapter: Path, target: Path, dtype: str, *, trust_remote_code: bool = False
+) -> None:
+    """Writes a model with an adapter (`write_adapter`) added to its weights: summed in float32, then rounded
+    to `dtype`."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    code = {"trust_remote_code": trust_remote_code}
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, **code)
+    merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    merged.to(torch_dtype(dtype)).save_pretrained(target)
+    for path in adapter.iterdir():
+        if not (path.name.startswith("adapter_") or (target / path.name).exists()):
+            shutil.copy(path, target / path.name)
+
+
+def _merge(shards: Path, target: Path, dtype: str, trust_remote_code: bool) -> None:
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     command = [
-        *(sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"),
+        *(sys.executable, "-m", __name__, dtype, "merge", "--backend", "fsdp"),
         *("--local_dir", str(shards), "--target_dir", str(target)),
         *(["--trust-remote-code"] if trust_remote_code else []),
     ]
@@ -88,3 +122,26 @@ def _merge(shards: Path, target: Path, trust_remote_code: bool) -> None:
         raise CheckpointError(
             f"verl's merger can't merge {shards} (exit {done.returncode}): {' '.join(last)}"
         )
+    path = target / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    # The merger builds the model in bfloat16 before it gives it the weights.
+    write_json_atomic(path, {**config, "dtype": str(torch_dtype(dtype)).removeprefix("torch.")})
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """A number format by vLLM's name; `auto`: bfloat16."""
+    found: torch.dtype = torch.bfloat16 if name == "auto" else getattr(torch, name)
+    return found
+
+
+def _run_merger(dtype: torch.dtype) -> None:
+    """verl's merger with the arguments of this process, which does nothing else. Upstream behaviour: it
+    rounds all weights with `Tensor.bfloat16`, whatever engines decode with."""
+    from verl.model_merger.__main__ import main
+
+    torch.Tensor.bfloat16 = lambda self: self.to(dtype)  # type: ignore[method-assign, assignment, misc]
+    main()
+
+
+if __name__ == "__main__":
+    _run_merger(torch_dtype(sys.argv.pop(1)))

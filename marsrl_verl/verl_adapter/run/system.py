@@ -117,6 +117,7 @@ class System:
                 checkpoint,
                 self._weights,
                 tuple(own_models) or (SHARED,),
+                str(node.rollout.dtype),
                 trust_remote_code=bool(node.model.get("trust_remote_code")),
             )
             self._say([f"weights of {checkpoint} merged in {time.monotonic() - begun:.0f} s"])

@@ -24,7 +24,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
-from marsrl_verl.algos.marsrl.evaluation import frozen, role_metrics
+from marsrl_verl.algos.marsrl.evaluation import best_of, frozen, role_metrics
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     AGAIN,
     Decision,
@@ -65,7 +65,7 @@ class VerifyCorrect(Evaluation):
 
     roles = ROLES
     metrics: Mapping[str, MetricInfo] = MappingProxyType(
-        {**role_metrics.EVALUATION_METRICS, **frozen.FROZEN_METRICS}
+        {**role_metrics.EVALUATION_METRICS, **best_of.EQUAL_METRICS, **frozen.FROZEN_METRICS}
     )
     curves = ("solver_accuracy", "verifier_accuracy", "corrector_fix_rate", "system_accuracy")
     headline = ("solver_accuracy", "system_accuracy", "verifier_recall")
@@ -145,17 +145,18 @@ class VerifyCorrect(Evaluation):
     # --- what is measured ----------------------------------------------------------------------
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
-        """Behind the metrics, and the most frequent of several solutions of the Solver."""
-        majority = majority_observations(SOLVER, runs)
-        return {**role_metrics.system_observations(runs), **frozen.frozen_observations(runs), **majority}
+        """Behind the metrics, and what several solutions of the Solver give."""
+        several = {**majority_observations(SOLVER, runs), **best_of.best_of_observations(runs)}
+        return {**role_metrics.system_observations(runs), **frozen.frozen_observations(runs), **several}
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         return role_metrics.effort(runs, confidence)
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
-        """The Solver's pass@k and the Verifier's F1."""
+        """The Solver's pass@k, the Verifier's F1, and what the system gains at equal cost."""
         solver = pass_at_k_estimates(SOLVER, observations.get("solver_accuracy", NOT_OBSERVED), confidence)
-        return {**solver, **role_metrics.f1_estimates(observations, confidence)}
+        gains = best_of.system_gains(observations, confidence)
+        return {**solver, **role_metrics.f1_estimates(observations, confidence), **gains}
 
     def greedy(self) -> VerifyCorrect:
         """Accepts at the first Correct verdict: at temperature 0 a Verifier that is asked again about one

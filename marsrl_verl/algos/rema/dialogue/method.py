@@ -37,7 +37,7 @@ from marsrl_verl.core.credit.advantages import reinforce_plus_plus, turn_discoun
 from marsrl_verl.core.credit.turn_ratio import turn_loss
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Traits
-from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
+from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, Shown, no_text
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.sequence import LABEL
@@ -94,12 +94,18 @@ class ReMA(Method):
         return {META_THINKING: prompts.meta_thinking(problem)}
 
     @classmethod
-    def prompt_shapes(cls, config: settings_of.Config, prompts: DialoguePrompts) -> tuple[PromptShape, ...]:
+    def prompt_shapes(
+        cls,
+        config: settings_of.Config,
+        prompts: DialoguePrompts,
+        problem: Problem = NO_PROBLEM,
+        shown: Shown = no_text,
+    ) -> tuple[PromptShape, ...]:
         """The reasoning agent is shown the first instruction."""
         instruction, most = {"instruction": (META_THINKING,)}, {"instruction": config.message_tokens}
         return (
-            PromptShape(META_THINKING, prompts.meta_thinking(NO_PROBLEM)),
-            PromptShape(REASONING, prompts.reasoning(NO_PROBLEM, ""), instruction, most),
+            PromptShape(META_THINKING, prompts.meta_thinking(problem)),
+            PromptShape(REASONING, prompts.reasoning(problem, shown("instruction")), instruction, most),
         )
 
     @classmethod

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from marsrl_verl.algos.rema.prompts import system_and_user
 from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts, quoted
+from marsrl_verl.core.prompts import PLACEHOLDER, placeholder
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest, UngradableError
@@ -68,7 +69,10 @@ def swapped(problem: Problem) -> Problem:
 
 
 def answers_of(problem: Problem) -> tuple[str, str]:
-    """The two answers of a row; of the empty problem around which prompts are worded two empty ones."""
+    """The two answers of a row; of the empty problem around which prompts are worded two empty ones, and of
+    the placeholder their names."""
+    if problem is PLACEHOLDER:
+        return placeholder(ANSWER_A), placeholder(ANSWER_B)
     if not problem.question and not problem.extra_info:
         return "", ""
     if missing := _missing(problem):

@@ -18,7 +18,7 @@ from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts, PlanProm
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Traits, fitting_prompts
 from marsrl_verl.core.method_tools import MethodTools
-from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
+from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, Shown, no_text
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.schedule import StepView
 from marsrl_verl.core.stage import Stage
@@ -113,15 +113,21 @@ class ReMASingleTurn(Method):
         return {META_THINKING: prompts.plan(problem), REASONING: prompts.solution(problem, _SHORTEST_PLAN)}
 
     @classmethod
-    def prompt_shapes(cls, config: settings_of.Config, prompts: PlanPrompts) -> tuple[PromptShape, ...]:
+    def prompt_shapes(
+        cls,
+        config: settings_of.Config,
+        prompts: PlanPrompts,
+        problem: Problem = NO_PROBLEM,
+        shown: Shown = no_text,
+    ) -> tuple[PromptShape, ...]:
         """The reasoning agent is shown a plan, if there is another agent, and what else the rows have for
         it."""
         more = tuple(prompts.row_texts(NO_PROBLEM))
-        opening = cls.opening_prompts(config, prompts, NO_PROBLEM)
+        opening = cls.opening_prompts(config, prompts, problem)
         if config.process is not Process.MAMRP:
             return (PromptShape(REASONING, opening[REASONING], row_texts=more),)
         # With an instruction also where plans are actions: those that have one are longer.
-        solution = prompts.solution(NO_PROBLEM, _SHORTEST_PLAN)
+        solution = prompts.solution(problem, shown("plan") or _SHORTEST_PLAN)
         return (
             PromptShape(META_THINKING, opening[META_THINKING]),
             PromptShape(REASONING, solution, {"plan": (META_THINKING,)}, row_texts=more),

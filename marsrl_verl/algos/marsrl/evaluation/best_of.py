@@ -1,0 +1,84 @@
+"""Other ways to spend the system's calls, from the runs that an evaluation has anyway: of several solutions
+of the Solver the one that the Verifier passes, and the Solver alone at the system's cost.
+
+Each run of a problem has one solution of the Solver and the Verifier's verdict of the first round on it.
+Bounds of the choice are the Solver's pass@k (an oracle chooses) and its accuracy (chance does).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import AGAIN, verdict_of
+from marsrl_verl.algos.marsrl.prompts import SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.trajectory import is_correct
+from marsrl_verl.evaluation.at_k import best_of_k, pass_at_k, reported_k
+from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations, difference
+from marsrl_verl.evaluation.runs import Run, Runs, answer_reward, calls_of, tokens_of
+from marsrl_verl.evaluation.single_role import expected_majority, tries_of
+
+EQUAL_METRICS = {
+    f"solver_equal_{what}_majority": MetricInfo(
+        f"Solver alone at equal {what}",
+        f"accuracy of the most frequent of as many Solver answers as cost a run's {what}",
+        follows_errors=True,  # as many as the system's rounds take
+    )
+    for what in ("calls", "tokens")
+}
+
+
+def best_of_observations(runs: Runs) -> dict[str, Observations]:
+    """`verifier_best_of_<k>` for each `reported_k`, and `solver_equal_calls_majority`,
+    `solver_equal_calls_pass` and the two at equal tokens where there are as many answers; one number, an
+    expectation over draws, for each problem. Empty where problems were asked once."""
+    solutions: dict[str, list[tuple[float, bool]]] = {}
+    for run in runs.runs:
+        solved = is_correct(answer_reward(run.calls[0].trajectory))
+        solutions.setdefault(run.problem.problem_id, []).append((_passed_first(run), solved))
+    most = min(map(len, solutions.values()), default=0)
+    found = {}
+    for k in reported_k(most):
+        chosen = ((best_of_k(one, k), name) for name, one in solutions.items())
+        found[f"{VERIFIER}_best_of_{k}"] = Observations.of(chosen)
+    tries = tries_of(SOLVER, runs.calls)
+    for what, k in _equal_answers(runs).items() if most > 1 else ():
+        if k <= most:
+            right = {name: [solved for _, solved in one] for name, one in solutions.items()}
+            found[f"{SOLVER}_equal_{what}_majority"] = expected_majority(tries, k)
+            found[f"{SOLVER}_equal_{what}_pass"] = Observations.of(
+                (pass_at_k(len(one), sum(one), k), name) for name, one in right.items()
+            )
+    return found
+
+
+def system_gains(observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
+    """`system_equal_calls_gain` and `system_equal_tokens_gain`: the system's accuracy less that of the
+    Solver's majority at the same cost, paired by problem."""
+    pairs = {
+        what: (observations.get(f"{SOLVER}_equal_{what}_majority"), observations.get("system_accuracy"))
+        for what in ("calls", "tokens")
+    }
+    return {
+        f"system_equal_{what}_gain": difference(alone, system, confidence)
+        for what, (alone, system) in pairs.items()
+        if alone is not None and system is not None
+    }
+
+
+def _passed_first(run: Run) -> float:
+    """The share of Correct verdicts on the Solver's solution in the first round: 1 or 0, also where the
+    verdict can't be read when it is asked for again, or there was nothing to judge."""
+    first = (f"{VERIFIER}_1", f"{VERIFIER}_1{AGAIN}")
+    verdicts = [verdict_of(call.trajectory) for call in run.calls if call.request.stage in first]
+    return float(bool(verdicts) and verdicts[-1] is Verdict.CORRECT)
+
+
+def _equal_answers(runs: Runs) -> dict[str, int]:
+    """How many of the Solver's answers cost at least as much as a run of the system in the mean."""
+    answers = sum(call.trajectory.tokens for run in runs.runs for call in run.calls[:1])
+    found = {"calls": math.ceil(sum(map(calls_of, runs.runs)) / max(1, len(runs.runs)))}
+    if answers:  # an external Solver's are not counted
+        found["tokens"] = math.ceil(sum(map(tokens_of, runs.runs)) / answers)
+    return found

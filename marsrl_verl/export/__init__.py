@@ -1,0 +1,1 @@
+"""Trained policies as Hugging Face folders, each with a model card."""
