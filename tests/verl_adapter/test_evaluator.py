@@ -25,7 +25,8 @@ def chosen(tmp_path, monkeypatch):
     """The node of the engines' settings after the weights are chosen, and the adapters' files."""
     asked = []
 
-    def merge(checkpoint, target, policies, *, trust_remote_code):
+    def merge(checkpoint, target, policies, dtype, *, trust_remote_code):
+        assert dtype == "float32", "as engines on a processor decode"
         asked.append((checkpoint, tuple(policies), trust_remote_code))
         return {policy: target / policy for policy in policies}
 
