@@ -30,6 +30,7 @@ def chosen(tmp_path, monkeypatch):
         asked.append((checkpoint, tuple(policies), trust_remote_code))
         return {policy: target / policy for policy in policies}
 
+    monkeypatch.setattr(evaluator, "register_replica", lambda: None)  # of the whole process
     monkeypatch.setattr(evaluator, "merge_models", merge)
     monkeypatch.setattr(
         evaluator, "read_adapters", lambda folder, names: {name: {"x": b""} for name in names}
