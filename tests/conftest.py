@@ -64,3 +64,11 @@ def _forget_the_tests_folder(request):
             if str(getattr(module, "__file__", None)).startswith(folder):
                 del sys.modules[name]
         sys.path[:] = [entry for entry in sys.path if not entry.startswith(folder)]
+
+
+@pytest.fixture(autouse=True)
+def _keep_verls_replicas():
+    """A run registers its replicas for its whole process: the next test finds verl's own again."""
+    yield
+    if (replica := sys.modules.get("verl.workers.rollout.replica")) is not None:
+        replica.RolloutReplicaRegistry.register("vllm", replica._load_vllm)

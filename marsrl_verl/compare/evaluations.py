@@ -39,7 +39,7 @@ class Evaluated:
     """By problem id what the problem is in every evaluation: its row, counted where several are equal."""
 
     def answers(self, greedy: bool, source: str | None = None) -> Observations:
-        """Whether each sample of a pass is right, of one data source or all."""
+        """True or false for each sample of a pass: right or not; of one data source or all."""
         return Observations.of(
             (one["correct"], self.keys[one["problem"]])
             for one in self.samples
@@ -157,7 +157,7 @@ def _number(value: Estimate, sign: str = "") -> str:
 
 
 def _metrics(first: Evaluated, second: Evaluated) -> str:
-    """What both measure, of the shares of observations."""
+    """The table of the shares that both measure."""
     rows = [
         [
             one.info.label + ", greedy" * one.greedy,

@@ -16,11 +16,12 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 
 _NODE, _FILES, _PUBLISHED = "marsrl.evaluation.benchmarks", "data.val_files", "marsrl.evaluation.published"
 _SETTING = re.compile(
-    r"marsrl\.evaluation\.(problems|samples_per_problem|temperature|top_p|correction_rounds|accept_passes|"
-    r"reject_fails|fallback|benchmarks\.\w+\.(problems|samples_per_problem))"
-    r"|marsrl\.roles\.\w+\.(max_new_tokens|max_prompt_tokens)"
+    r"evaluation"  # the group
+    r"|marsrl\.evaluation\.(problems|samples_per_problem|temperature|top_p|greedy|correction_rounds|"
+    r"accept_passes|reject_fails|fallback|benchmarks\.\w+\.(problems|samples_per_problem))"
+    r"|marsrl\.roles\.\w+\.(max_new_tokens|max_prompt_tokens|max_sequence_tokens|top_p|top_k)"
 )
-"""What a paper's figures depend on beside the model and the prompts."""
+"""Settings that a paper's figures depend on beside the model and the prompts."""
 
 
 def adopt_benchmarks(config: DictConfig, words: Iterable[str]) -> list[str]:

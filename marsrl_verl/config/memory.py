@@ -185,7 +185,7 @@ def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:
 
 
 def _of_engines_alone(estimate: MemoryEstimate) -> MemoryEstimate:
-    """Where nothing is trained, nobody but the engines is there."""
+    """The estimate without a trainer: an evaluation alone has engines only."""
     nothing = dict.fromkeys((one.name for one in fields(TrainingMemory)), 0)
     return replace(
         estimate,

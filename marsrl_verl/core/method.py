@@ -153,7 +153,7 @@ class Method:
     def prompt_shapes(
         cls, config: Any, prompts: Any, problem: Problem = NO_PROBLEM, shown: Shown = no_text
     ) -> tuple[PromptShape, ...]:
-        """What the prompts of each role are made of, worded around a problem and what stands for responses:
+        """The parts of each role's prompts, worded around a problem and what stands for responses:
         nothing for the plan, placeholders for a model card. By default the opening ones."""
         chats = cls.opening_prompts(config, prompts, problem)
         return tuple(PromptShape(role, chat) for role, chat in chats.items())

@@ -11,9 +11,9 @@ from typing import Any
 from marsrl_verl.core.request import Message, Problem
 
 NO_PROBLEM = Problem(problem_id="", question="", ground_truth="")
-"""What prompts are worded around where only their own words count."""
+"""Stands for a problem where only a prompt's own words count."""
 PLACEHOLDER = Problem(problem_id="", question="{problem}", ground_truth="")
-"""What prompts are worded around to be read as templates."""
+"""Stands for a problem where a prompt is read as a template."""
 
 
 class Prompts(ABC):
@@ -132,7 +132,7 @@ def problem_chat(problem: Problem, instruction: str = "") -> tuple[Message, ...]
 
 
 Shown = Callable[[str], str]
-"""What stands for a response that a prompt shows, by what it is called."""
+"""Gives the text that stands for a response which a prompt shows, by its name there."""
 
 
 def no_text(name: str) -> str:

@@ -32,19 +32,19 @@ class Benchmark:
     licence: str
     hub: str | None = None
     name: str | None = None
-    """Of the hub's configuration, where there are several."""
+    """The hub's configuration, where there are several."""
     split: str | None = None
     revision: str | None = None
-    """Of the hub's copy; None: its newest."""
+    """The commit of the hub's copy; None: its newest."""
     metric: str = "accuracy"
-    """Which figure papers report: `accuracy`, `f1` or `exact_match`."""
+    """The figure that papers report: `accuracy`, `f1` or `exact_match`."""
     own_copy: bool = False
     """Its origin asks that it is not shared on: it is read from a file of the user's alone."""
     tried: bool = False
     """A published copy was read in a test."""
 
     def sources(self) -> Iterable[Source]:
-        """How rows may be read, the hub's way first."""
+        """The ways to read a row, the hub's first."""
         for form in self.forms:
             yield SOURCES[form] if isinstance(form, str) else Source(_columns(form), None)
         yield VERL_FORM

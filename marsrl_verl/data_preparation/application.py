@@ -134,7 +134,8 @@ def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
         raise DataError(what, "Change --min-pass-rate and --max-pass-rate, or give other problems.")
     train, val = hold_out(selection.kept, arguments.held_out, seed)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    rates = {key: PassRate(one.pass_rate, one.graded) for key, one in grades.items()}
+    written = ((one.key, grades[one.key]) for one in (*train, *val) if one.key in grades)
+    rates = {key: PassRate(one.pass_rate, one.graded) for key, one in written}
     write_parquet(arguments.output / TRAIN, train, "train", rates)
     if val:
         write_parquet(arguments.output / VAL, val, "val", rates)

@@ -12,7 +12,7 @@ TAUS = (0.5, 0.75, 1.0)
 
 
 def reported_k(answers: int) -> list[int]:
-    """Which k are reported: 2, 4, 8, … and the number of answers."""
+    """The k that are reported: 2, 4, 8, … and the number of answers."""
     return sorted({*(2**power for power in range(1, answers.bit_length())), answers} - {0, 1})
 
 
@@ -48,7 +48,7 @@ def mg_pass_at_k(answers: int, correct: int, k: int) -> float:
 
 
 def _ways(answers: int, correct: int, k: int) -> list[int]:
-    """In how many draws of k answers 0, 1, … k are correct."""
+    """Draws of k answers, counted by how many are correct, from 0 to k."""
     if not 1 <= k <= answers or not 0 <= correct <= answers:
         raise ValueError(
             f"pass@{k} of {answers} answers, {correct} of them correct: expected 1 <= k <= answers and "

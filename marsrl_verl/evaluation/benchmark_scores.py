@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, estimate, metric_label
 from marsrl_verl.evaluation.suite import EvaluationRecord
 
-_ACCURACY = "accuracy"
+_ACCURACY, _PASS = "accuracy", re.compile(r"(?!.*_m?g_pass_)\w+_pass_at_(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,13 @@ def benchmark_columns(record: EvaluationRecord) -> list[Column]:
             scores[benchmark] = estimate(some, record.confidence)
         columns.append(Column(metric_label(record.metrics, name), scores, mean_of(list(scores.values()))))
     return columns
+
+
+def pass_at_most(record: EvaluationRecord, benchmark: str) -> tuple[int, Estimate] | None:
+    """The largest k of a benchmark's pass@k, and this; None with one answer to each problem."""
+    found = record.derived_of.get(benchmark, {}).items()
+    passes = [(int(match[1]), one) for name, one in found if (match := _PASS.fullmatch(name))]
+    return max(passes, key=lambda pair: pair[0], default=None)
 
 
 def mean_of(scores: list[Estimate]) -> Estimate:

@@ -267,7 +267,7 @@ def _freedom(influence: Mapping[str, float]) -> int:
     of them tell all, such as the only ones ever solved, the variance is known little better than from these.
     """
     problems, squares = len(influence), math.fsum(one**2 for one in influence.values())
-    kurtosis = problems * math.fsum(one**4 for one in influence.values()) / squares**2
+    kurtosis = problems * math.fsum((one**2 / squares) ** 2 for one in influence.values())
     wanted = 2 * problems / (kurtosis - 1) if kurtosis > 1 else math.inf
     return max(1, int(min(problems - 1, wanted)))
 

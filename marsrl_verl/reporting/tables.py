@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from marsrl_verl.core.inert_text import markdown
-from marsrl_verl.evaluation.benchmark_scores import benchmark_columns
+from marsrl_verl.evaluation.benchmark_scores import benchmark_columns, pass_at_most
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, metric_label
 from marsrl_verl.reporting.summary import Change
 
@@ -158,18 +158,24 @@ def evaluation_markdown(record: EvaluationRecord) -> str:
 def benchmark_markdown(record: EvaluationRecord) -> str:
     """The scores on benchmarks, their mean, and a paper's figures beside them, as Markdown."""
     columns, figures = benchmark_columns(record), record.published
-    heads = [*(one.label for one in columns), *(f"*{markdown(name)}*" for name in figures)]
+    passes = {name: pass_at_most(record, name) for name in record.benchmarks}
+    several = any(one is not None for one in passes.values())
+    heads = [*(one.label for one in columns), *(["pass@k"] if several else [])]
+    heads += [f"*{markdown(name)}*" for name in figures]
     lines = [
         f"| benchmark | problems | figure | {' | '.join(heads)} |",
         "|---|---:|---|" + "---:|" * len(heads),
     ]
     for name, metric in record.benchmarks.items():
         own = [percent(one.scores[name]) for one in columns]
+        if several:
+            most = passes[name]
+            own.append("–" if most is None else f"{percent(most[1])}, k = {most[0]}")
         published = [_figure(found.get(name)) for found in figures.values()]
         cells = [name, str(len(record.sources.get(name, ()))), metric.replace("_", " "), *own, *published]
         lines.append(f"| {' | '.join(cells)} |")
     if len(record.benchmarks) > 1:
-        means = [percent(one.mean) for one in columns]
+        means = [percent(one.mean) for one in columns] + ([""] if several else [])
         means += [_figure(_mean_figure(found, list(record.benchmarks))) for found in figures.values()]
         lines.append(f"| **mean** | | | {' | '.join(means)} |")
     return "\n".join(lines)

@@ -100,7 +100,13 @@ def test_of_a_suite_some(copies):
 
 @pytest.mark.parametrize(
     "word",
-    ["marsrl.evaluation.problems=1", f"++{NODE}.aime24.problems=1", "marsrl.roles.solver.max_new_tokens=90"],
+    [
+        "marsrl.evaluation.problems=1",
+        f"++{NODE}.aime24.problems=1",
+        "marsrl.roles.solver.max_new_tokens=90",
+        "marsrl.evaluation.greedy=true",
+        "evaluation=solver",
+    ],
 )
 def test_a_papers_figures_are_shown_beside_the_same_evaluation_alone(copies, word):
     words = ("algo=grpo", "model=qwen2_5_7b_instruct", "suite=rema", "benchmarks=aime24", copies["aime24"])

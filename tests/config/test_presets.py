@@ -65,7 +65,11 @@ SHORT, SMALL = ("r1_distill",), ("llama3_2", "qwen2_5")
 
 def test_all_groups_are_covered():
     groups = {"algo", "reward", "model", "data", "cluster", "pipeline", "policies", "evaluation"}
-    assert set(OPTIONS) == groups | {"training", "model_engine"}
+    assert set(OPTIONS) == groups | {
+        "training",
+        "model_engine",
+        "suite",
+    }  # suites: test_benchmark_settings.py
     covered = [{row[i] for row in PAIRS} for i in range(2, 7)]
     for group, found in zip(DEALT, covered, strict=True):
         assert found == set(OPTIONS[group])

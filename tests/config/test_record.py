@@ -9,6 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.application import _command
+from marsrl_verl.config.command_line import EVALUATE, TRAIN
 from marsrl_verl.config.locations import config_folder
 from marsrl_verl.reporting.record import HIDDEN, SHOWN_VARIABLES, recorded
 
@@ -77,16 +78,17 @@ def test_the_command_is_the_one_that_was_typed(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     typed = ["/venv/bin/python", "-m", "recipe.marsrl.main_marsrl", "name=a b", "cluster=cpu"]
     monkeypatch.setattr(sys, "orig_argv", typed)
-    assert _command(["name=a b", "cluster=cpu"]) == typed
+    assert _command(["name=a b", "cluster=cpu"], TRAIN) == typed
     monkeypatch.setattr(sys, "orig_argv", typed[:3])
-    assert _command([]) == typed[:3]
+    assert _command([], TRAIN) == typed[:3]
     monkeypatch.setenv("PYTHONPATH", "mine")
-    assert _command([]) == ["PYTHONPATH=mine", *typed[:3]]
+    assert _command([], TRAIN) == ["PYTHONPATH=mine", *typed[:3]]
 
 
 def test_elsewhere_it_is_the_recipes(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    assert _command(["name=x"]) == ["python", "-m", "recipe.marsrl.main_marsrl", "name=x"]
+    for program in (TRAIN, EVALUATE):
+        assert _command(["name=x"], program) == [*program.split(), "name=x"]
 
 
 def test_a_launched_run_has_it(run):

@@ -72,10 +72,13 @@ def test_the_table_has_the_mean_over_benchmarks_and_a_papers_figures():
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in benchmark_markdown(record()).splitlines()
     ]
-    assert rows[0] == ["benchmark", "problems", "figure", "Solver accuracy", "*paper*", "*other*"]
+    assert rows[0] == ["benchmark", "problems", "figure", "Solver accuracy", "pass@k", "*paper*", "*other*"]
     assert rows[2][:3] == ["aime24", "4", "accuracy"] and rows[2][3].startswith("50.0 % [")
-    assert rows[2][4:] == ["*50.0 %*", "–"] and rows[3][4:] == ["*90.0 %*", "*80.0 %*"]
-    assert rows[4][0] == "**mean**" and rows[4][3].startswith("75.0 % [") and rows[4][4:] == ["*70.0 %*", "–"]
+    assert rows[2][4].startswith("50.0 % [") and rows[2][4].endswith("k = 4")
+    assert rows[3][4].startswith("100.0 % [") and rows[3][4].endswith("k = 2")
+    assert rows[2][5:] == ["*50.0 %*", "–"] and rows[3][5:] == ["*90.0 %*", "*80.0 %*"]
+    assert rows[4][0] == "**mean**" and rows[4][3].startswith("75.0 % [")
+    assert rows[4][4:] == ["", "*70.0 %*", "–"]
 
 
 def test_of_questions_f1_counts():

@@ -192,3 +192,9 @@ def test_few_observations():
 def test_lengths_must_agree():
     with pytest.raises(ValueError, match="one length, found 2 and 1"):
         Observations((True, False), ("a",))
+
+
+def test_numbers_of_any_size_have_an_interval_of_the_same_shape():
+    values = [(1.0, "a"), (2.0, "b"), (4.0, "c"), (0.0, "d")]
+    plain, tiny = mean_estimate(values), mean_estimate([(1e-100 * value, name) for value, name in values])
+    assert (tiny.low, tiny.high) == pytest.approx((1e-100 * plain.low, 1e-100 * plain.high), rel=1e-9)

@@ -14,6 +14,7 @@ from marsrl_verl.rollout.generation import EngineUnavailableError
 
 pytest.importorskip("verl", reason="the trainer is verl's")
 
+from marsrl_verl.verl_adapter.rollout_server import rollout_pool
 from marsrl_verl.verl_adapter.trainer import engine_trainer
 from marsrl_verl.verl_adapter.trainer.engine_trainer import EngineTrainer
 
@@ -77,7 +78,8 @@ class Trainer(EngineTrainer):
 
 @pytest.fixture(autouse=True)
 def ray(monkeypatch):
-    monkeypatch.setattr(engine_trainer, "ray", Ray())
+    for module in (engine_trainer, rollout_pool):
+        monkeypatch.setattr(module, "ray", Ray())
 
 
 def test_every_node_has_the_files_before_an_engine_uses_them():

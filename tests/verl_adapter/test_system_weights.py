@@ -14,6 +14,7 @@ from cached_config import composed
 
 from marsrl_verl.config.models import adapters, models, unadapted
 from marsrl_verl.verl_adapter.run import system
+from marsrl_verl.verl_adapter.run.evaluator import SystemEvaluator
 from marsrl_verl.verl_adapter.run.system import System
 
 ALONE = ("trainer.val_only=true",)
@@ -26,6 +27,7 @@ def chosen(tmp_path, monkeypatch):
     asked = []
 
     def merge(checkpoint, target, policies, dtype, *, trust_remote_code):
+        assert dtype == "float32", "as engines on a processor decode"
         asked.append((checkpoint, tuple(policies), trust_remote_code))
         return {policy: target / policy for policy in policies}
 
@@ -70,3 +72,26 @@ def test_adapters_of_a_checkpoint_and_as_they_begin(chosen, tmp_path):
     node, files, _ = chosen("policies=lora_per_role", "marsrl.run.existing=replace")
     assert not files and not adapters(node.rollout) and sorted(unadapted(node.rollout)) == ROLES
     assert node.model.lora_rank == 0
+
+
+def test_answers_are_taken_of_the_same_models_methods_and_rewards_alone(tmp_path):
+    def whose(*words: str) -> str:
+        config = copy.deepcopy(composed(*ALONE, f"marsrl.run.output_dir={tmp_path}", *words))
+        one = SystemEvaluator(config)
+        try:
+            return one._whose()
+        finally:
+            one.close()
+
+    endpoint = ("policies=endpoint", "marsrl.policies.endpoint.endpoint.base_urls=[http://a/v1]")
+    named = "marsrl.policies.endpoint.endpoint.model"
+    found = {
+        whose(),
+        whose("reward=math_verify"),
+        whose("marsrl.algo.group_size=4"),
+        whose("marsrl.run.seed=7"),
+        whose(*endpoint, f"{named}=a"),
+        whose(*endpoint, f"{named}=b"),
+    }
+    assert len(found) == 6
+    assert whose("marsrl.evaluation.samples_per_problem=9", "marsrl.evaluation.problems=3") == whose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -23,6 +24,7 @@ from marsrl_verl.verl_adapter.trainer.overlong_prompts import filter_overlong_pr
 from marsrl_verl.verl_adapter.trainer.problem_stream import problems_of
 from marsrl_verl.verl_adapter.trainer.tracking import start_tracking
 
+_ANSWERING = ("algo", "roles", "policies", "reward", "tools")
 JOURNAL = "evaluations/answers.jsonl"
 """In the run's folder, until the evaluation is done."""
 
@@ -61,9 +63,12 @@ class SystemEvaluator:
             self._journal.remove()
 
     def _whose(self) -> str:
-        """Whose answers these are, for the journal."""
-        node = self.config.actor_rollout_ref
-        return f"{node.model.path} {models(node.rollout)} {self._system.checkpoint}"
+        """All that answers and their grades depend on beside the requests and their sampling, for the
+        journal: another number of samples keeps those that are there."""
+        node, own = self.config.actor_rollout_ref, self.config.marsrl
+        parts = {name: OmegaConf.to_container(own[name]) for name in _ANSWERING}
+        of = [node.model.path, models(node.rollout), str(self._system.checkpoint), own.run.seed, parts]
+        return json.dumps(of, sort_keys=True, default=str)
 
     def close(self) -> None:
         """Ends the engines and the observer's files, also after an error."""

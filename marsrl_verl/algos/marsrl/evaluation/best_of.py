@@ -76,7 +76,7 @@ def _passed_first(run: Run) -> float:
 
 
 def _equal_answers(runs: Runs) -> dict[str, int]:
-    """How many of the Solver's answers cost at least as much as a run of the system in the mean."""
+    """The number of the Solver's answers that cost at least as much as a run of the system in the mean."""
     answers = sum(call.trajectory.tokens for run in runs.runs for call in run.calls[:1])
     found = {"calls": math.ceil(sum(map(calls_of, runs.runs)) / max(1, len(runs.runs)))}
     if answers:  # an external Solver's are not counted
