@@ -3,6 +3,7 @@
     python -m benchmarks.rollout_throughput                          # three repeats, the tiny model on CPU
     python -m benchmarks.rollout_throughput --repeat 5 --json rows.json -- reward=math_verify
     python -m benchmarks.rollout_throughput --agent-loop --repeat 4  # verl's own agent loop beside the plugin
+    python -m benchmarks.rollout_throughput --evaluation             # an evaluation's call beside the plugin
     python -m benchmarks.rollout_throughput --compare OLD NEW        # two checkouts in turn, with ratios
     python -m benchmarks.rollout_throughput --group-size 1 --problems 0 --fixed-problems 2000 \
         --fixed-tokens 4 --ask-again --dialogues 200                 # many short requests, and dialogues
@@ -73,7 +74,14 @@ def make_plan(arguments: argparse.Namespace, folder: Path) -> Plan:
     )
     workloads = tuple(one for one in (natural, fixed, dialogues) if one.problems > 0)
     plan = Plan(
-        overrides, workloads, (), arguments.group_size, arguments.rounds, "", agent_loop=arguments.agent_loop
+        overrides,
+        workloads,
+        (),
+        arguments.group_size,
+        arguments.rounds,
+        "",
+        agent_loop=arguments.agent_loop,
+        evaluation=arguments.evaluation,
     )
     config = plan.config()
     paths = [Path(one) for one in as_list(config.data.train_files)]
@@ -179,6 +187,7 @@ def main() -> None:
     )
     add("--group-size", type=int, default=8)
     add("--agent-loop", action="store_true", help="measure verl's own agent loop on the same engine, too")
+    add("--evaluation", action="store_true", help="measure an evaluation's call on the same engine, too")
     add("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="two checkouts")
     add("--seed", type=int, default=1)
     add(

@@ -22,6 +22,7 @@ PLAN_VARIABLE = "MARSRL_THROUGHPUT_PLAN"
 
 
 PLUGIN, SERVER, AGENT_LOOP = "plugin", "server alone", "verl's agent loop"
+EVALUATION = "evaluation"
 PLAIN, WITH_LOG_PROBS = "LLM.generate", "LLM.generate, log-probs"
 NO_TEXT, SAME_WORK = "LLM.generate, no text", "LLM.generate, log-probs, no text"
 """What is measured: `Row.variant`. The plugin asks for log-probabilities and makes the text itself, so
@@ -75,6 +76,8 @@ class Plan:
     """`LLM.generate` with `OWN_PROCESSES`, and nothing else."""
     agent_loop: bool = False
     """`AGENT_LOOP` on the plugin's engine, too."""
+    evaluation: bool = False
+    """`EVALUATION` on the plugin's engine, too."""
 
     def write(self, path: Path) -> Path:
         """What has its default is left out: earlier checkouts know fewer fields."""

@@ -2,8 +2,9 @@
 
 Variants in the same processes. `plugin` is a training step's call: rollout worker, ServerClient,
 `MarsRLvLLMServer.generate_group`, decoding to text and scoring. `server alone` sends tokenised prompts from
-this process through `ServerClient` and takes tokens back: no rollout worker, no text, no scoring. `verl's
-agent loop` is what the rollout workers replace: verl's manager and workers with its loop of a single turn, on
+this process through `ServerClient` and takes tokens back: no rollout worker, no text, no scoring.
+`evaluation` is an evaluation's call: a request for every sample, without log-probabilities. `verl's agent
+loop` is what the rollout workers replace: verl's manager and workers with its loop of a single turn, on
 the same engine. It asks for every response by itself and gives back padded rows; nothing is graded.
 """
 
@@ -13,9 +14,11 @@ import asyncio
 import gc
 import os
 import pickle
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +31,7 @@ from omegaconf import DictConfig
 
 from benchmarks.throughput.plan import (
     AGENT_LOOP,
+    EVALUATION,
     PLUGIN,
     SERVER,
     Piece,
@@ -41,9 +45,14 @@ from benchmarks.throughput.plan import (
 )
 from benchmarks.throughput.processes import TAG, processor_seconds, spent
 from marsrl_verl.algos.marsrl.prompts import SOLVER
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.evaluation.runs import run_evaluation
+from marsrl_verl.evaluation.suite import drawn
+from marsrl_verl.evaluation.workflow import method_evaluation
+from marsrl_verl.reporting.answer_journal import AnswerJournal, JournaledEngine
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.generation import Decoding
 from marsrl_verl.verl_adapter.components import chat_tokenizer
@@ -120,6 +129,8 @@ def _measure(config: DictConfig, plan: Plan) -> None:
                     if plan.agent_loop:
                         looped = bench.requests(workload, number, part=2)
                         rows.append(bench.agent_loop(workload, number, looped))
+                    if plan.evaluation:
+                        rows.append(bench.evaluation(workload, number, part=3))
             if workload.turns == 1:
                 pieces += bench.pieces(workload, requests, trajectories)
         threads = ray.get(servers[0].threads.remote())
@@ -202,6 +213,38 @@ class Bench:
         lengths = output.batch["response_mask"].sum(dim=1)
         finished = int((lengths < workload.max_tokens).sum())
         row = Row(AGENT_LOOP, workload.name, number, seconds, len(chats), int(lengths.sum()), finished)
+        row.processor_seconds = processor
+        return row
+
+    def evaluation(self, workload: Workload, number: int, part: int) -> Row:
+        """`main_eval`'s call with the Solver alone: a request for every sample, each answer journalled."""
+        settings = self.trainer.settings
+        solver = method_evaluation(
+            method_class(settings.algo.name),
+            settings.algo,
+            replace(settings.evaluation, correction_rounds=0),
+            self.trainer.prompts,
+        )
+        sampling = drawn({SOLVER: sampling_of(workload, self.trainer.sampling[SOLVER])})
+        problems = self.plan.round_problems(workload, number, part)
+        with tempfile.TemporaryDirectory() as folder:
+            journal = AnswerJournal(Path(folder) / "answers.jsonl", "one model's")
+            engine = JournaledEngine(self.trainer.async_rollout_manager, journal)
+            runs, seconds, processor = self._timed(
+                lambda: run_evaluation(
+                    engine,
+                    solver,
+                    problems,
+                    sampling,
+                    repeats=self.plan.group_size,
+                    tag=f"{workload.name}-{number}",
+                )
+            )
+            journal.close()
+        calls = [call.trajectory for run in runs.runs for call in run.calls]
+        tokens = sum(one.tokens for one in calls)
+        finished = sum(one.finished for one in calls)
+        row = Row(EVALUATION, workload.name, number, seconds, len(calls), tokens, finished)
         row.processor_seconds = processor
         return row
 

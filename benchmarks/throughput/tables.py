@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from benchmarks.tables import interval, table, with_interval
-from benchmarks.throughput.plan import PLAIN, PLUGIN, Piece, Row
+from benchmarks.throughput.plan import EVALUATION, PLAIN, PLUGIN, Piece, Row
 
 GOAL = 0.7
 """Of the tokens per second of `LLM.generate`."""
@@ -39,10 +39,10 @@ def rates(rows: Iterable[Row]) -> dict[int, float]:
     return {repeat: rate(part) for repeat, part in parts.items()}
 
 
-def the_plugins(groups: dict[Variant, list[Row]]) -> dict[int, float]:
-    """The plugin's tokens per second by repeat."""
-    (rows,) = [rows for (variant, _), rows in groups.items() if variant == PLUGIN]
-    return rates(rows)
+def only(groups: dict[Variant, list[Row]], wanted: str = PLUGIN) -> dict[int, float]:
+    """Tokens per second by repeat of what was measured with one number of threads; empty: it was not."""
+    found = [rows for (variant, _), rows in groups.items() if variant == wanted]
+    return rates(found[0]) if found else {}
 
 
 def titled(variant: Variant) -> str:
@@ -65,7 +65,8 @@ def progress(rows: list[Row]) -> str:
 def result_table(rows: list[Row], workload: str) -> str:
     """Tokens per second of every variant, what the plugin makes of it, and lengths."""
     groups = by_variant(rows, workload)
-    ours = the_plugins(groups)
+    ours = only(groups)
+    evaluated = only(groups, EVALUATION)
     lines = []
     for variant, rounds in groups.items():
         theirs = rates(rounds)
@@ -74,12 +75,18 @@ def result_table(rows: list[Row], workload: str) -> str:
             [
                 titled(variant),
                 with_interval(list(theirs.values()), 0, 1),
-                with_interval([100 * ours[repeat] / one for repeat, one in theirs.items()], 0, 1),
+                _in_percent(ours, theirs),
+                *([_in_percent(evaluated, theirs)] if evaluated else []),
                 f"{sum(row.tokens for row in rounds) / samples:.1f}",
                 f"{100 * sum(row.finished for row in rounds) / samples:.0f}",
             ]
         )
-    return table(["variant", "tokens/s", "plugin in % of it", "tokens/sample", "ended %"], lines)
+    title = ["evaluation in % of it"] if evaluated else []
+    return table(["variant", "tokens/s", "plugin in % of it", *title, "tokens/sample", "ended %"], lines)
+
+
+def _in_percent(ours: dict[int, float], theirs: dict[int, float]) -> str:
+    return with_interval([100 * ours[repeat] / one for repeat, one in theirs.items()], 0, 1)
 
 
 def processor_table(rows: list[Row], workload: str) -> str:
@@ -117,7 +124,7 @@ def piece_table(pieces: list[Piece], workload: str) -> str:
 def verdict(rows: list[Row], workload: str) -> str:
     """Whether the goal is reached, against the fastest plain `LLM.generate`."""
     groups = by_variant(rows, workload)
-    ours = the_plugins(groups)
+    ours = only(groups)
     plain = {variant: rounds for variant, rounds in groups.items() if variant[0] == PLAIN}
     best = max(plain, key=lambda variant: rate(plain[variant]))
     theirs = rates(plain[best])

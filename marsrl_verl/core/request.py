@@ -55,6 +55,9 @@ class Sampling:
     requests from one generator of its own, in the order in which they come."""
     max_sequence_tokens: int | None = None
     """Most tokens of prompt and response together; None: the sum of the two."""
+    log_probs: bool = True
+    """Engines tell the log-probability of each token, which training needs and which costs some of their
+    speed; else they are 0."""
 
     @property
     def longest_sequence(self) -> int:

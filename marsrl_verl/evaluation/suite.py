@@ -188,8 +188,10 @@ GREEDILY: Mapping[str, Any] = {"temperature": 0.0, "top_p": 1.0, "top_k": -1}
 
 
 def drawn(sampling: Mapping[str, Sampling], **changed: Any) -> dict[str, Sampling]:
-    """The settings by role of a run's tokens, with these in place of the roles' own; no segments."""
-    return {role: replace(item, segment_tokens=None, **changed) for role, item in sampling.items()}
+    """The settings by role of a run's tokens, with these in place of the roles' own: no segments, and no
+    log-probabilities, which nobody reads where nothing is trained."""
+    plain: Mapping[str, Any] = {"segment_tokens": None, "log_probs": False}
+    return {role: replace(item, **plain, **changed) for role, item in sampling.items()}
 
 
 def evaluate(

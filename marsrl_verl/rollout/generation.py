@@ -36,6 +36,8 @@ class Decoding:
     structured: Mapping[str, Any] | None = None
     """What the text must be: `{"json": schema}`, `{"regex": pattern}`, `{"choice": [text, …]}` or
     `{"grammar": ebnf}`."""
+    log_probs: bool = True
+    """The sampled tokens' log-probabilities are told, else they are 0 (but for `top_log_probs`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +62,7 @@ class Completion:
 
     token_ids: TokenIds
     log_probs: LogProbs
-    """(T,) under the sampling distribution."""
+    """(T,) under the sampling distribution; 0 where they were not asked for."""
     finish: FinishReason
     """STOP (end token or stop string), LENGTH (`max_tokens` reached) or ABORTED."""
     stop: str | None = None

@@ -49,7 +49,16 @@ class Sampler:
     def decoding(self, max_tokens: int, stop: Sequence[str], top: int, structured: Any) -> Decoding:
         """How a request is decoded, the seed apart."""
         one = self.sampling
-        return Decoding(max_tokens, one.temperature, one.top_p, one.top_k, None, tuple(stop), top, structured)
+        return Decoding(
+            max_tokens,
+            one.temperature,
+            one.top_p,
+            one.top_k,
+            stop=tuple(stop),
+            top_log_probs=top,
+            structured=structured,
+            log_probs=one.log_probs,
+        )
 
 
 def nothing(finish: FinishReason) -> Completion:

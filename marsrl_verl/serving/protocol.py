@@ -64,7 +64,11 @@ class ChatRequest(_Model):
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     stop: str | list[str] | None = None
+    # What has no effect may be said.
     n: Literal[1, None] = None
+    logprobs: Literal[False, None] = None
+    frequency_penalty: float | None = Field(None, ge=0.0, le=0.0)
+    presence_penalty: float | None = Field(None, ge=0.0, le=0.0)
     user: str | None = None
     metadata: dict[str, str] | None = None
 

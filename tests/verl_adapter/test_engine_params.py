@@ -8,6 +8,7 @@ import inspect
 import math
 import pickle
 import textwrap
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -99,12 +100,12 @@ def test_vllm_takes_the_seed_of_every_completion(seed, name, begins_at, n):
     ],
 )
 def test_ends_are_told_apart(reason, stop, finish, matched):
-    found = completion(answer([1, 2], reason, stop), 3, 0)
+    found = completion(answer([1, 2], reason, stop), 3, Decoding(1))
     assert (found.finish, found.stop, found.version, found.top) == (finish, matched, 3, None)
 
 
 def test_the_likeliest_tokens_stand_beside_the_sampled_one():
-    found = completion(answer([7, 8], "length", top=3), 0, 3)
+    found = completion(answer([7, 8], "length", top=3), 0, Decoding(1, top_log_probs=3))
     assert (found.token_ids.tolist(), found.token_ids.dtype) == ([7, 8], np.int32)
     np.testing.assert_array_equal(found.log_probs, np.float32([-0.7, -0.8]), strict=True)
     assert found.top.ids.tolist() == [[101, 102, 103]] * 2
@@ -113,15 +114,25 @@ def test_the_likeliest_tokens_stand_beside_the_sampled_one():
     np.testing.assert_allclose(found.top.tail(), math.log(rest), rtol=1e-6)
 
 
+def test_log_probabilities_that_were_not_asked_for_are_0():
+    params = sampling_params(Decoding(4, log_probs=False), 1)
+    assert params.logprobs is None
+    found = completion(replace(answer([7, 8], "stop"), logprobs=None), 2, Decoding(4, log_probs=False))
+    assert (found.token_ids.tolist(), found.log_probs.tolist(), found.top) == ([7, 8], [0, 0], None)
+    assert sampling_params(Decoding(4, top_log_probs=3, log_probs=False), 1).logprobs == 3
+    both = completion(answer([7], "stop", top=3), 2, Decoding(4, top_log_probs=3, log_probs=False))
+    assert both.log_probs.tolist() == [np.float32(-0.7)] and both.top.ids.tolist() == [[101, 102, 103]]
+
+
 @pytest.mark.parametrize("top", [0, 3])
 def test_an_answer_without_tokens_has_empty_arrays(top):
-    found = completion(answer([], "abort", top=top), 0, top)
+    found = completion(answer([], "abort", top=top), 0, Decoding(1, top_log_probs=top))
     assert (len(found.token_ids), len(found.log_probs)) == (0, 0)
     assert found.top is None if top == 0 else found.top.ids.shape == (0, top)
 
 
 def test_a_completion_travels_as_eight_bytes_a_token():
-    found = completion(answer(list(range(10_000)), "length"), 0, 0)
+    found = completion(answer(list(range(10_000)), "length"), 0, Decoding(1))
     sent = packed(found)
     assert len(sent) < 8 * 10_000 + 1000
     back = pickle.loads(sent)

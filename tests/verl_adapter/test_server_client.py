@@ -61,7 +61,7 @@ def completed(one: Completion) -> tuple:
 
 
 def test_a_request_goes_whole_to_one_server():
-    given = [completion(answer([1], "stop"), 3, 0), completion(answer([2], "length"), 3, 0)]
+    given = [completion(answer([1], "stop"), 3, DECODING), completion(answer([2], "length"), 3, DECODING)]
     servers = Servers(lambda n: given)
     assert [completed(one) for one in ask(servers)] == [completed(one) for one in given]
     ((policy, prompt, decoding, request_id, n),) = servers.calls

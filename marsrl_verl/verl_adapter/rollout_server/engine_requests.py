@@ -41,9 +41,8 @@ def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
 
 
 def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParams:
-    """vLLM's parameters of a request for `n` completions; `changed` ones, in vLLM's words, are otherwise
-    (without log-probabilities `completion` can't read the answer). ValueError: vLLM can't draw tokens in this
-    way."""
+    """vLLM's parameters of a request for `n` completions; `changed` ones, in vLLM's words, are otherwise.
+    ValueError: vLLM can't draw tokens in this way."""
     optional: dict[str, Any] = {}
     if decoding.stop:
         # Only vLLM's text shows a stop string. Special tokens count as the text that they are, so that a
@@ -64,7 +63,8 @@ def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParam
             "top_p": decoding.top_p,
             "top_k": decoding.top_k,
             "seed": None if decoding.seed is None else decoding.seed % _SEED_RANGE,
-            "logprobs": decoding.top_log_probs,  # and the sampled token's
+            # Of so many, and of the sampled token.
+            "logprobs": decoding.top_log_probs if _tells_log_probs(decoding) else None,
             "flat_logprobs": True,
             "detokenize": False,  # the rollout code makes the text of the ids
             "output_kind": RequestOutputKind.FINAL_ONLY,
@@ -82,18 +82,24 @@ def _structure(structured: Mapping[str, Any]) -> StructuredOutputsParams:
     return StructuredOutputsParams(**{kind: list(value) if kind == "choice" else value})
 
 
+def _tells_log_probs(decoding: Decoding) -> bool:
+    return decoding.log_probs or decoding.top_log_probs > 0
+
+
 def completion(
     answer: CompletionOutput,
     version: int,
-    top_log_probs: int,
+    decoding: Decoding,
     forced: Callable[[TokenIds], NDArray[np.bool_]] | None = None,
 ) -> Completion:
     """One of the completions of a finished request, made with `flat_logprobs`: vLLM's flat lists have the
     sampled token and then the `top_log_probs` likeliest at every position, also where the sampled one is
     among these. `forced` tells the tokens that a structure forced (`ForcedTokens.reader`)."""
+    top_log_probs = decoding.top_log_probs
     flat, length, width = answer.logprobs, len(answer.token_ids), top_log_probs + 1
-    log_probs = _array(flat.logprobs, np.float32).reshape(length, width)  # type: ignore[union-attr]
-    top = None
+    log_probs, top = np.zeros((length, 1), np.float32), None
+    if _tells_log_probs(decoding):
+        log_probs = _array(flat.logprobs, np.float32).reshape(length, width)  # type: ignore[union-attr]
     if top_log_probs:
         ids = _array(flat.token_ids, np.int32).reshape(length, width)  # type: ignore[union-attr]
         top = TopLogProbs(ids[:, 1:].copy(), log_probs[:, 1:].copy())

@@ -89,7 +89,7 @@ class OfflineClient:
         try:
             async for output in self._engine.generate(prompt, params, name):
                 if output.finished:
-                    return [completion(one, 0, decoding.top_log_probs, forced) for one in output.outputs]
+                    return [completion(one, 0, decoding, forced) for one in output.outputs]
         except EngineDeadError as error:
             raise EngineUnavailableError(f"vLLM's engine is gone: {error}") from error
         return []

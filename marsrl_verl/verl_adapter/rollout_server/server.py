@@ -153,7 +153,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
             except BaseException:
                 await self.engine.abort(request_id)
                 raise
-        return [completion(one, version, decoding.top_log_probs, forced) for one in output.outputs]
+        return [completion(one, version, decoding, forced) for one in output.outputs]
 
     async def generate_packed(self, payload: bytes) -> bytes:
         """`generate_group` with `packed` arguments, and a `packed` answer."""
