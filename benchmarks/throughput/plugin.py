@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -222,7 +221,7 @@ class Bench:
         solver = method_evaluation(
             method_class(settings.algo.name),
             settings.algo,
-            replace(settings.evaluation, correction_rounds=0),
+            settings.evaluation.model_copy(update={"correction_rounds": 0}),
             self.trainer.prompts,
         )
         sampling = drawn({SOLVER: sampling_of(workload, self.trainer.sampling[SOLVER])})
