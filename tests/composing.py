@@ -131,8 +131,8 @@ def _remember_choices() -> None:
 
 def has_presets(words: Iterable[str]) -> bool:
     """Whether the method of a command line is here: one that is taken away takes its presets with it."""
-    presets = (word.removeprefix("algo=") for word in words if word.startswith("algo="))
-    return all((Path(config_folder()) / "algo" / f"{preset}.yaml").is_file() for preset in presets)
+    named = (word.split("=", 1) for word in words if word.startswith(("algo=", "suite=")))
+    return all((Path(config_folder()) / group / f"{preset}.yaml").is_file() for group, preset in named)
 
 
 def skip_without(words: Iterable[str]) -> None:
