@@ -32,6 +32,7 @@ from marsrl_verl.settings.declaration import (
 )
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.rules import Function
+from marsrl_verl.settings.run_logs import RolloutLogConfig
 from marsrl_verl.settings.watch import WatchConfig
 from marsrl_verl.tools.base import ToolConfig
 
@@ -151,6 +152,8 @@ class RunConfig(Settings):
     log_rollouts: bool = True
     """Write every sample to `rollouts/step_N.jsonl`, and which of them a step trained to
     `trained/step_N.json`."""
+    rollout_log: RolloutLogConfig = Field(default_factory=RolloutLogConfig)
+    """Large files of rollouts."""
     progress: bool = True
     """Show live progress on the terminal."""
     worker_logs: bool = True

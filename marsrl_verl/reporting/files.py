@@ -22,15 +22,16 @@ def write_atomic(path: Path, text: str) -> None:
 def write_lines_atomic(path: Path, parts: Iterable[str]) -> None:
     """As `write_atomic`, from parts that are written one after the other."""
     # Half of a surrogate pair has no encoding; written as `\ud800` it is one again for who reads JSON.
-    _write_atomic(path, (part.encode(errors="backslashreplace") for part in parts))
+    write_bytes_parts_atomic(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:
     """As `write_atomic`, for bytes."""
-    _write_atomic(path, (data,))
+    write_bytes_parts_atomic(path, (data,))
 
 
-def _write_atomic(path: Path, parts: Iterable[bytes]) -> None:
+def write_bytes_parts_atomic(path: Path, parts: Iterable[bytes]) -> None:
+    """As `write_lines_atomic`, for bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

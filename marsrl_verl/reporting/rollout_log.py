@@ -40,7 +40,6 @@ and what the method adds (`Method.record`, `Evaluation.record`) of what has a re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,6 @@ from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import Mask, Sequence
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.runs import Runs
-from marsrl_verl.reporting.files import to_json, write_lines_atomic
 
 SCHEMA_VERSION = 2
 
@@ -153,8 +151,3 @@ def evaluation_lines(step: int, runs: Runs, record: Record) -> Iterator[Line]:
     """The lines of every call of an evaluation, last those that were too long."""
     for call in [*runs.all_calls, *(call for run in runs.skipped for call in run.calls)]:
         yield from rollout_lines(step, call.request, call.trajectory, record)
-
-
-def write_lines(path: Path, lines: Iterable[Line]) -> None:
-    """Write a file of rollouts."""
-    write_lines_atomic(path, (to_json(line) + "\n" for line in lines))

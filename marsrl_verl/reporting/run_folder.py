@@ -6,9 +6,10 @@ config.yaml              the resolved configuration
 tools.json               what the rollouts' tools said of themselves when the run was started last
 metrics.jsonl            one line per training step (metrics_log)
 metrics.replaced.jsonl   lines that a resumed run made obsolete
-rollouts/step_N.jsonl    every trajectory of step N (rollout_log)
+rollouts/step_N.jsonl    every trajectory of step N (rollout_log), or step_N.jsonl.gz (rollout_files)
 trained/step_N.json      advantages of the trajectories that entered the loss of step N, by their ids
-rollouts/eval_TAG.jsonl  every call of an evaluation
+rollouts/eval_TAG.jsonl  every call of an evaluation, or eval_TAG.jsonl.gz
+rollouts/index/          the index of each (rollout_index)
 evaluations/TAG.json     an evaluation's record
 evaluations/samples.jsonl  what each sample of an evaluation alone came to (samples)
 replaced/                rollouts and evaluations that a resumed run made obsolete
@@ -25,24 +26,33 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord, EvaluationResult
-from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_atomic, write_json_atomic
+from marsrl_verl.reporting.files import (
+    free_name,
+    to_json,
+    write_atomic,
+    write_bytes_atomic,
+    write_json_atomic,
+)
 from marsrl_verl.reporting.metrics_log import METRICS_FILE, REPLACED_FILE, MetricsLog
-from marsrl_verl.reporting.rollout_log import Line, evaluation_lines, write_lines
+from marsrl_verl.reporting.rollout_files import found, remove_oldest, write_rollouts
+from marsrl_verl.reporting.rollout_index import index_path
+from marsrl_verl.reporting.rollout_log import Line, evaluation_lines
 from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire
 from marsrl_verl.reporting.samples import write_samples
 from marsrl_verl.reporting.storage import FolderLostError
 from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.run_logs import RolloutLogConfig
 
 MARKER = "run.json"
 FORMAT_VERSION = 1
-_STEP_FILE = re.compile(r"step_(\d+)\.jsonl?")
+_STEP_FILE = re.compile(r"step_(\d+)\.(json|jsonl|jsonl\.gz)")
 _ROLLOUT_FOLDER = "rollouts"
 _TRAINED_FOLDER = "trained"
 _EVALUATION_FOLDER = "evaluations"
@@ -141,6 +151,7 @@ class RunFolder:
         self.resumed = resumed
         """Whether the folder already held a run that is being continued."""
         self.metrics = MetricsLog(path)
+        self.rollout_log = RolloutLogConfig()
         self.config_path, self.summary_path = path / "config.yaml", path / SUMMARY_FILE
         self.curve_path, self.report_path = path / "learning_curve.png", path / "report.md"
 
@@ -232,16 +243,20 @@ class RunFolder:
         """Write `tools.json`: by tool, what it says of itself."""
         write_json_atomic(self.path / "tools.json", dict(tools))
 
-    def write_rollouts(self, step: int, lines: Iterable[Line], trained: TokenAdvantages) -> None:
-        """Write a step's `rollouts/step_N.jsonl` and `trained/step_N.json`.
+    def write_rollouts(self, step: int, lines: list[Line], trained: TokenAdvantages) -> None:
+        """Write a step's `rollouts/step_N.jsonl` (or `.jsonl.gz`) and `trained/step_N.json`.
 
         Args:
             lines: `rollout_log.step_lines`.
             trained: advantages of the trajectories that entered the loss, by their ids: for each sequence a
                 list of (end, advantage) of consecutive parts of the response, in tokens.
         """
-        write_lines(self.path / _ROLLOUT_FOLDER / f"step_{step}.jsonl", lines)
-        write_lines(self.path / _TRAINED_FOLDER / f"step_{step}.json", [dict(sorted(trained.items()))])
+        folder, name = self.path / _ROLLOUT_FOLDER, f"step_{step}"
+        advantages = to_json(dict(sorted(trained.items()))) + "\n"
+        write_atomic(self.path / _TRAINED_FOLDER / f"{name}.json", advantages)
+        write_rollouts(folder, name, lines, self.rollout_log, trained)
+        if self.rollout_log.keep_gb is not None:
+            remove_oldest(folder, self.rollout_log.keep_gb)
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
         """Keep an evaluation's record and, if asked, its calls.
@@ -252,14 +267,12 @@ class RunFolder:
         self._relabel_earlier(record.tag, record.step)
         for runs in result.passes:
             if rollouts:
-                lines = evaluation_lines(record.step, runs, result.evaluation.record)
-                write_lines(self._calls_path(runs.tag), lines)
+                lines = list(evaluation_lines(record.step, runs, result.evaluation.record))
+                every = self.rollout_log.model_copy(update={"most_mb": None})
+                write_rollouts(self.path / _ROLLOUT_FOLDER, f"eval_{runs.tag}", lines, every)
         if record.tag == ALONE:
             write_samples(self.path, result.passes)
         write_json_atomic(self.path / _EVALUATION_FOLDER / f"{record.tag}.json", record.to_json())
-
-    def _calls_path(self, tag: str) -> Path:
-        return self.path / _ROLLOUT_FOLDER / f"eval_{tag}.jsonl"
 
     def _relabel_earlier(self, tag: str, step: int) -> None:
         old_path = self.path / _EVALUATION_FOLDER / f"{tag}.json"
@@ -273,9 +286,13 @@ class RunFolder:
         write_json_atomic(new_path, replace(earlier, tag=new).to_json())
         old_path.unlink()
         for suffix in ("", GREEDY_SUFFIX):
-            calls = self._calls_path(f"{tag}{suffix}")
-            if calls.exists():
-                os.replace(calls, self._calls_path(f"{new}{suffix}"))
+            calls = found(self.path / _ROLLOUT_FOLDER, f"eval_{tag}{suffix}")
+            if calls is not None:
+                renamed = calls.with_name(calls.name.replace(f"eval_{tag}", f"eval_{new}", 1))
+                index = index_path(calls)
+                os.replace(calls, renamed)
+                if index.is_file():
+                    os.replace(index, index_path(renamed))
 
     def roll_back(self, step: int) -> int:
         """Put the folder into the state after `step`, the checkpoint that a run resumes from.
@@ -291,12 +308,15 @@ class RunFolder:
             match = _STEP_FILE.fullmatch(path.name)
             if match and int(match.group(1)) > step:
                 _move(path, self.path / _SET_ASIDE)
+                index_path(path).unlink(missing_ok=True)
         for path in sorted((self.path / _EVALUATION_FOLDER).glob("*.json")):
             if _read_record(path).step > step:
                 _move(path, self.path / _SET_ASIDE)
                 for tag in (path.stem, f"{path.stem}{GREEDY_SUFFIX}"):
-                    if (calls := self._calls_path(tag)).exists():
+                    calls = found(self.path / _ROLLOUT_FOLDER, f"eval_{tag}")
+                    if calls is not None:
                         _move(calls, self.path / _SET_ASIDE)
+                        index_path(calls).unlink(missing_ok=True)
         return self.metrics.drop_after(step)
 
 

@@ -60,6 +60,7 @@ class TrainingObserver:
         )
         self._started = time.monotonic()
         self.folder = RunFolder.create(run.output_dir, run.existing)
+        self.folder.rollout_log = run.rollout_log
         self.folder.write_config(OmegaConf.to_yaml(recorded(config)))
         self._writer = BackgroundWriter()
         self._tokens = 0

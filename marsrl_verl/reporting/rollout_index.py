@@ -1,0 +1,190 @@
+"""An index of each file of rollouts: where its lines lie, and the columns by which readers choose among them.
+
+`rollouts/index/NAME.parquet` beside `rollouts/NAME.jsonl`, written with it. Who finds no index, or one of
+another size of the file, makes it from the file: a gigabyte takes some ten seconds.
+
+Columns, one row for each line of the file (its keys: `rollout_log`):
+
+    member, begin, size   where the line is: the position in the file (of the gzip member), the position in
+                          what is read there, its bytes
+    step, role, stage, group, trajectory, sequence, policy, parent, reward, graded, finish_reason, external,
+    tokens, prompt_tokens, answer
+    fork                  id of the trajectory that it left
+    problem, question, data_source    the question's beginning
+    events                how many
+    advantage             of its last trained token; null: it was not trained
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from marsrl_verl.core.rows import TokenAdvantages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER = "index"
+PLAIN, PACKED = ".jsonl", ".jsonl.gz"
+_QUESTION = 160
+"""Characters of a question."""
+_SIZE, LEFT_OUT = b"file_size", b"left_out"
+"""In the index's metadata: the bytes of its file, and how many lines the run left out of it."""
+
+
+class _Problem(msgspec.Struct):
+    id: str
+    question: str = ""
+    data_source: str = ""
+
+
+class _Fork(msgspec.Struct):
+    trajectory: str
+
+
+class _Line(msgspec.Struct):
+    """The parts of a line that the index has; the others are passed over."""
+
+    step: int
+    role: str
+    stage: str
+    group: str
+    trajectory: str
+    problem: _Problem
+    sequence: int = 0
+    policy: str | None = None
+    parent: str | None = None
+    fork: _Fork | None = None
+    reward: float | None = None
+    graded: bool | None = None
+    finish_reason: str = ""
+    external: bool = False
+    tokens: int | None = None
+    prompt_tokens: int | None = None
+    answer: Any = None
+    events: list[Any] = []
+
+
+_DECODER = msgspec.json.Decoder(_Line)
+_TAKEN = (
+    *("step", "role", "stage", "group", "trajectory", "sequence", "policy", "parent", "reward", "graded"),
+    *("finish_reason", "external", "tokens", "prompt_tokens"),
+)
+
+
+def schema() -> pa.Schema:
+    """The columns with their types."""
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int32()
+    types = {
+        **{"member": pa.int64(), "begin": pa.int64(), "size": pa.int64(), "step": number},
+        **dict.fromkeys(("role", "stage", "group", "trajectory", "policy", "parent", "fork"), text),
+        **dict.fromkeys(("problem", "question", "data_source", "finish_reason", "answer"), text),
+        **dict.fromkeys(("sequence", "tokens", "prompt_tokens", "events"), number),
+        **{"reward": pa.float32(), "advantage": pa.float32(), "graded": pa.bool_(), "external": pa.bool_()},
+    }
+    return pa.schema(types)
+
+
+class IndexBuilder:
+    """Gathers the rows of a file's index.
+
+    Args:
+        trained: advantages of what a step trained, by trajectory.
+    """
+
+    def __init__(self, trained: TokenAdvantages | Mapping[str, Any] | None = None) -> None:
+        self._trained = trained or {}
+        self._columns: dict[str, list[Any]] = {name: [] for name in schema().names}
+
+    def add(self, line: bytes, member: int, begin: int) -> None:
+        """A line and where it lies. ValueError, msgspec.ValidationError: it is no line of rollouts."""
+        found, columns = _decoded(line), self._columns
+        for name in _TAKEN:
+            columns[name].append(getattr(found, name))
+        parts = self._trained.get(found.trajectory) or []
+        advantages = parts[found.sequence] if found.sequence < len(parts) else []
+        for name, value in (
+            ("member", member),
+            ("begin", begin),
+            ("size", len(line)),
+            ("fork", None if found.fork is None else found.fork.trajectory),
+            ("problem", found.problem.id),
+            ("question", found.problem.question[:_QUESTION]),
+            ("data_source", found.problem.data_source),
+            ("answer", None if found.answer is None else str(found.answer)[:_QUESTION]),
+            ("events", len(found.events)),
+            ("advantage", advantages[-1][1] if advantages else None),
+        ):
+            columns[name].append(value)
+
+    def table(self) -> pa.Table:
+        """All rows."""
+        import pyarrow as pa
+
+        return pa.table(self._columns, schema=schema())
+
+
+def _decoded(line: bytes) -> _Line:
+    try:
+        return _DECODER.decode(line)
+    except msgspec.DecodeError as error:
+        if isinstance(error, msgspec.ValidationError):
+            raise
+        return msgspec.convert(json.loads(line), _Line)  # half of a surrogate pair, which JSON may spell
+
+
+def index_path(rollouts: Path) -> Path:
+    """Where a file's index lies."""
+    name = rollouts.name.removesuffix(PACKED).removesuffix(PLAIN)
+    return rollouts.parent / FOLDER / f"{name}.parquet"
+
+
+def write_index(rollouts: Path, rows: IndexBuilder, left_out: int = 0) -> None:
+    """Write a file's index; the file is complete."""
+    import pyarrow.parquet as pq
+
+    path = index_path(rollouts)
+    path.parent.mkdir(exist_ok=True)
+    about = {_SIZE: str(rollouts.stat().st_size), LEFT_OUT: str(left_out)}
+    table = rows.table().replace_schema_metadata(about)
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(table, temporary, compression="zstd")
+    temporary.replace(path)
+
+
+def read_index(rollouts: Path, trained: Mapping[str, Any] | None = None) -> pa.Table:
+    """A file's index: as it was written, or made from the file.
+
+    Args:
+        rollouts: the file.
+        trained: see `IndexBuilder`; for an index that has to be made.
+    """
+    import pyarrow.parquet as pq
+
+    path, size = index_path(rollouts), rollouts.stat().st_size
+    if path.is_file():
+        found = pq.read_table(path)
+        written = (found.schema.metadata or {}).get(_SIZE)
+        if written == str(size).encode() and found.schema.names == schema().names:
+            return found
+    rows = IndexBuilder(trained)
+    for line, member, begin in _lines(rollouts):
+        rows.add(line, member, begin)
+    return rows.table()
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, int, int]]:
+    """Each line with its place. Of a gzip file that others wrote there is one member, at 0."""
+    with gzip.open(path) if path.name.endswith(PACKED) else path.open("rb") as file:
+        packed, at = path.name.endswith(PACKED), 0
+        for line in file:
+            yield (line.rstrip(b"\n"), 0, at) if packed else (line.rstrip(b"\n"), at, 0)
+            at += len(line)

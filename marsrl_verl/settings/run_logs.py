@@ -1,0 +1,17 @@
+"""`marsrl.run.rollout_log`: files of rollouts that grow large."""
+
+from __future__ import annotations
+
+from marsrl_verl.settings.declaration import Settings, limits
+
+
+class RolloutLogConfig(Settings):
+    """How rollouts are kept (`marsrl.run.log_rollouts`)."""
+
+    compress_above_mb: int = limits(16, ge=0, why="0 compresses every file")
+    """A step's or an evaluation's file above about so many mebibytes is written as `.jsonl.gz`."""
+    most_mb: int | None = limits(None, ge=1, why="null leaves nothing out")
+    """Above about so many mebibytes, before compression, a step's file has some of its problems alone, with
+    all of their trajectories, chosen by a checksum of their ids."""
+    keep_gb: float | None = limits(None, gt=0.0, why="null keeps all")
+    """Above so many gibibytes the files of the oldest steps are deleted."""
