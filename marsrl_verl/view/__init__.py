@@ -1,0 +1,1 @@
+"""A local page that shows runs: curves, results, and every rollout."""

@@ -1,0 +1,313 @@
+"""A run's folder as the page asks for it; works while the run writes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.reporting.files import to_json
+from marsrl_verl.reporting.metrics_log import read_metrics
+from marsrl_verl.reporting.rollout_files import read_line, rollout_files
+from marsrl_verl.reporting.rollout_index import read_index
+from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
+from marsrl_verl.reporting.summary import changes
+from marsrl_verl.view.tokens import TokenPieces
+
+_SETTINGS = {
+    "method": "marsrl.algo.name",
+    "model": "actor_rollout_ref.model.path",
+    "training data": "data.train_files",
+    "held-out data": "data.val_files",
+    "pipeline": "marsrl.pipeline.mode",
+    "group size": "marsrl.algo.group_size",
+    "problems a step": "data.train_batch_size",
+    "learning rate": "actor_rollout_ref.actor.optim.lr",
+    "GPUs": "trainer.n_gpus_per_node",
+    "nodes": "trainer.nnodes",
+    "seed": "marsrl.run.seed",
+}
+"""What the overview says of a run, by label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which lines are asked for; None and "": all."""
+
+    file: str = ""
+    role: str = ""
+    stage: str = ""
+    finish: str = ""
+    problem: str = ""
+    group: str = ""
+    low: float | None = None
+    high: float | None = None
+    """Rewards."""
+    first: int | None = None
+    last: int | None = None
+    """Steps."""
+    trained: bool | None = None
+    text: str = ""
+    """Is in the line, letter case aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Indexed:
+    state: tuple[int, int]
+    table: pa.Table
+
+
+class ViewedRun:
+    """One run.
+
+    Raises:
+        OutputFolderError: the folder is no run's, or one of another format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.folder = RunFolder.attach(path)
+        self.path = self.folder.path
+        self._indexes: dict[Path, _Indexed] = {}
+        self._table: tuple[str, pa.Table] | None = None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration; empty where there is none."""
+        path = self.folder.config_path
+        found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return found or {}
+
+    def setting(self, key: str) -> Any:
+        """A setting by its dotted key; None: there is none."""
+        node: Any = self.config
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        return node
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return str(self.setting("marsrl.run.name") or self.path.name)
+
+    def state(self) -> str:
+        """A text that is another one when the run has written something."""
+        files = [self.folder.metrics.path, self.folder.summary_path, *rollout_files(self._rollouts)]
+        return ",".join(f"{one.name}:{one.stat().st_size}" for one in files if one.is_file())
+
+    # --- the overview -------------------------------------------------------------------------
+
+    def overview(self) -> dict[str, Any]:
+        """What was trained with what, the results, and warnings."""
+        summary = self._json(self.folder.summary_path) or {}
+        run = summary.get("run") or {}
+        lines = read_metrics(self.path)
+        told = {label: self.setting(key) for label, key in _SETTINGS.items()}
+        records = {one.tag: one for one in read_evaluations(self.path)}
+        return {
+            "name": self.name,
+            "path": str(self.path),
+            "created": (self._json(self.path / "run.json") or {}).get("created"),
+            "command": self.setting("marsrl.run.command") or [],
+            "settings": {label: value for label, value in told.items() if value not in (None, "", [])},
+            "roles": sorted(self.setting("marsrl.roles") or {}),
+            "steps": lines[-1].step if lines else 0,
+            "planned_steps": self.setting("trainer.total_training_steps"),
+            "ended": bool(run),
+            "seconds": run.get("seconds"),
+            "versions": run.get("versions") or {},
+            "warnings": run.get("warnings") or [],
+            "changes": [
+                {
+                    "label": one.info.label,
+                    "greedy": one.greedy,
+                    "higher_is_better": one.info.higher_is_better,
+                    "share": one.info.higher_is_better is not None,
+                    "before": asdict(one.before),
+                    "after": asdict(one.after),
+                    "change": asdict(one.delta),
+                    "direction": one.direction,
+                }
+                for one in changes(records.get(BEFORE), records.get(AFTER))
+            ],
+            "evaluations": [
+                {
+                    "tag": one.tag,
+                    "step": one.step,
+                    "labels": {name: info.label for name, info in one.metrics.items()},
+                    "estimates": {name: asdict(value) for name, value in one.estimates.items()},
+                    "effort": {name: asdict(value) for name, value in one.effort.items()},
+                    "temperature": one.temperature,
+                    "problems": one.problems,
+                }
+                for one in records.values()
+            ],
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """All series of `metrics.jsonl`: `steps`, and by name as many values, null where a step has none."""
+        lines = read_metrics(self.path)
+        series: dict[str, list[float | None]] = defaultdict(lambda: [None] * len(lines))
+        for number, line in enumerate(lines):
+            for name, value in line.metrics.items():
+                series[name][number] = value
+            for name, value in line.timings.items():
+                series[f"seconds/{name}"][number] = value
+        return {"steps": [one.step for one in lines], "series": dict(sorted(series.items()))}
+
+    # --- rollouts -----------------------------------------------------------------------------
+
+    @property
+    def _rollouts(self) -> Path:
+        return self.path / "rollouts"
+
+    def table(self) -> pa.Table:
+        """The index of all files, with the columns `file` and `row`."""
+        state = self.state()
+        if self._table is None or self._table[0] != state:
+            parts = [self._indexed(path) for path in rollout_files(self._rollouts)]
+            self._table = state, pa.concat_tables(parts) if parts else _empty()
+        return self._table[1]
+
+    def _indexed(self, path: Path) -> pa.Table:
+        about = path.stat()
+        state = about.st_size, about.st_mtime_ns
+        if path not in self._indexes or self._indexes[path].state != state:
+            trained = self._json(self.path / "trained" / f"{_stem(path)}.json")
+            table = read_index(path, trained).replace_schema_metadata(None)
+            named = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int32), [path.name])
+            table = table.append_column("file", named.cast(pa.string()))
+            table = table.append_column("row", pa.array(np.arange(len(table), dtype=np.int32)))
+            self._indexes[path] = _Indexed(state, table)
+        return self._indexes[path].table
+
+    def chosen(self, wanted: Filter) -> pa.Table:
+        """The lines of a filter."""
+        table = self.table()
+        keep = None
+
+        def also(mask: Any) -> None:
+            nonlocal keep
+            mask = pc.fill_null(mask, False)
+            keep = mask if keep is None else pc.and_(keep, mask)
+
+        for name, value in (
+            ("file", wanted.file), ("role", wanted.role), ("stage", wanted.stage), ("finish_reason", wanted.finish),
+            ("problem", wanted.problem), ("group", wanted.group),
+        ):  # fmt: skip
+            if value:
+                also(pc.equal(table[name], value))
+        for name, low, high in (("reward", wanted.low, wanted.high), ("step", wanted.first, wanted.last)):
+            if low is not None:
+                also(pc.greater_equal(table[name], low))
+            if high is not None:
+                also(pc.less_equal(table[name], high))
+        if wanted.trained is not None:
+            also(pc.equal(pc.is_valid(table["advantage"]), wanted.trained))
+        found = table if keep is None else table.filter(keep)
+        return self._with_text(found, wanted.text) if wanted.text else found
+
+    def _with_text(self, table: pa.Table, text: str) -> pa.Table:
+        """Reads the lines."""
+        wanted = text.casefold()
+        places = table.select(["file", "member", "begin", "size"]).to_pylist()
+        keep = [wanted in self._text(place).casefold() for place in places]
+        return table.filter(pa.array(keep, pa.bool_()))
+
+    def _text(self, place: Mapping[str, Any]) -> str:
+        line = read_line(self._rollouts / place["file"], place)
+        return "\n".join((line["prompt"], line["response"], line["problem"]["question"]))
+
+    def choices(self) -> dict[str, list[Any]]:
+        """What filters can choose among."""
+        table = self.table()
+        return {
+            name: table[name].unique().drop_null().to_pylist()
+            for name in ("file", "role", "stage", "finish_reason", "data_source")
+        }
+
+    def problems(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
+        """Problems with lines of a filter, in each file: how many, mean reward, tokens."""
+        table = self.chosen(wanted)
+        grouped = table.group_by(["file", "problem"], use_threads=False).aggregate(
+            [
+                ("question", "first"), ("step", "max"), ("row", "count"), ("reward", "mean"),
+                ("tokens", "sum"), ("advantage", "count"), ("stage", "count_distinct"),
+            ]
+        )  # fmt: skip
+        page = grouped.slice(offset, limit)
+        return {"total": len(grouped), "lines": len(table), "rows": page.to_pylist()}
+
+    def lines(self, wanted: Filter, offset: int, limit: int, order: str = "") -> dict[str, Any]:
+        """Lines of a filter; `order`: a column, with `-` before it falling."""
+        table = self.chosen(wanted)
+        if order:
+            how = "descending" if order.startswith("-") else "ascending"
+            table = table.sort_by([(order.removeprefix("-"), how)])
+        return {"total": len(table), "rows": table.slice(offset, limit).to_pylist()}
+
+    def line(self, file: str, row: int) -> dict[str, Any]:
+        """A line with all that is known of its tokens.
+
+        Raises:
+            KeyError: there is no such line.
+        """
+        place = self.lines(Filter(file=file), row, 1)["rows"]
+        if not place:
+            raise KeyError(f"{file} has no line {row}")
+        line = read_line(self._rollouts / file, place[0])
+        advantages = (self._trained(file).get(line["trajectory"]) or [])[line["sequence"] :][:1]
+        columns: dict[str, list[float | None]] = {}
+        if advantages:
+            columns["advantage"] = _spread(advantages[0], len(line["token_ids"]))
+        columns["policy version"] = _spread(line["versions"], len(line["token_ids"]))
+        mask = np.ones(len(line["token_ids"]))
+        for begin, end in line["masked"]:
+            mask[begin:end] = 0
+        columns["mask"] = mask.tolist()
+        return {"line": line, "pieces": self._pieces.of(line["token_ids"]), "columns": columns}
+
+    def _trained(self, file: str) -> dict[str, Any]:
+        return self._json(self.path / "trained" / f"{_stem(Path(file))}.json") or {}
+
+    @cached_property
+    def _pieces(self) -> TokenPieces:
+        model = "actor_rollout_ref.model"
+        return TokenPieces(self.setting(f"{model}.tokenizer_path") or self.setting(f"{model}.path"))
+
+    @staticmethod
+    def _json(path: Path) -> Any:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _stem(path: Path) -> str:
+    return path.name.split(".")[0]
+
+
+def _empty() -> pa.Table:
+    from marsrl_verl.reporting.rollout_index import schema
+
+    full = schema().append(pa.field("file", pa.string())).append(pa.field("row", pa.int32()))
+    return full.empty_table()
+
+
+def _spread(parts: Iterable[tuple[int, float]], count: int) -> list[float | None]:
+    """Values of tokens from [end, value] of their parts."""
+    values: list[float | None] = []
+    for end, value in parts:
+        values += [value] * (end - len(values))
+    return values + [None] * (count - len(values))
+
+
+def plain(value: Any) -> str:
+    """As JSON for the page; a NaN is null."""
+    return to_json(value)
