@@ -43,6 +43,13 @@ def export() -> int:
     return main(sys.argv[1:])
 
 
+def view() -> int:
+    """`marsrl-view`, `python -m recipe.marsrl.view`."""
+    from marsrl_verl.view.application import main
+
+    return main(sys.argv[1:])
+
+
 def prepare_data() -> int:
     """`marsrl-prepare-data`, `python -m recipe.marsrl.prepare_data`."""
     from marsrl_verl.data_preparation.application import main

@@ -50,6 +50,8 @@ class Filter:
     finish: str = ""
     problem: str = ""
     group: str = ""
+    question: str = ""
+    """As the index has it: its beginning."""
     low: float | None = None
     high: float | None = None
     """Rewards."""
@@ -202,7 +204,7 @@ class ViewedRun:
 
         for name, value in (
             ("file", wanted.file), ("role", wanted.role), ("stage", wanted.stage), ("finish_reason", wanted.finish),
-            ("problem", wanted.problem), ("group", wanted.group),
+            ("problem", wanted.problem), ("group", wanted.group), ("question", wanted.question),
         ):  # fmt: skip
             if value:
                 also(pc.equal(table[name], value))
