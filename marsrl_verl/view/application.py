@@ -18,10 +18,13 @@ def main(arguments: Sequence[str]) -> int:
         "runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, e.g. outputs/demo"
     )
     parser.add_argument("--port", type=int, default=0, help="of this machine; 0: any that is free")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="write one HTML file, serve nothing")
+    parser.add_argument("--problems", type=int, default=40, help="of each run in the exported file")
     given = parser.parse_args(arguments)
     # Imported late: --help needs none of it.
     import uvicorn
 
+    from marsrl_verl.view.export import export
     from marsrl_verl.view.run import ViewedRun
     from marsrl_verl.view.server import build_application
 
@@ -29,6 +32,10 @@ def main(arguments: Sequence[str]) -> int:
         runs = [ViewedRun(path) for path in given.runs]
     except OutputFolderError as error:
         parser.exit(2, f"{error}\n")
+    if given.export is not None:
+        export(runs, given.export, given.problems)
+        print(f"{given.export}: {given.export.stat().st_size / 1e6:.1f} MB")
+        return 0
     token = secrets.token_urlsafe(16)
     with socket.create_server(("127.0.0.1", given.port)) as listening:
         port = listening.getsockname()[1]

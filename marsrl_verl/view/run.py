@@ -203,8 +203,8 @@ class ViewedRun:
             keep = mask if keep is None else pc.and_(keep, mask)
 
         for name, value in (
-            ("file", wanted.file), ("role", wanted.role), ("stage", wanted.stage), ("finish_reason", wanted.finish),
-            ("problem", wanted.problem), ("group", wanted.group), ("question", wanted.question),
+            ("file", wanted.file), ("role", wanted.role), ("stage", wanted.stage), ("group", wanted.group),
+            ("finish_reason", wanted.finish), ("problem", wanted.problem), ("question", wanted.question),
         ):  # fmt: skip
             if value:
                 also(pc.equal(table[name], value))

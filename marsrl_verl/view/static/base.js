@@ -5,7 +5,7 @@ const { html, render, Fragment, useEffect, useMemo, useRef, useState } = Vendor;
 // --- data: from the server, or from the page itself where it was exported ------------------------
 
 const Data = {
-  exported: null,
+  exported: JSON.parse(document.getElementById("data")?.textContent || "null"),
   cache: new Map(),
 
   async get(path, { fresh = false } = {}) {
