@@ -31,7 +31,6 @@ from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
-from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.scheduler import Mode, Scheduler
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
 from marsrl_verl.core.sequence import Sequence
@@ -173,8 +172,7 @@ class ArrayDriver(Driver):
         self.trainer._fit_update_actor(self.batch)
 
     def record(self) -> None:
-        trained = token_advantages(self.batch.rows, self.batch.rows.columns[ADVANTAGES])
-        self.trainer.observer.rollouts(self.place.step, self.result, trained, self.method.record)
+        self.trainer.observer.rollouts(self.place.step, self.result, self.batch.rows, self.method.record)
 
     def describe(self) -> None:
         self.trainer._fit_describe(self.result, self.batch, trains=True)

@@ -8,6 +8,7 @@ metrics.jsonl            one line per training step (metrics_log)
 metrics.replaced.jsonl   lines that a resumed run made obsolete
 rollouts/step_N.jsonl    every trajectory of step N (rollout_log), or step_N.jsonl.gz (rollout_files)
 trained/step_N.json      advantages of the trajectories that entered the loss of step N, by their ids
+trained/step_N.parquet   other columns of their tokens, where they are kept (token_columns)
 rollouts/eval_TAG.jsonl  every call of an evaluation, or eval_TAG.jsonl.gz
 rollouts/index/          the index of each (rollout_index)
 evaluations/TAG.json     an evaluation's record
@@ -30,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from marsrl_verl.core.rows import TokenAdvantages
+from marsrl_verl.core.rows import Rows, TokenAdvantages
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.files import (
@@ -47,12 +48,13 @@ from marsrl_verl.reporting.rollout_log import Line, evaluation_lines
 from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire
 from marsrl_verl.reporting.samples import write_samples
 from marsrl_verl.reporting.storage import FolderLostError
+from marsrl_verl.reporting.token_columns import write_token_columns
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.run_logs import RolloutLogConfig
 
 MARKER = "run.json"
 FORMAT_VERSION = 1
-_STEP_FILE = re.compile(r"step_(\d+)\.(json|jsonl|jsonl\.gz)")
+_STEP_FILE = re.compile(r"step_(\d+)\.(json|jsonl|jsonl\.gz|parquet)")
 _ROLLOUT_FOLDER = "rollouts"
 _TRAINED_FOLDER = "trained"
 _EVALUATION_FOLDER = "evaluations"
@@ -257,6 +259,11 @@ class RunFolder:
         write_rollouts(folder, name, lines, self.rollout_log, trained)
         if self.rollout_log.keep_gb is not None:
             remove_oldest(folder, self.rollout_log.keep_gb)
+
+    def write_token_columns(self, step: int, rows: Rows) -> None:
+        """Write a step's `trained/step_N.parquet`, if columns are to be kept."""
+        if names := self.rollout_log.token_columns:
+            write_token_columns(self.path / _TRAINED_FOLDER / f"step_{step}.parquet", rows, names)
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
         """Keep an evaluation's record and, if asked, its calls.

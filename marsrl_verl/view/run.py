@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ from marsrl_verl.reporting.rollout_files import read_line, rollout_files
 from marsrl_verl.reporting.rollout_index import read_index
 from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import changes
+from marsrl_verl.reporting.token_columns import read_token_columns
 from marsrl_verl.view.tokens import TokenPieces
 
 _SETTINGS = {
@@ -271,15 +273,25 @@ class ViewedRun:
         columns: dict[str, list[float | None]] = {}
         if advantages:
             columns["advantage"] = _spread(advantages[0], len(line["token_ids"]))
+        kept = read_token_columns(self._trained_path(file, ".parquet"), line["trajectory"], line["sequence"])
+        columns |= {name.replace("_", " "): values for name, values in kept.items()}
+        if {"old_log_probs", "rollout_log_probs"} <= kept.keys():
+            pairs = zip(kept["old_log_probs"], kept["rollout_log_probs"], strict=True)
+            columns["ratio old / rollout"] = [
+                None if old is None or sampled is None else math.exp(old - sampled) for old, sampled in pairs
+            ]
         columns["policy version"] = _spread(line["versions"], len(line["token_ids"]))
         mask = np.ones(len(line["token_ids"]))
         for begin, end in line["masked"]:
             mask[begin:end] = 0
-        columns["mask"] = mask.tolist()
+        columns["mask"] = list(mask.tolist())
         return {"line": line, "pieces": self._pieces.of(line["token_ids"]), "columns": columns}
 
     def _trained(self, file: str) -> dict[str, Any]:
-        return self._json(self.path / "trained" / f"{_stem(Path(file))}.json") or {}
+        return self._json(self._trained_path(file, ".json")) or {}
+
+    def _trained_path(self, file: str, suffix: str) -> Path:
+        return self.path / "trained" / f"{_stem(Path(file))}{suffix}"
 
     @cached_property
     def _pieces(self) -> TokenPieces:

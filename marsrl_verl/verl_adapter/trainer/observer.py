@@ -16,7 +16,7 @@ from marsrl_verl.core.inert_text import one_line
 from marsrl_verl.core.owned import Copies
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.rows import TokenAdvantages
+from marsrl_verl.core.rows import ADVANTAGES, Rows, TokenAdvantages, token_advantages
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.data.benchmarks import BENCHMARKS
 from marsrl_verl.evaluation.own_metrics import OwnMetrics
@@ -67,6 +67,7 @@ class TrainingObserver:
         self._begun_after = 0
         self._last_evaluation: EvaluationResult | None = None
         self._steps_without_calls = 0
+        self._missing_columns: set[str] = set()
 
     def phase(self, name: str, detail: str = "") -> None:
         """Announce what the run is doing: `starting`, `evaluating` or `training`."""
@@ -102,14 +103,20 @@ class TrainingObserver:
         done = [one for one in read_evaluations(self.folder.path) if one.tag in (BEFORE, AFTER)]
         self._started -= sum(one.seconds for one in done)
 
-    def rollouts(self, step: int, result: StepResult, trained: TokenAdvantages, record: Record) -> None:
-        """Writes the trajectories of a step's completed groups and the advantages of those that it trained,
-        if the run keeps them; in the background. OSError if an earlier step's could not be written."""
+    def rollouts(self, step: int, result: StepResult, trained: Rows | None, record: Record) -> None:
+        """Writes the trajectories of a step's completed groups, and of those that it trained what it knew of
+        their tokens, if the run keeps them; in the background. OSError if an earlier step's could not be
+        written."""
         if not self._settings.run.log_rollouts:
             return
+        advantages: TokenAdvantages = {}
+        if trained is not None:
+            advantages = token_advantages(trained, trained.columns[ADVANTAGES])
+            self._warn_of_missing_columns(trained)
+            self._writer.submit(lambda: self.folder.write_token_columns(step, trained))
         # Now: a later step may still give a trajectory its reward.
         lines = step_lines(step, result.completed, record)
-        self._writer.submit(lambda: self.folder.write_rollouts(step, lines, trained))
+        self._writer.submit(lambda: self.folder.write_rollouts(step, lines, advantages))
 
     def flush(self) -> None:
         """Waits until all that was to be written is in the folder, before a checkpoint is sealed. OSError if
@@ -208,6 +215,16 @@ class TrainingObserver:
         console = self._console()
         console.print(evaluation_table(found.record))
         self._name_report(console)
+
+    def _warn_of_missing_columns(self, rows: Rows) -> None:
+        """Say once which columns the run does not have."""
+        wanted = set(self._settings.run.rollout_log.token_columns)
+        for name in sorted(wanted - rows.columns.keys() - self._missing_columns):
+            self._missing_columns.add(name)
+            self._progress.message(
+                f"warning: marsrl.run.rollout_log.token_columns names {name!r}, which this run's tokens do not "
+                f"have; they have {', '.join(sorted(rows.columns))}"
+            )
 
     def _warn_of_unused_tools(self, step: int, metrics: Mapping[str, float]) -> None:
         """Say where a run with tools calls none: often, nothing is learnt of them then."""

@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.request import Problem
-from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.schedule import Passes
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
@@ -126,7 +125,7 @@ class RayMarsRLTrainer(EndingTrainer):
                 stop_signals.check()
                 self._fit_update_actor(batch)
             self.policies.updated(due, self.global_steps)
-            trained = {} if batch is None else token_advantages(batch.rows, batch.rows.columns[ADVANTAGES])
+            trained = None if batch is None else batch.rows
             self.observer.rollouts(self.global_steps, result, trained, self.method.record)
             self._fit_describe(result, batch, trains=bool(due))
             self._fit_watch(result, due=bool(due), updated=batch is not None)

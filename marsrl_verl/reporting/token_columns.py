@@ -1,0 +1,43 @@
+"""`trained/step_N.parquet`: what a step knew of each token that it trained, as float16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from marsrl_verl.core.rows import Rows
+
+
+def write_token_columns(path: Path, rows: Rows, names: Sequence[str]) -> None:
+    """Write a row for each of the trained sequences: `trajectory`, `sequence`, and each column's values, (T,)
+    for T response tokens. What the step has no column of is left out."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = {
+        "trajectory": pa.array([rows.trajectory(row).trajectory_id for row in range(len(rows))], pa.string()),
+        "sequence": pa.array([ref.sequence for ref in rows.refs], pa.int32()),
+    }
+    for name in (name for name in names if name in rows.columns):
+        values = rows.columns[name].astype(np.float16)
+        table[name] = pa.ListArray.from_arrays(pa.array(rows.offsets, pa.int32()), pa.array(values))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    pq.write_table(pa.table(table), temporary, compression="zstd")
+    temporary.replace(path)
+
+
+def read_token_columns(path: Path, trajectory: str, sequence: int) -> dict[str, list[float | None]]:
+    """A sequence's columns by name, null for a NaN; empty where it was not trained or nothing is kept."""
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        return {}
+    chosen = [("trajectory", "=", trajectory), ("sequence", "=", sequence)]
+    found = pq.read_table(path, filters=chosen).drop_columns(["trajectory", "sequence"]).to_pylist()
+    return {
+        name: [None if value != value else float(value) for value in values]
+        for name, values in (found[0].items() if found else ())
+    }
