@@ -1,6 +1,6 @@
 """An index of each file of rollouts: where its lines lie, and the columns by which readers choose among them.
 
-`rollouts/index/NAME.parquet` beside `rollouts/NAME.jsonl`, written with it. Who finds no index, or one of
+`index/NAME.parquet` of `rollouts/NAME.jsonl`, written with it. Who finds no index, or one of
 another size of the file, makes it from the file: a gigabyte takes some ten seconds.
 
 Columns, one row for each line of the file (its keys: `rollout_log`):
@@ -144,7 +144,7 @@ def _decoded(line: bytes) -> _Line:
 def index_path(rollouts: Path) -> Path:
     """Where a file's index lies."""
     name = rollouts.name.removesuffix(PACKED).removesuffix(PLAIN)
-    return rollouts.parent / FOLDER / f"{name}.parquet"
+    return rollouts.parent.parent / FOLDER / f"{name}.parquet"
 
 
 def write_index(rollouts: Path, rows: IndexBuilder, left_out: int = 0) -> None:

@@ -10,7 +10,7 @@ rollouts/step_N.jsonl    every trajectory of step N (rollout_log), or step_N.jso
 trained/step_N.json      advantages of the trajectories that entered the loss of step N, by their ids
 trained/step_N.parquet   other columns of their tokens, where they are kept (token_columns)
 rollouts/eval_TAG.jsonl  every call of an evaluation, or eval_TAG.jsonl.gz
-rollouts/index/          the index of each (rollout_index)
+index/                   an index of each file of rollouts (rollout_index)
 evaluations/TAG.json     an evaluation's record
 evaluations/samples.jsonl  what each sample of an evaluation alone came to (samples)
 replaced/                rollouts and evaluations that a resumed run made obsolete

@@ -23,6 +23,12 @@ from marsrl_verl.reporting.rollout_index import IndexBuilder, index_path, read_i
 from marsrl_verl.settings.run_logs import RolloutLogConfig
 
 
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "rollouts").mkdir()
+    return tmp_path / "rollouts"
+
+
 def line(number: int, problem: str = "p0", text: str = "so 5 it is", **more):
     group = f"{problem}/solver/0"
     return {
@@ -64,10 +70,10 @@ TRAINED = {"p1/solver/0#1": [[(2, 0.25), (3, -1.5)]]}
 
 @pytest.mark.parametrize("compress", [0, 16])
 @pytest.mark.parametrize("member", [1, 4000, 2**20])
-def test_each_line_is_read_by_its_place(tmp_path, monkeypatch, compress, member):
+def test_each_line_is_read_by_its_place(folder, monkeypatch, compress, member):
     monkeypatch.setattr(rollout_files, "_MEMBER", member)
-    write_rollouts(tmp_path, "step_3", LINES, RolloutLogConfig(compress_above_mb=compress), TRAINED)
-    path = found(tmp_path, "step_3")
+    write_rollouts(folder, "step_3", LINES, RolloutLogConfig(compress_above_mb=compress), TRAINED)
+    path = found(folder, "step_3")
     assert path.name == ("step_3.jsonl" if compress else "step_3.jsonl.gz")
     index = read_index(path)
     rows = index.to_pylist()
@@ -82,63 +88,63 @@ def test_each_line_is_read_by_its_place(tmp_path, monkeypatch, compress, member)
     assert [read_line(path, row) for row in remade.to_pylist()] == LINES
 
 
-def test_an_index_of_another_file_is_not_believed(tmp_path):
-    write_rollouts(tmp_path, "step_3", LINES[:2], RolloutLogConfig())
-    path = tmp_path / "step_3.jsonl"
+def test_an_index_of_another_file_is_not_believed(folder):
+    write_rollouts(folder, "step_3", LINES[:2], RolloutLogConfig())
+    path = folder / "step_3.jsonl"
     path.write_text(json.dumps(line(0)) + "\n")
     assert len(read_index(path)) == 1
 
 
-def test_common_programs_read_what_is_compressed(tmp_path):
-    write_rollouts(tmp_path, "step_3", LINES, RolloutLogConfig(compress_above_mb=0))
-    said = subprocess.run(["gzip", "-dc", tmp_path / "step_3.jsonl.gz"], capture_output=True, check=True)
+def test_common_programs_read_what_is_compressed(folder):
+    write_rollouts(folder, "step_3", LINES, RolloutLogConfig(compress_above_mb=0))
+    said = subprocess.run(["gzip", "-dc", folder / "step_3.jsonl.gz"], capture_output=True, check=True)
     assert [json.loads(one) for one in said.stdout.splitlines()] == LINES
 
 
-def test_a_file_is_plain_or_compressed(tmp_path):
+def test_a_file_is_plain_or_compressed(folder):
     for compress in (0, 16, 0):
-        write_rollouts(tmp_path, "step_3", LINES, RolloutLogConfig(compress_above_mb=compress))
-        (path,) = files_of(tmp_path)
+        write_rollouts(folder, "step_3", LINES, RolloutLogConfig(compress_above_mb=compress))
+        (path,) = files_of(folder)
         assert len(read_index(path)) == len(LINES)
 
 
-def test_of_a_large_step_whole_problems_are_kept(tmp_path):
+def test_of_a_large_step_whole_problems_are_kept(folder):
     lines = [line(k, f"p{k % 40}", "x" * 15_000) for k in range(160)]  # 5 MB
-    write_rollouts(tmp_path, "step_3", lines, RolloutLogConfig(most_mb=2))
-    kept = list(read_lines(tmp_path / "step_3.jsonl"))
+    write_rollouts(folder, "step_3", lines, RolloutLogConfig(most_mb=2))
+    kept = list(read_lines(folder / "step_3.jsonl"))
     problems = {one["problem"]["id"] for one in kept}
     assert kept == [one for one in lines if one["problem"]["id"] in problems]
-    size = (tmp_path / "step_3.jsonl").stat().st_size
+    size = (folder / "step_3.jsonl").stat().st_size
     assert 0.8 * 2**21 < size < 1.1 * 2**21 and 10 < len(problems) < 20
-    write_rollouts(tmp_path, "step_3", lines[::-1], RolloutLogConfig(most_mb=2))
-    again = {one["problem"]["id"] for one in read_lines(tmp_path / "step_3.jsonl")}
+    write_rollouts(folder, "step_3", lines[::-1], RolloutLogConfig(most_mb=2))
+    again = {one["problem"]["id"] for one in read_lines(folder / "step_3.jsonl")}
     assert again == problems, "a checksum chooses, not the order"
-    write_rollouts(tmp_path, "step_4", [line(0, text="x" * 2**21)], RolloutLogConfig(most_mb=1))
-    assert len(list(read_lines(tmp_path / "step_4.jsonl"))) == 1, "one problem stays"
+    write_rollouts(folder, "step_4", [line(0, text="x" * 2**21)], RolloutLogConfig(most_mb=1))
+    assert len(list(read_lines(folder / "step_4.jsonl"))) == 1, "one problem stays"
 
 
-def test_the_oldest_steps_go(tmp_path):
+def test_the_oldest_steps_go(folder):
     for step in (2, 10, 9):
-        write_rollouts(tmp_path, f"step_{step}", [line(0, text="x" * 2**20)], RolloutLogConfig())
-    write_rollouts(tmp_path, "eval_before", [line(0)], RolloutLogConfig())
-    size = (tmp_path / "step_2.jsonl").stat().st_size
-    remove_oldest(tmp_path, 2.5 * size / 2**30)
-    names = [path.name for path in files_of(tmp_path)]
+        write_rollouts(folder, f"step_{step}", [line(0, text="x" * 2**20)], RolloutLogConfig())
+    write_rollouts(folder, "eval_before", [line(0)], RolloutLogConfig())
+    size = (folder / "step_2.jsonl").stat().st_size
+    remove_oldest(folder, 2.5 * size / 2**30)
+    names = [path.name for path in files_of(folder)]
     assert names == ["step_9.jsonl", "step_10.jsonl", "eval_before.jsonl"]
-    assert not index_path(tmp_path / "step_2.jsonl").exists()
-    remove_oldest(tmp_path, 1e-9)
-    assert [path.name for path in files_of(tmp_path)] == ["step_10.jsonl", "eval_before.jsonl"]
+    assert not index_path(folder / "step_2.jsonl").exists()
+    remove_oldest(folder, 1e-9)
+    assert [path.name for path in files_of(folder)] == ["step_10.jsonl", "eval_before.jsonl"]
 
 
-def test_a_line_of_something_else_is_refused(tmp_path):
+def test_a_line_of_something_else_is_refused(folder):
     import msgspec
 
     with pytest.raises(msgspec.ValidationError, match="step"):
         IndexBuilder().add(b'{"a": 1}', 0, 0)
 
 
-def test_one_member_by_others_is_read(tmp_path):
-    with gzip.open(tmp_path / "step_3.jsonl.gz", "wt") as file:
+def test_one_member_by_others_is_read(folder):
+    with gzip.open(folder / "step_3.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(one) + "\n" for one in LINES)
-    path = tmp_path / "step_3.jsonl.gz"
+    path = folder / "step_3.jsonl.gz"
     assert [read_line(path, row) for row in read_index(path).to_pylist()] == LINES

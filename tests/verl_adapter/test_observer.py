@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from cached_config import composed
 from evaluation_tools import trajectory
@@ -18,9 +19,11 @@ from marsrl_verl.algos.marsrl.prompts import ROLES, MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.rows import ADVANTAGES, RowRef, Rows
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.trajectory import Grading, RewardResult
 from marsrl_verl.reporting.run_folder import read_evaluations
+from marsrl_verl.reporting.token_columns import read_token_columns
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.verl_adapter.trainer import observer
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
@@ -46,8 +49,10 @@ def result(step: int) -> StepResult:
 
 def take_step(observer: TrainingObserver, step: int, tokens: int = 10) -> None:
     one = result(step)
-    parts = {"p0/solver/0#1": [[(1, -0.5), (2, 0.25)]], "p0/solver/0#0": [[(2, 0.5)]]}
-    observer.rollouts(step, one, parts, lambda request, trajectory: {"answer": trajectory.final_text})
+    trained = Rows.of(one.completed, [RowRef(0, 1), RowRef(0, 0)])
+    trained.columns[ADVANTAGES] = np.float32([-0.5, 0.25, 0.5, 0.5])
+    trained.columns["entropies"] = np.float32([0.5, np.nan, 2, 0])
+    observer.rollouts(step, one, trained, lambda request, trajectory: {"answer": trajectory.final_text})
     observer.record(step, {"rollout/generated_tokens": tokens, **observer.describe(one)}, TIMINGS)
 
 
@@ -120,7 +125,7 @@ def test_a_recorded_step_is_in_the_folder_at_once(tmp_path):
     first, _ = (tmp_path / "run" / "rollouts" / "step_1.jsonl").read_text().splitlines()
     assert json.loads(first)["answer"] == "2", "what the method adds"
     trained = json.loads((tmp_path / "run" / "trained" / "step_1.json").read_text())
-    assert trained == {"p0/solver/0#0": [[[2, 0.5]]], "p0/solver/0#1": [[[1, -0.5], [2, 0.25]]]}
+    assert trained == {"p1/solver/0#0": [[[2, 0.5]]], "p1/solver/0#1": [[[1, -0.5], [2, 0.25]]]}
     assert (tmp_path / "run" / "config.yaml").is_file()
 
 
@@ -271,3 +276,16 @@ def test_a_wrong_metric_is_refused_before_the_start(tmp_path, own_metrics, word,
         start(tmp_path / "run", word)
     text = " ".join(str(refused.value).split())
     assert "marsrl.metrics" in text and said in text
+
+
+def test_columns_of_tokens_are_kept_where_asked_for(tmp_path, capsys):
+    words = "marsrl.run.rollout_log.token_columns=[entropies, ref_log_probs]"
+    observer = start(tmp_path / "run", SHOWN, words)
+    take_step(observer, 1)
+    take_step(observer, 2)
+    observer.close()
+    path = tmp_path / "run" / "trained" / "step_2.parquet"
+    assert read_token_columns(path, "p2/solver/0#1", 0) == {"entropies": [0.5, None]}
+    assert read_token_columns(path, "p2/solver/0#0", 0) == {"entropies": [2.0, 0.0]}
+    assert read_token_columns(path, "p9/solver/0#0", 0) == {} == read_token_columns(tmp_path, "a", 0)
+    assert capsys.readouterr().out.count("names 'ref_log_probs'") == 1

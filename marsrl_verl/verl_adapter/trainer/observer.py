@@ -222,8 +222,8 @@ class TrainingObserver:
         for name in sorted(wanted - rows.columns.keys() - self._missing_columns):
             self._missing_columns.add(name)
             self._progress.message(
-                f"warning: marsrl.run.rollout_log.token_columns names {name!r}, which this run's tokens do not "
-                f"have; they have {', '.join(sorted(rows.columns))}"
+                f"warning: marsrl.run.rollout_log.token_columns names {name!r}, and tokens have no such "
+                f"column here; they have {', '.join(sorted(rows.columns))}"
             )
 
     def _warn_of_unused_tools(self, step: int, metrics: Mapping[str, float]) -> None:
