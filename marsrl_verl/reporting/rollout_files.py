@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.reporting.files import to_json, write_bytes_parts_atomic
 from marsrl_verl.reporting.rollout_index import PACKED, PLAIN, IndexBuilder, index_path, write_index
@@ -147,6 +149,34 @@ def read_line(path: Path, place: Mapping[str, Any]) -> dict[str, Any]:
             text = file.read(place["size"])
     line: dict[str, Any] = json.loads(text)
     return line
+
+
+class _Text(msgspec.Struct):
+    prompt: str
+    response: str
+
+
+_TEXT = msgspec.json.Decoder(_Text)
+
+
+def contains(line: bytes, text: str) -> bool:
+    """Whether prompt or response of a line has a text, letter case aside."""
+    wanted = text.casefold()
+    spelt = json.dumps(wanted, ensure_ascii=False)[1:-1]
+    # Most lines are told by their bytes; whether the text stands among token ids is not.
+    if spelt not in line.decode(errors="replace").casefold():
+        return False
+    try:
+        found = _TEXT.decode(line)
+    except msgspec.DecodeError:  # half of a surrogate pair, which JSON may spell
+        plain = json.loads(line)
+        found = _Text(plain["prompt"], plain["response"])
+    return wanted in found.prompt.casefold() or wanted in found.response.casefold()
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's lines as they were before compression."""
+    return gzip.decompress(path.read_bytes()) if path.name.endswith(PACKED) else path.read_bytes()
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

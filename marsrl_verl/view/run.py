@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -19,7 +20,7 @@ import yaml
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.files import to_json
 from marsrl_verl.reporting.metrics_log import read_metrics
-from marsrl_verl.reporting.rollout_files import read_line, rollout_files
+from marsrl_verl.reporting.rollout_files import contains, read_bytes, read_line, rollout_files
 from marsrl_verl.reporting.rollout_index import read_index
 from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import changes
@@ -221,15 +222,17 @@ class ViewedRun:
         return self._with_text(found, wanted.text) if wanted.text else found
 
     def _with_text(self, table: pa.Table, text: str) -> pa.Table:
-        """Reads the lines."""
-        wanted = text.casefold()
-        places = table.select(["file", "member", "begin", "size"]).to_pylist()
-        keep = [wanted in self._text(place).casefold() for place in places]
-        return table.filter(pa.array(keep, pa.bool_()))
-
-    def _text(self, place: Mapping[str, Any]) -> str:
-        line = read_line(self._rollouts / place["file"], place)
-        return "\n".join((line["prompt"], line["response"], line["problem"]["question"]))
+        """Reads the files of the lines, one after the other."""
+        keep = np.zeros(len(table), bool)
+        files, rows = table["file"].to_pylist(), table["row"].to_pylist()
+        begin = 0
+        for name, some in itertools.groupby(files):
+            end = begin + sum(1 for _ in some)
+            lines = read_bytes(self._rollouts / name).split(b"\n")
+            for number in range(begin, end):
+                keep[number] = contains(lines[rows[number]], text)
+            begin = end
+        return table.filter(pa.array(keep))
 
     def choices(self) -> dict[str, list[Any]]:
         """What filters can choose among."""
