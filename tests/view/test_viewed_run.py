@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from viewed import HOSTILE, make_run, write_step
+from viewed import HOSTILE, TINY, make_run, write_step
 
 from marsrl_verl.reporting.rollout_index import index_path
 from marsrl_verl.view.run import Filter, ViewedRun, plain
@@ -13,14 +13,14 @@ from marsrl_verl.view.run import Filter, ViewedRun, plain
 
 @pytest.fixture(params=[False, True], ids=["plain", "compressed"])
 def run(tmp_path, request):
-    make_run(tmp_path / "shown", compress=request.param)
+    make_run(tmp_path / "shown", compress=request.param, tokenizer=True)
     return ViewedRun(tmp_path / "shown")
 
 
 def test_the_overview_names_the_run(run):
     found = run.overview()
     assert (found["name"], found["steps"], found["planned_steps"], found["ended"]) == ("shown", 2, 3, False)
-    assert found["settings"] == {"method": "marsrl", "group size": 2}
+    assert found["settings"] == {"method": "marsrl", "model": str(TINY), "group size": 2}
     json.loads(plain(found))
 
 
@@ -72,7 +72,7 @@ def test_a_line_has_columns_of_its_tokens(run):
     assert found["line"]["trajectory"] == "p1/solver/0#1" and HOSTILE in found["line"]["response"]
     assert found["columns"]["advantage"] == [-0.5, 0.25]
     assert found["columns"]["mask"] == [1.0, 1.0]
-    assert found["pieces"] is None, "the tokenizer is not here"
+    assert len(found["pieces"]) == 2
     with pytest.raises(KeyError, match="no line 99"):
         run.line(row["file"], 99)
 
@@ -103,3 +103,11 @@ def test_a_run_without_rollouts(tmp_path):
     assert run.lines(Filter(), 0, 9) == {"total": 0, "rows": []}
     assert run.problems(Filter(role="solver"), 0, 9)["rows"] == []
     assert run.overview()["steps"] == 0 and run.metrics() == {"steps": [], "series": {}}
+
+
+def test_without_the_runs_tokenizer_nothing_is_cut(tmp_path):
+    from marsrl_verl.view.tokens import TokenPieces
+
+    assert TokenPieces(tmp_path).of([1, 2]) is None
+    assert TokenPieces("org/name").of([1, 2]) is None
+    assert TokenPieces(TINY).of([]) == []

@@ -4,7 +4,7 @@
 const PAGE = 200;
 const FILTERS = ["file", "role", "stage", "finish", "text", "low", "high", "first", "last", "trained"];
 
-function usePages(path) {
+function usePages(path, version) {
   const [found, setFound] = useState({ path: null, total: 0, lines: 0, rows: [] });
   const asked = useRef(new Set());
   const more = (at) => {
@@ -17,19 +17,34 @@ function usePages(path) {
       return at === 0 || now.path === path ? { path, total: page.total, lines: page.lines, rows } : now;
     }), (error) => setFound({ path, total: 0, rows: [], error: String(error.message || error) }));
   };
-  useEffect(() => { asked.current = new Set(); more(0); }, [path]);
+  useEffect(() => { asked.current = new Set(); more(0); }, [path, version]);
   return { ...found, more: () => found.path === path && found.rows.length < found.total && more(found.rows.length) };
+}
+
+// What is typed counts after a moment; until then it is kept here, whatever is drawn anew meanwhile.
+function Field({ value, commit, ...rest }) {
+  const [text, setText] = useState(value);
+  const timer = useRef(0);
+  const now = (said) => { clearTimeout(timer.current); if (said !== value) commit(said); };
+  useEffect(() => setText(value), [value]);
+  return html`<input ...${rest} value=${text} onChange=${(event) => now(event.target.value)}
+    onInput=${(event) => {
+      const said = event.target.value;
+      setText(said);
+      clearTimeout(timer.current);
+      timer.current = setTimeout(() => now(said), 500);
+    }} />`;
 }
 
 function Filters({ choices, fields, change }) {
   const select = (name, label, some) => html`<label>${label} <select value=${fields[name] || ""} data-filter=${name}
     onChange=${(event) => change({ [name]: event.target.value })}><option value="">all</option>
     ${some.map((one) => html`<option value=${one}>${one}</option>`)}</select></label>`;
-  const number = (name, label) => html`<input type="number" step="any" placeholder=${label} aria-label=${label}
-    data-filter=${name} value=${fields[name] || ""} onChange=${(event) => change({ [name]: event.target.value })} />`;
+  const number = (name, label) => html`<${Field} type="number" step="any" placeholder=${label} aria-label=${label}
+    data-filter=${name} value=${fields[name] || ""} commit=${(said) => change({ [name]: said })} />`;
   return html`<div class="filters">
-    <input type="search" id="search" placeholder="text in prompt or response (/)" value=${fields.text || ""} data-filter="text"
-      onChange=${(event) => change({ text: event.target.value })} />
+    <${Field} type="search" id="search" placeholder="text in prompt or response (/)" value=${fields.text || ""}
+      data-filter="text" commit=${(said) => change({ text: said })} />
     ${select("file", "file", choices.file)}${select("role", "role", choices.role)}
     ${select("stage", "stage", choices.stage)}${select("finish", "end", choices.finish_reason)}
     <label>trained <select value=${fields.trained || ""} data-filter="trained"
@@ -51,7 +66,7 @@ function ProblemRow({ one, on, onOpen }) {
 function Rollouts({ run, version, fields }) {
   const wanted = Object.fromEntries(FILTERS.map((name) => [name, fields[name]]));
   const { data: choices } = useData(`runs/${run}/choices`, version);
-  const list = usePages(query(`runs/${run}/problems`, { ...wanted, v: undefined }));
+  const list = usePages(query(`runs/${run}/problems`, wanted), version);
   const go = (changed, replace = false) => writeAddress("rollouts", { ...fields, ...changed }, replace);
   const place = list.rows.findIndex((one) => one.problem === fields.problem && one.file === fields.of);
   const everywhere = fields.over === "steps";

@@ -62,7 +62,8 @@ function Detail({ run, file, row, onOpen, rows }) {
     const press = (event) => {
       if (event.key !== "c" || typing(event) || !data) return;
       const all = ["", ...Object.keys(data.columns)];
-      setColumn(all[(all.indexOf(column) + 1) % all.length]);
+      const now = column === "" || all.includes(column) ? column : all[1];
+      setColumn(all[(all.indexOf(now) + 1) % all.length]);
     };
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
