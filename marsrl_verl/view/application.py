@@ -36,8 +36,12 @@ def main(arguments: Sequence[str]) -> int:
         export(runs, given.export, given.problems)
         print(f"{given.export}: {given.export.stat().st_size / 1e6:.1f} MB")
         return 0
+    try:
+        listening = socket.create_server(("127.0.0.1", given.port))
+    except OSError as error:
+        parser.exit(2, f"--port {given.port}: {error.strerror}; 0 takes a free one\n")
     token = secrets.token_urlsafe(16)
-    with socket.create_server(("127.0.0.1", given.port)) as listening:
+    with listening:
         port = listening.getsockname()[1]
         print(f"http://127.0.0.1:{port}/?token={token}\n(Ctrl-C ends it)", flush=True)
         app = build_application(runs, token)

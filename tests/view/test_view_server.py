@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 
 import pytest
 from viewed import HOSTILE, make_run
@@ -79,6 +80,13 @@ def test_one_file_has_it_all(tmp_path):
     (run,) = json.loads(held)["runs"]
     assert {one["problem"] for one in run["rows"]} == {"p1", "p2"}
     assert len(run["lines"]) == 8 and run["metrics"]["steps"] == [1, 2, 3]
+
+
+def test_a_port_that_is_taken_is_named(tmp_path, capsys):
+    make_run(tmp_path / "shown")
+    with socket.create_server(("127.0.0.1", 0)) as one, pytest.raises(SystemExit) as ended:
+        main([str(tmp_path / "shown"), "--port", str(one.getsockname()[1])])
+    assert ended.value.code == 2 and "0 takes a free one" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_runs_is_named(tmp_path, capsys):
