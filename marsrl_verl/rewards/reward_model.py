@@ -83,10 +83,7 @@ class ScoredReward(RoleReward):
         result: RewardResult = await found if inspect.isawaitable(found) else found
         if request.finish_reason is not FinishReason.STOP or not request.final_text.strip():
             return result
-        question, answer = request.problem.question, request.final_text
-        chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-        body = {"model": self.endpoint.model, "messages": chat, "use_activation": False}
-        body |= self.endpoint.extra_body
+        body = score_body(self.endpoint, request.problem.question, request.final_text)
         try:
             score = await self._asked.post(request.trajectory_id, "classify", body, read_score)
         except RequestError as error:
@@ -106,6 +103,17 @@ class ScoredReward(RoleReward):
     def close(self) -> None:
         """Release what the grader holds."""
         self.grader.close()
+
+
+def score_body(endpoint: ScorerEndpoint, question: str, answer: str) -> dict[str, Any]:
+    """What vLLM is asked."""
+    chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {
+        "model": endpoint.model,
+        "messages": chat,
+        "use_activation": False,
+        **endpoint.extra_body,
+    }
 
 
 def read_score(body: Any, url: str) -> float:

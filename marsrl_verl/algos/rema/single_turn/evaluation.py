@@ -187,14 +187,15 @@ class PlanAndSolve(Evaluation):
         return f"{who[self.config.process]}; its answer is graded.{orders}"
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """The answer, or what was found in a plan."""
+        """The answer and a reward model's score, or what was found in a plan."""
         info = trajectory.scored.info
         level = {"level": difficulty_of(request.problem)}
         if request.stage == PLAN:
             action = json_actions.parse_action(trajectory.final_text)
             kind = None if action is None else action.kind.value
             return {**level, "leak": info.get("leak"), "leaked": info.get("leaked"), "action": kind}
-        return {**level, "answer": info.get("answer"), "plan": request.inputs.get("plan")}
+        scored = {SCORE: info[SCORE]} if SCORE in info else {}
+        return {**level, "answer": info.get("answer"), "plan": request.inputs.get("plan"), **scored}
 
     def example_summary(self, run: Run) -> ExampleSummary:
         """Best is a plan that was followed to the right answer."""
