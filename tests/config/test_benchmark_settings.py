@@ -98,6 +98,14 @@ def test_the_rows_of_pairs_have_their_answers(copies):
     assert first["extra_info"]["subset"] == "judgebench"
 
 
+def test_prompts_that_ask_for_a_verdict_need_no_box(copies, capsys):
+    words = ["data=parquet", "cluster=8xgpu", "dry_run=true", "algo=vrp_judge", "model=qwen2_5_7b_instruct"]
+    skip_without(words)
+    assert main([*words, "benchmarks=judgebench", copies["judgebench"]], lambda config: 0, EVALUATE) == 0
+    printed = capsys.readouterr()
+    assert "boxed answer" not in printed.out + printed.err
+
+
 def as_path(text):
     from pathlib import Path
 

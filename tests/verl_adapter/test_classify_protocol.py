@@ -1,5 +1,5 @@
-"""What reward models are asked (`rewards.reward_model`) is a request of vLLM's `/classify`, whose response has
-the score."""
+"""What reward models are asked (`rewards.reward_model`) is a request of vLLM's `/classify`, whose response
+has the score."""
 
 from __future__ import annotations
 
