@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # ReMA as a judge of two answers (arXiv 2503.09501, appendix D.1.2) for Llama-3.1-8B-Instruct on one node with eight 80 GB GPUs. The
 # baselines: ALGO=vrp_judge and ALGO=mrp_judge. TRAIN_FILES and VAL_FILES are made by
-# python -m studies.rema_data.judge_data. JudgeBench of a trained checkpoint: VAL_FILES made with --one-order,
-# trainer.val_only=true marsrl.evaluation.both_orders=true trainer.resume_mode=resume_path trainer.resume_from_path=….
+# python -m studies.rema_data.judge_data. The paper's table of a trained run: python -m recipe.marsrl.main_eval algo=rema_judge
+# model=llama3_1_8b_instruct data=parquet policies=model_per_role cluster=8xgpu suite=rema_judge checkpoint=outputs/RUN
+# ++marsrl.evaluation.benchmarks.rewardbench970.file=TEST.parquet, the test half of the command above.
 set -euo pipefail
 : "${TRAIN_FILES:?set TRAIN_FILES to a parquet file of pairs of answers}"
 : "${VAL_FILES:?set VAL_FILES to a parquet file of held-out pairs}"

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from marsrl_verl.config.command_line import evaluating, parse_arguments
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".sh", ".sbatch"))
 _MODELS = {
@@ -21,6 +23,7 @@ _MODELS = {
     "7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
     "4b": "Qwen/Qwen3-4B-Thinking-2507",
 }
+_TRAIN, _EVALUATE = "recipe.marsrl.main_marsrl", "recipe.marsrl.main_eval"
 _RECORDER = """#!/usr/bin/env python3
 import json, os, sys
 with open(os.environ["CALLS"], "a") as file:
@@ -71,6 +74,19 @@ def recorded_calls(
     return [json.loads(line) for line in record.read_text().splitlines()]
 
 
+def copy_of(script: str, data: object) -> tuple[str, ...]:
+    """What names a file in place of the hub's benchmarks, for a script that evaluates."""
+    named = ("benchmarks=aime24", f"++marsrl.evaluation.benchmarks.aime24.file={data}")
+    return named if "evaluation" in script else ()
+
+
 def training_arguments(call: list[str]) -> list[str]:
-    """What follows `python -m recipe.marsrl.main_marsrl`."""
-    return call[call.index("recipe.marsrl.main_marsrl") + 1 :]
+    """What follows `python -m recipe.marsrl.main_marsrl`; of `main_eval` what it makes of that."""
+    if _EVALUATE in call:
+        return list(evaluating(parse_arguments(call[call.index(_EVALUATE) + 1 :])).overrides)
+    return call[call.index(_TRAIN) + 1 :]
+
+
+def starts_a_run(call: list[str]) -> bool:
+    """Whether it is of a program that trains or evaluates."""
+    return _TRAIN in call or _EVALUATE in call

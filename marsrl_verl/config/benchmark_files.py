@@ -50,7 +50,7 @@ def adopt_benchmarks(config: DictConfig, words: Iterable[str]) -> list[str]:
         path = cache_folder() / "benchmarks" / f"{name}-{found.fingerprint}.parquet"
         if not path.is_file():
             path.parent.mkdir(exist_ok=True)
-            write_parquet(path, found.problems, "val")
+            write_parquet(path, found.problems, "val", fields=found.fields)
         files.append(str(path))
         with open_dict(node):
             node[name].problems = len(found.problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ from typing import Any
 import yaml
 
 from marsrl_verl.data.columns import Columns
+from marsrl_verl.data.pairs import COLUMNS, PAIR_FIELDS, collect_pairs
 from marsrl_verl.data.problems import SourceProblem, collect, read_problem
 from marsrl_verl.data.rows import DataError, Row, RowError, read_rows
 from marsrl_verl.data.sources import SOURCES, Source
 
+PAIRS = "pairs"
+"""The form of pairs of answers."""
 VERL_FORM = Source(Columns(), None)
 """verl's columns, which a copy of one's own may have."""
 
@@ -38,14 +41,22 @@ class Benchmark:
     """The commit of the hub's copy; None: its newest."""
     metric: str = "accuracy"
     """The figure that papers report: `accuracy`, `f1` or `exact_match`."""
-    own_copy: bool = False
-    """Its origin asks that it is not shared on: it is read from a file of the user's alone."""
+    own_copy: str | None = None
+    """Why it is read from a file of the user's alone."""
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of pairs of answers: the subsets of each category. The score is then the mean over categories, that of
+    one with parts (`Reasoning/code`) the mean over these."""
     tried: bool = False
     """A published copy was read in a test."""
 
+    @property
+    def pairs(self) -> bool:
+        """Whether it has pairs of answers to judge, in any of the layouts of `data.pairs`."""
+        return self.forms == (PAIRS,)
+
     def sources(self) -> Iterable[Source]:
-        """The ways to read a row, the hub's first."""
-        for form in self.forms:
+        """The ways to read a row that is no pair, the hub's first."""
+        for form in () if self.pairs else self.forms:
             yield SOURCES[form] if isinstance(form, str) else Source(_columns(form), None)
         yield VERL_FORM
 
@@ -67,6 +78,8 @@ class BenchmarkProblems:
 
     name: str
     problems: tuple[SourceProblem, ...]
+    fields: tuple[str, ...] = ()
+    """Of pairs of answers: texts of `extra_info` that its rows have (`PAIR_FIELDS`)."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -74,7 +87,9 @@ class BenchmarkProblems:
         compared."""
         found = hashlib.sha256()
         for one in self.problems:
-            found.update(f"{one.question}\0{one.problem.ground_truth}\0".encode("utf-8", "surrogatepass"))
+            more = (str(one.problem.extra_info[field]) for field in self.fields)
+            texts = [one.question, one.problem.ground_truth, *more]
+            found.update("".join(f"{text}\0" for text in texts).encode("utf-8", "surrogatepass"))
         return found.hexdigest()[:12]
 
 
@@ -92,15 +107,18 @@ def read_benchmark(name: str, file: str | None = None, first: int | None = None)
     known = BENCHMARKS[name]
     where = f"{known.hub} (split {known.split})" if file is None else file
     rows = _hub_rows(name, known) if file is None else _file_rows(known, Path(file).expanduser())
-    source = _form(name, known, rows, where)
-    columns = replace(source.columns, data_source=name)
-    found = collect(rows, columns, source.instruction)
+    if known.pairs:
+        found = collect_pairs(rows, name)
+    else:
+        source = _form(name, known, rows, where)
+        found = collect(rows, replace(source.columns, data_source=name), source.instruction)
     if found.faults:
         what, fault = next(iter(found.faults.items()))
         head = f"Benchmark {name}: {found.bad_rows} of {found.rows} rows are no problem with an answer;"
         fix = "See whether it is the published file; a benchmark is taken whole."
         raise DataError(f"{head} {what} ({fault.places[0]}).", fix)
-    return BenchmarkProblems(name, tuple(found.problems.values())[:first])
+    fields = PAIR_FIELDS if known.pairs else ()
+    return BenchmarkProblems(name, tuple(found.problems.values())[:first], fields)
 
 
 def _form(name: str, known: Benchmark, rows: Sequence[Row], where: str) -> Source:
@@ -122,13 +140,14 @@ def _form(name: str, known: Benchmark, rows: Sequence[Row], where: str) -> Sourc
 
 def _file_rows(known: Benchmark, path: Path) -> list[Row]:
     names = [name for source in known.sources() for name in source.columns.names]
+    names += COLUMNS if known.pairs else ()
     return list(read_rows([path], list(dict.fromkeys(names))))
 
 
 def _hub_rows(name: str, known: Benchmark) -> list[Row]:
     key = f"marsrl.evaluation.benchmarks.{name}.file"
     if known.hub is None:
-        what = f"Benchmark {name} is not read from the hub: its origin asks that it is not shared on."
+        what = f"Benchmark {name} is not read from the hub: {known.own_copy}."
         raise DataError(what, f"Name your copy: {key}=FILE (.parquet, .jsonl or .json).")
     import datasets
 

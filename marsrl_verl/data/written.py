@@ -23,7 +23,11 @@ class PassRate:
 
 
 def write_parquet(
-    path: Path, problems: Sequence[SourceProblem], split: str, rates: Mapping[str, PassRate] | None = None
+    path: Path,
+    problems: Sequence[SourceProblem],
+    split: str,
+    rates: Mapping[str, PassRate] | None = None,
+    fields: Sequence[str] = (),
 ) -> None:
     """Write problems in verl's format, in one piece, and read them back with training's own check.
 
@@ -35,6 +39,7 @@ def write_parquet(
         problems: in the order of the rows.
         split: `train` or `val`, for `extra_info`.
         rates: by the problem's hash.
+        fields: names of texts in the problems' `extra_info` that stand there by themselves.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -53,13 +58,14 @@ def write_parquet(
                 "pass_rate": known.get(one.key, unknown).rate,
                 "answers": known.get(one.key, unknown).answers,
                 "source": one.extra,
+                **{name: one.problem.extra_info[name] for name in fields},
             },
         }
         for index, one in enumerate(problems)
     ]
     partial = path.with_name(f".{path.stem}.{os.getpid()}.parquet")
     try:
-        pq.write_table(pa.Table.from_pylist(rows, schema=_schema(pa)), partial)
+        pq.write_table(pa.Table.from_pylist(rows, schema=_schema(pa, fields)), partial)
         report = read_report(partial, split)
         if report.rows != len(rows) or report.faults:
             raise RuntimeError(f"{path}: training's check of the written file found {report}")
@@ -68,7 +74,7 @@ def write_parquet(
         partial.unlink(missing_ok=True)
 
 
-def _schema(pa: Any) -> Any:
+def _schema(pa: Any, fields: Sequence[str]) -> Any:
     text, number = pa.string(), pa.int64()
     extra = {"index": number, "split": text, "problem": text, "pass_rate": pa.float64(), "answers": number}
     return pa.schema(
@@ -77,6 +83,6 @@ def _schema(pa: Any) -> Any:
             "prompt": pa.list_(pa.struct({"role": text, "content": text})),
             "ability": text,
             "reward_model": pa.struct({"style": text, "ground_truth": text}),
-            "extra_info": pa.struct({**extra, "source": text}),
+            "extra_info": pa.struct({**extra, "source": text, **dict.fromkeys(fields, text)}),
         }
     )

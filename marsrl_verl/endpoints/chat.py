@@ -1,13 +1,13 @@
-"""Asks a model behind an OpenAI-compatible endpoint (chat completions)."""
+"""Asks a model behind an endpoint: any JSON, and OpenAI-compatible chat completions."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from tenacity import retry_if_exception
 
@@ -17,8 +17,10 @@ from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.answer import FINISH_REASONS, ChatAnswer, failed
 from marsrl_verl.endpoints.client import JsonClient, RequestError
-from marsrl_verl.endpoints.config import EndpointConfig
+from marsrl_verl.endpoints.config import EndpointConfig, ServiceConfig
 from marsrl_verl.machine.retry import repeated
+
+T = TypeVar("T")
 
 LONGEST_PAUSE_S = 60.0
 """Most seconds between two attempts, whatever the endpoint asks for."""
@@ -29,37 +31,32 @@ _ENDED_BY = ("stop_reason", "matched_stop")
 """Where servers name the stop string that ended an answer."""
 
 
-class ChatEndpoint:
-    """Asks one request per answer, at most `concurrency` at a time, pauses included, whose random part comes
-    from `seed`. Requests go to the base URLs in turn, and a repeated one to the next after that which failed.
-    `node` names the settings in messages; `api_key` is sent as bearer token."""
+class ModelEndpoint:
+    """Asks a model one request per answer, at most `concurrency` at a time, pauses included, whose random
+    part comes from `seed`. Requests go to the base URLs in turn, and a repeated one to the next after that
+    which failed. `node` names the settings in messages; `api_key` is sent as bearer token."""
 
     def __init__(
-        self, settings: EndpointConfig, node: str, *, api_key: str | None, concurrency: int, seed: int
+        self, settings: ServiceConfig, node: str, *, api_key: str | None, concurrency: int, seed: int
     ) -> None:
         self._node = node
         if not settings.base_urls:
             raise ValueError(f"{self._node}.base_urls is empty, expected at least one URL")
-        self._settings = settings
+        self._service = settings
         self._api_key = api_key
         self._slots = asyncio.Semaphore(concurrency)
         self._seed = seed
         self._numbers = itertools.count()
 
-    async def ask(
-        self,
-        name: str,
-        messages: Sequence[Message],
-        stop: Sequence[str] = (),
-        more: Mapping[str, Any] = MappingProxyType({}),
-    ) -> ChatAnswer:
-        """The answer to a chat; one that could not be had is an answer with an error, never an exception. The
-        slot is kept during the pauses between attempts, whose random part derives from `name`: an endpoint
-        that is too busy is asked less. The one of `stop` that ended the answer is part of it; an endpoint
-        that does not say which one did has not answered. `more` are keys of the body, where the settings name
-        none."""
-        one = self._settings
-        body = {**more, **request_body(one, messages, stop)}
+    async def post(self, name: str, path: str, body: Any, read: Callable[[Any, str], T]) -> T:
+        """What `read` makes of the JSON that the model's service answers, and of the URL. The slot is kept
+        during the pauses between attempts, whose random part derives from `name`: a service that is too busy
+        is asked less.
+
+        Raises:
+            RequestError: no attempt was answered, or `read` raised it.
+        """
+        one = self._service
         first = next(self._numbers)
         attempts = repeated(
             one.retries,
@@ -71,22 +68,53 @@ class ChatEndpoint:
         client = JsonClient(key=self._api_key, most_bytes=MOST_BYTES, timeout_s=one.timeout_s)
         async with self._slots, client:
 
-            async def attempt() -> ChatAnswer:
+            async def attempt() -> T:
                 number = first + attempts.statistics["attempt_number"] - 1
-                url = f"{one.base_urls[number % len(one.base_urls)].rstrip('/')}/chat/completions"
-                return read_completion(await client.ask("POST", url, body=body), url, stop)
+                url = f"{one.base_urls[number % len(one.base_urls)].rstrip('/')}/{path}"
+                return read(await client.ask("POST", url, body=body), url)
 
             try:
-                answer: ChatAnswer = await attempts(attempt)
+                found: T = await attempts(attempt)
             except RequestError as error:
-                note = str(error)
+                note = client.note(str(error))  # a service may have quoted the key
                 if error.late:
                     note = f"{note} no answer in time ({self._node}.timeout_s = {one.timeout_s:g})"
                 if error.busy:
                     note = f"{note} (attempt {one.retries + 1}, the last)"
-                return failed(note, FinishReason.REFUSED if error.about_request else FinishReason.ERROR)
-            # A server may have quoted the key.
-            return answer if answer.detail is None else replace(answer, detail=client.note(answer.detail))
+                raise RequestError(note, about_request=error.about_request) from error
+            return found
+
+
+class ChatEndpoint(ModelEndpoint):
+    """Asks for chat completions."""
+
+    def __init__(
+        self, settings: EndpointConfig, node: str, *, api_key: str | None, concurrency: int, seed: int
+    ) -> None:
+        super().__init__(settings, node, api_key=api_key, concurrency=concurrency, seed=seed)
+        self._settings = settings
+
+    async def ask(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        stop: Sequence[str] = (),
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> ChatAnswer:
+        """The answer to a chat; one that could not be had is an answer with an error, never an exception. The
+        one of `stop` that ended the answer is part of it; an endpoint that does not say which one did has not
+        answered. `more` are keys of the body, where the settings name none."""
+        body = {**more, **request_body(self._settings, messages, stop)}
+        try:
+            answer = await self.post(
+                name, "chat/completions", body, lambda found, url: read_completion(found, url, stop)
+            )
+        except RequestError as error:
+            reason = FinishReason.REFUSED if error.about_request else FinishReason.ERROR
+            return failed(str(error), reason)
+        if answer.detail is None:
+            return answer
+        return replace(answer, detail=JsonClient(key=self._api_key).note(answer.detail))
 
 
 def request_body(

@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 from marsrl_verl.settings.declaration import OWN_MESSAGE, Settings, limits, top_p
 
 
-class EndpointConfig(Settings):
-    """An OpenAI-compatible endpoint (chat completions) that answers for a frozen policy."""
+class ServiceConfig(Settings):
+    """A model behind HTTP, and how it is asked."""
 
     base_urls: list[str] = Field(default_factory=list)
     """Such as `http://host:8000/v1`. With several of them every request goes to the next one."""
@@ -25,12 +25,6 @@ class EndpointConfig(Settings):
     api_key_file: str | None = None
     """File that holds the API key, in place of `api_key_env`: for a Ray job, whose variables Ray logs. The
     job's entry point reads it, so it lies on the node where that runs."""
-    temperature: float | None = limits(None, ge=0.0, why="null leaves it to the endpoint")
-    """Sampling temperature, in training and in every evaluation; null: what the endpoint does by itself."""
-    top_p: float | None = top_p(None, fix="null leaves it to the endpoint.")
-    """Smallest probability mass that is kept; null: what the endpoint does by itself."""
-    max_tokens: int | None = limits(None, ge=1, why="null leaves it to the endpoint")
-    """Most tokens of an answer, counted by the endpoint; null: what the endpoint does by itself."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further keys of each request's body, e.g. `{top_k: 20}`."""
     timeout_s: float = limits(1800.0, gt=0.0, why="seconds", fix="1800 is the default.")
@@ -45,6 +39,17 @@ class EndpointConfig(Settings):
     backoff_s: float = limits(1.0, ge=0.0, why="it is a time")
     """Seconds before the first repetition, doubled with each further one, 60 at most; longer where the
     endpoint asks for it (`Retry-After`)."""
+
+
+class EndpointConfig(ServiceConfig):
+    """An OpenAI-compatible endpoint (chat completions) that answers for a frozen policy."""
+
+    temperature: float | None = limits(None, ge=0.0, why="null leaves it to the endpoint")
+    """Sampling temperature, in training and in every evaluation; null: what the endpoint does by itself."""
+    top_p: float | None = top_p(None, fix="null leaves it to the endpoint.")
+    """Smallest probability mass that is kept; null: what the endpoint does by itself."""
+    max_tokens: int | None = limits(None, ge=1, why="null leaves it to the endpoint")
+    """Most tokens of an answer, counted by the endpoint; null: what the endpoint does by itself."""
 
 
 def check_urls(urls: Iterable[str]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, estimate, metric_label
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, Observations, estimate, metric_label
 from marsrl_verl.evaluation.suite import EvaluationRecord
 
 _ACCURACY, _PASS = "accuracy", re.compile(r"(?!.*_m?g_pass_)\w+_pass_at_(\d+)")
@@ -22,6 +22,8 @@ class Column:
     """By benchmark."""
     mean: Estimate
     """Over the benchmarks, each of which counts the same."""
+    categories: Mapping[str, Mapping[str, Estimate]]
+    """By benchmark, where its score is the mean over categories."""
 
 
 def benchmark_columns(record: EvaluationRecord) -> list[Column]:
@@ -32,14 +34,30 @@ def benchmark_columns(record: EvaluationRecord) -> list[Column]:
         base = name.removesuffix(GREEDY_SUFFIX)
         if not base.endswith(_ACCURACY):
             continue
-        suffix, scores = name[len(base) :], {}
+        suffix, scores, categories = name[len(base) :], {}, {}
         for benchmark, metric in record.benchmarks.items():
             named = f"{base.removesuffix(_ACCURACY)}{metric}{suffix}"
             observed = record.observations.get(named) or record.observations[name]
+            if known := record.categories.get(benchmark):
+                categories[benchmark] = _category_scores(observed, known, record.confidence)
+                scores[benchmark] = mean_of(list(categories[benchmark].values()))
+                continue
             some = observed.among(frozenset(record.sources.get(benchmark, ())))
             scores[benchmark] = estimate(some, record.confidence)
-        columns.append(Column(metric_label(record.metrics, name), scores, mean_of(list(scores.values()))))
+        label, mean = metric_label(record.metrics, name), mean_of(list(scores.values()))
+        columns.append(Column(label, scores, mean, categories))
     return columns
+
+
+def _category_scores(
+    observed: Observations, categories: Mapping[str, Collection[str]], confidence: float
+) -> dict[str, Estimate]:
+    """By category; of one with parts (`Reasoning/code`) the mean over these."""
+    parts: dict[str, list[Estimate]] = {}
+    for name, ids in categories.items():
+        found = estimate(observed.among(frozenset(ids)), confidence)
+        parts.setdefault(name.partition("/")[0], []).append(found)
+    return {name: mean_of(found) for name, found in parts.items()}
 
 
 def pass_at_most(record: EvaluationRecord, benchmark: str) -> tuple[int, Estimate] | None:

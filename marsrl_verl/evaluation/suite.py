@@ -61,6 +61,8 @@ class EvaluationRecord:
     """`derived` of the problems of each data source."""
     benchmarks: dict[str, str] = field(default_factory=dict)
     """Which figure papers report of each benchmark (`data.benchmarks.Benchmark.metric`), by data source."""
+    categories: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    """Of benchmarks whose score is a mean over categories, the problems' ids by category."""
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     """Figures of a paper by benchmark, in per cent, by what they are of."""
 
@@ -163,6 +165,16 @@ def _sources(problems: Iterable[Problem], benchmarks: Collection[str]) -> dict[s
     return found if len(found) > 1 or benchmarks else {}
 
 
+def _in_categories(
+    problems: Sequence[Problem], subsets: Mapping[str, Collection[str]]
+) -> dict[str, list[str]]:
+    """The ids by category, by the subset that a problem's row names."""
+    return {
+        category: [one.problem_id for one in problems if one.extra_info.get("subset") in named]
+        for category, named in subsets.items()
+    }
+
+
 def _among(observations: Mapping[str, Observations], ids: Collection[str]) -> dict[str, Observations]:
     some = frozenset(ids)
     return {name: observed.among(some) for name, observed in observations.items()}
@@ -208,6 +220,7 @@ def evaluate(
     samples_per_problem: int = 1,
     samples_of: Mapping[str, int] | None = None,
     benchmarks: Mapping[str, str] | None = None,
+    categories: Mapping[str, Mapping[str, Collection[str]]] | None = None,
     published: Mapping[str, Mapping[str, float]] | None = None,
     confidence: float = 0.95,
     seed: int | None = None,
@@ -229,6 +242,7 @@ def evaluate(
             are of greedy metrics.
         samples_of: other numbers of them, by data source.
         benchmarks: see `EvaluationRecord.benchmarks`.
+        categories: of benchmarks, the subsets of each category (`data.benchmarks.Benchmark.categories`).
         published: see `EvaluationRecord.published`.
         seed: of the sampled pass's tokens, so that they do not depend on the order of requests; None: the
             engine's own generator draws them.
@@ -288,6 +302,10 @@ def evaluate(
             for source, ids in sources.items()
         },
         benchmarks=dict(benchmarks or {}),
+        categories={
+            name: _in_categories([one for one in problems if one.data_source == name], subsets)
+            for name, subsets in (categories or {}).items()
+        },
         published={name: dict(figures) for name, figures in (published or {}).items()},
     )
     return EvaluationResult(record, evaluation, passes.get(""), passes.get(GREEDY_SUFFIX))

@@ -174,6 +174,11 @@ def benchmark_markdown(record: EvaluationRecord) -> str:
         published = [_figure(found.get(name)) for found in figures.values()]
         cells = [name, str(len(record.sources.get(name, ()))), metric.replace("_", " "), *own, *published]
         lines.append(f"| {' | '.join(cells)} |")
+        rest = [""] * (several + len(figures))
+        for category in columns[0].categories.get(name, ()) if columns else ():
+            own = [percent(one.categories[name][category]) for one in columns]
+            cells = [f"{name}: {category}", str(columns[0].categories[name][category].n), "", *own, *rest]
+            lines.append(f"| {' | '.join(cells)} |")
     if len(record.benchmarks) > 1:
         means = [percent(one.mean) for one in columns] + ([""] if several else [])
         means += [_figure(_mean_figure(found, list(record.benchmarks))) for found in figures.values()]

@@ -41,7 +41,9 @@ class RewardByAbility(RoleReward):
             raise ClassLoadError(
                 f"{', '.join(unknown)}: no reward has this kind; kwargs.rewards has {', '.join(specs)}"
             )
-        self.rewards: dict[str, RoleReward] = {kind: _load(kind, spec) for kind, spec in specs.items()}
+        self.rewards: dict[str, RoleReward] = {
+            kind: load_part(f"rewards.{kind}", spec) for kind, spec in specs.items()
+        }
         self.tells_answer = all(reward.tells_answer for reward in self.rewards.values())
 
     def kind_of(self, problem: Problem) -> str:
@@ -85,13 +87,16 @@ class RewardByAbility(RoleReward):
             reward.close()
 
 
-def _load(kind: str, spec: Any) -> RoleReward:
+def load_part(key: str, spec: Any) -> RoleReward:
+    """The reward that another one asks, by its class and keyword arguments; `key` names it in messages.
+
+    Raises:
+        ClassLoadError: it can't be had, or pays responses that have not ended.
+    """
     if not isinstance(spec, Mapping) or "target" not in spec or not spec.keys() <= {"target", "kwargs"}:
-        raise ClassLoadError(f"rewards.{kind} is {spec!r}, expected {{target: …, kwargs: {{…}}}}")
+        raise ClassLoadError(f"{key} is {spec!r}, expected {{target: …, kwargs: {{…}}}}")
     base: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
     reward: RoleReward = load_class(str(spec["target"]), spec.get("kwargs"), base)
     if reward.pays_unfinished:
-        raise ClassLoadError(
-            f"rewards.{kind}: {spec['target']} pays responses that have not ended, others don't"
-        )
+        raise ClassLoadError(f"{key}: {spec['target']} pays responses that have not ended, others don't")
     return reward

@@ -1,15 +1,8 @@
 """Pairs of answers as rows of training data: `python -m studies.rema_data.judge_data FILE … --test
 test.parquet`
 
-Reads these public layouts (parquet, JSON lines or a JSON array), each file by the columns that it has:
-
-| layout | columns |
-|---|---|
-| RewardBench | `prompt`, `chosen`, `rejected`; `subset`, `id` where they are there |
-| JudgeBench | `question`, `response_A`, `response_B`, `label` (`A>B` or `B>A`); `source`, `pair_id` |
-| LLMBar | `input`, `output_1`, `output_2`, `label` (1 or 2) |
-| solutions | `question`, and columns of `{"solution": …, "is_correct": …}`: the right against the wrong
-ones |
+Reads the layouts of `marsrl_verl.data.pairs` (parquet, JSON lines or a JSON array), each file by the columns
+that it has.
 
 Rows that are no pair, and rows of one pair that prefer different answers, stop the command; the message has
 their number and places. `--bad-rows skip` leaves them out and says so.
@@ -20,20 +13,18 @@ Each pair becomes two rows, one for each order. The split is `strict` (no instru
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.data.pairs import Judgement, Pair, pairs_of
 from marsrl_verl.data.rows import DataError, RowError, parquet_columns, read_rows
 from marsrl_verl.settings.choices import Choice
 
-_LABELS = {"A>B": 0, "B>A": 1, "1": 0, "2": 1}
 _SHOWN = 5
 
 
@@ -44,46 +35,6 @@ class SplitRule(Choice):
     """An instruction."""
     LOOSE = "loose"
     """A row: an instruction with two answers in one order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """An instruction with a better and a worse answer."""
-
-    instruction: str
-    better: str
-    worse: str
-    subset: str
-    name: str
-    better_first: bool = True
-    """Whether the file shows the better one first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A pair in one of its orders: a row."""
-
-    pair: Pair
-    swapped: bool
-    """Whether the worse answer is A."""
-
-    def row(self, index: int) -> dict[str, Any]:
-        """In the format of verl's RL dataset."""
-        pair = self.pair
-        first, second = (pair.worse, pair.better) if self.swapped else (pair.better, pair.worse)
-        return {
-            "data_source": f"judge/{pair.subset}",
-            "prompt": [{"role": "user", "content": pair.instruction}],
-            "ability": "judge",
-            "reward_model": {"style": "rule", "ground_truth": "B" if self.swapped else "A"},
-            "extra_info": {
-                "index": index,
-                "pair": pair.name,
-                "subset": pair.subset,
-                "answer_a": first,
-                "answer_b": second,
-            },
-        }
 
 
 @dataclass(slots=True)
@@ -134,7 +85,7 @@ def read_pairs(paths: Sequence[Path], *, skip_bad: bool = False) -> tuple[list[P
             try:
                 if isinstance(row.data, RowError):
                     raise row.data
-                pairs = list(_pairs(row.data, row.place, path.stem))
+                pairs = list(pairs_of(row.data, row.place, path.stem))
             except RowError as error:
                 counts.bad.setdefault(error.what, []).append(row.place)
                 continue
@@ -157,90 +108,6 @@ def read_pairs(paths: Sequence[Path], *, skip_bad: bool = False) -> tuple[list[P
         what = "\n  ".join(["The files hold no pair of answers.", *counts.lines()])
         raise DataError(what, "Name a file of one of the layouts.")
     return kept, counts
-
-
-_LAYOUT_FIX = "give RewardBench's, JudgeBench's or LLMBar's columns, or solutions with is_correct"
-
-
-def _pairs(data: Mapping[str, Any], place: str, stem: str) -> Iterator[Pair]:
-    """A row's pairs; raises `RowError`."""
-    data = {name: value for name, value in data.items() if value is not None}
-    if {"prompt", "chosen", "rejected"} <= data.keys():
-        texts, better = (data["prompt"], data["chosen"], data["rejected"]), 0
-        subset, name = data.get("subset", stem), data.get("id", place)
-    elif {"question", "response_A", "response_B", "label"} <= data.keys():
-        texts = data["question"], data["response_A"], data["response_B"]
-        better, subset, name = _label(data["label"]), data.get("source", stem), data.get("pair_id", place)
-    elif {"input", "output_1", "output_2", "label"} <= data.keys():
-        texts = data["input"], data["output_1"], data["output_2"]
-        better, subset, name = _label(data["label"]), stem, place
-    elif "question" in data and (solutions := _solutions(data)):
-        yield from _solution_pairs(_instruction(data["question"]), solutions, place, stem)
-        return
-    else:
-        raise RowError(f"columns {', '.join(map(str, data))} are of no known layout of pairs", _LAYOUT_FIX)
-    instruction, answers = _instruction(texts[0]), [_text(one) for one in texts[1:]]
-    if answers[0].strip() == answers[1].strip():
-        raise RowError("both answers are the same", "leave the row out")
-    yield Pair(instruction, answers[better], answers[1 - better], str(subset), str(name), better == 0)
-
-
-def _instruction(value: Any) -> str:
-    """A text, or the only message of a chat beside the system's."""
-    if not isinstance(value, str) and isinstance(value, Sequence):
-        asked = [one for one in value if not (isinstance(one, Mapping) and one.get("role") == "system")]
-        if len(asked) > 1:
-            raise RowError("the instruction is a chat of several messages", "give single questions")
-        value = asked
-    text = _text(value)
-    if not text.strip():
-        raise RowError("the instruction is empty", "leave the row out")
-    return text
-
-
-def _text(value: Any) -> str:
-    """An instruction or an answer; of a chat its last message."""
-    if (
-        isinstance(value, Sequence)
-        and not isinstance(value, str)
-        and value
-        and isinstance(value[-1], Mapping)
-    ):
-        value = value[-1].get("content")
-    if not isinstance(value, str):
-        raise RowError(f"expected a text or a chat, found {type(value).__name__}", "give texts or chats")
-    return value
-
-
-def _label(value: Any) -> int:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # a column of integers with a gap comes as floats
-    label = str(value).replace(" ", "")
-    if label not in _LABELS:
-        raise RowError(f"found the label {value!r}, expected A>B, B>A, 1 or 2", "leave ties out")
-    return _LABELS[label]
-
-
-def _solutions(data: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
-    found = {}
-    for name, one in data.items():
-        if isinstance(one, Mapping) and {"solution", "is_correct"} <= one.keys():
-            correct = one["is_correct"]
-            if correct not in (True, False):
-                raise RowError(f"found is_correct = {correct!r}, expected true or false", "correct it")
-            found[name] = _text(one["solution"]), bool(correct)
-    return found
-
-
-def _solution_pairs(
-    question: str, solutions: Mapping[str, tuple[str, bool]], place: str, stem: str
-) -> Iterator[Pair]:
-    right = [(name, text) for name, (text, correct) in solutions.items() if correct]
-    wrong = [(name, text) for name, (text, correct) in solutions.items() if not correct]
-    for (one, better), (other, worse) in itertools.product(right, wrong):
-        if better.strip() == worse.strip():
-            raise RowError("a solution is called right and wrong", "leave the row out")
-        yield Pair(question, better, worse, stem, f"{place}:{one}:{other}")
 
 
 def both_orders(pairs: Sequence[Pair]) -> list[Judgement]:

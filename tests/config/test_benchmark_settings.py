@@ -18,6 +18,7 @@ SUITES = {
     "attnrl": (("algo=attnrl", "model=r1_distill_qwen_1_5b", "reward=hybrid"), 6, (32, 4), 0.6, 1.0),
     "marsrl": (("algo=marsrl", "model=qwen3_30b_a3b_thinking_2507"), 2, (32, 32), 0.6, 0.95),
     "arpo": (("algo=grpo", "model=qwen2_5_7b_instruct", "reward=by_ability"), 9, (1, 1), 0.6, 0.95),
+    "rema_judge": (("algo=rema_judge", "model=qwen2_5_7b_instruct"), 2, (0, 0), None, None),
     "rema": (("algo=rema_single_turn", "model=qwen2_5_7b_instruct"), 7, (0, 0), None, None),
 }
 
@@ -29,7 +30,10 @@ def copies(tmp_path, monkeypatch):
     words = {}
     for name in BENCHMARKS:
         prompts = ([{"role": "user", "content": f"{name} {n}?"}] for n in (1, 2))
-        rows = [{"prompt": one, "reward_model": {"ground_truth": "7"}} for one in prompts]
+        truth, more = ("A", {"answer_a": "7", "answer_b": "8"}) if BENCHMARKS[name].pairs else ("7", {})
+        rows = [
+            {"prompt": one, "reward_model": {"ground_truth": truth}, "extra_info": more} for one in prompts
+        ]
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         words[name] = f"++{NODE}.{name}.file={path}"
@@ -51,7 +55,7 @@ def test_suites_have_the_papers_sampling(name, copies):
     assert len(names) == count and set(one.benchmarks) == set(names)
     assert all(set(figures) <= set(names) for figures in one.published.values()) and one.published
     own = {each.get("samples_per_problem") or one.samples_per_problem for each in one.benchmarks.values()}
-    assert (max(own), min(own)) == samples and one.greedy is (name == "rema")
+    assert (max(own), min(own)) == samples and one.greedy is name.startswith("rema")
     if temperature is not None:
         assert (one.temperature, one.top_p) == (temperature, top_p)
     assert len(found.config.data.val_files) == count and found.config.trainer.val_only
@@ -85,6 +89,22 @@ def test_benchmarks_by_name_become_held_out_files(copies):
         "gsm8k": 1,
         "aime24": 2,
     }
+
+
+def test_the_rows_of_pairs_have_their_answers(copies):
+    words = ("algo=rema_judge", "model=qwen2_5_7b_instruct", "benchmarks=judgebench", copies["judgebench"])
+    (path,) = composed(*words).config.data.val_files
+    first = next(read_rows([as_path(path)], ["extra_info", "reward_model"])).data
+    assert first["reward_model"]["ground_truth"] == "A" and first["extra_info"]["answer_b"] == "8"
+    assert first["extra_info"]["subset"] == "judgebench"
+
+
+def test_prompts_that_ask_for_a_verdict_need_no_box(copies, capsys):
+    words = ["data=parquet", "cluster=8xgpu", "dry_run=true", "algo=vrp_judge", "model=qwen2_5_7b_instruct"]
+    skip_without(words)
+    assert main([*words, "benchmarks=judgebench", copies["judgebench"]], lambda config: 0, EVALUATE) == 0
+    printed = capsys.readouterr()
+    assert "boxed answer" not in printed.out + printed.err
 
 
 def as_path(text):

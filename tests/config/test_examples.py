@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from example_scripts import EXAMPLES, SCRIPTS, hub_id, recorded_calls, training_arguments
+from example_scripts import (
+    EXAMPLES,
+    SCRIPTS,
+    copy_of,
+    hub_id,
+    recorded_calls,
+    starts_a_run,
+    training_arguments,
+)
 from messages import accepted
 from small_files import make_data
 
@@ -53,14 +61,14 @@ def calls(tmp_path, published_data, published_pairs):
             "RAY_AUTH_TOKEN": "t",
             **(changes or {}),
         }
-        return recorded_calls(name, tmp_path, environment, *argv)
+        return recorded_calls(name, tmp_path, environment, *argv, *copy_of(name, data))
 
     return run_script
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script_trains_with_an_accepted_configuration(calls, run, name):
-    (call,) = [call for call in calls(name, "dry_run=true") if "recipe.marsrl.main_marsrl" in call]
+    (call,) = filter(starts_a_run, calls(name, "dry_run=true"))
     arguments = training_arguments(call)
     assert "dry_run=true" in arguments
     (path,) = [text.split("=")[1] for text in arguments if text.startswith("actor_rollout_ref.model.path=")]

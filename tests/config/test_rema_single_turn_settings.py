@@ -54,6 +54,13 @@ REFUSED = commands(f"""
     fewer problems than plans | data.train_batch_size=2 | {ALGO}.plans_per_problem | no room for the plans
     the judge's evaluation | marsrl.evaluation.both_orders=true | marsrl.evaluation.both_orders
         | algo=rema_judge
+    evaluated solutions without plans | {ALGO}.process=vrp marsrl.evaluation.solutions_per_plan=2
+        | marsrl.evaluation.solutions_per_plan | there are no plans
+    evaluated solutions in no pass | marsrl.evaluation.samples_per_problem=0
+        marsrl.evaluation.solutions_per_plan=2 | marsrl.evaluation.solutions_per_plan | nothing is sampled
+    evaluated solutions in both orders | marsrl.evaluation.solutions_per_plan=2
+        marsrl.prompts.target=marsrl_verl.algos.rema.single_turn.judge:JudgePrompts
+        marsrl.evaluation.both_orders=true | marsrl.evaluation.solutions_per_plan | two judgements
     solutions without plans | {ALGO}.process=vrp {ALGO}.solutions_per_plan=2 | {ALGO}.solutions_per_plan
         | no effect
     a model of nobody | {ALGO}.process=vrp policies=model_per_role | marsrl.default_policy | nobody asks

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from marsrl_verl.data.benchmarks import BENCHMARKS, read_benchmark
+from marsrl_verl.data.pairs import PAIR_FIELDS
 from marsrl_verl.data.rows import DataError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
@@ -24,6 +25,10 @@ PUBLISHED = {
     "twowiki": ("qa/arpo_2wiki_test.jsonl", 200, "The Half-Way Girl born?", None),
     "musique": ("qa/arpo_musique_test.jsonl", 200, "forte's composer?", "passes over the Rio di Palazzo"),
     "bamboogle": ("qa/arpo_bamboogle_test.jsonl", 125, "that Citibank was founded?", "james madison"),
+    "judgebench": ("judge/judgebench_claude_math_reasoning.jsonl", 96, "Let's think step by step.", "A"),
+    "llmbar_natural": ("judge/llmbar_natural.json", 100, "a new perspective on the situation?", "A"),
+    "llmbar_neighbor": ("judge/llmbar_adversarial_neighbor.json", 134, "for staying healthy.", "B"),
+    "llmbar_manual": ("judge/llmbar_adversarial_manual.json", 46, "language lua used for?", "B"),
     "simpleqa": ("qa/arpo_simpleqa_test.jsonl", 500, "Rosenblatt Award in 2010?", "Michio Sugeno"),
 }
 
@@ -43,14 +48,15 @@ def test_published_files(name):
     first = found.problems[0].problem
     assert first.question.endswith(question) and (answer is None or first.ground_truth == answer)
     assert {one.problem.data_source for one in found.problems} == {name}
-    assert {one.problem.ability for one in found.problems} == {"math" if "math/" in file else "qa"}
+    ability = {"math": "math", "qa": "qa", "judge": "judge"}[file.partition("/")[0]]
+    assert {one.problem.ability for one in found.problems} == {ability}
 
 
 def test_what_is_said_to_be_tried_was():
     assert {name for name, one in BENCHMARKS.items() if one.tried} == set(PUBLISHED)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", [name for name, one in BENCHMARKS.items() if not one.pairs])
 def test_each_form_is_read(name, tmp_path):
     """A row with the columns of each form, and nothing else, is read by that form or one before it."""
     for number, source in enumerate(BENCHMARKS[name].sources()):
@@ -127,3 +133,77 @@ def test_equal_problems_have_equal_fingerprints(tmp_path):
 def test_files_that_are_none(tmp_path, rows, said):
     with pytest.raises(DataError, match=said):
         read_benchmark("aime24", lines(tmp_path / "x.jsonl", *rows))
+
+
+# --- pairs of answers -----------------------------------------------------------------------------
+
+REWARDBENCH = {"chosen": "good", "rejected": "bad", "subset": "math-prm", "id": 7}
+JUDGEBENCH = {"question": "1+1?", "response_A": "3", "response_B": "2", "label": "B>A", "source": "maths"}
+LLMBAR = {"input": "1+1?", "output_1": "2", "output_2": "3", "label": 1}
+VERL = {
+    "prompt": [{"role": "user", "content": "1+1?"}],
+    "reward_model": {"ground_truth": "A"},
+    "extra_info": {"answer_a": "2", "answer_b": "3", "subset": "maths"},
+}
+
+
+def shown(name, path):
+    return [
+        (one.question, one.problem.ground_truth, *(one.problem.extra_info[field] for field in PAIR_FIELDS))
+        for one in read_benchmark(name, path).problems
+    ]
+
+
+def test_pairs_in_the_order_of_their_files(tmp_path):
+    assert shown(
+        "judgebench", lines(tmp_path / "a.jsonl", JUDGEBENCH, {**JUDGEBENCH, "response_A": "4"})
+    ) == [
+        ("1+1?", "B", "3", "2", "maths"),
+        ("1+1?", "B", "4", "2", "maths"),
+    ], "a question may have several pairs"
+    natural = [("1+1?", "A", "2", "3", "llmbar_natural")]
+    assert shown("llmbar_natural", lines(tmp_path / "b.jsonl", LLMBAR, LLMBAR)) == natural
+    other = {**VERL, "reward_model": {"ground_truth": "B"}, "extra_info": {"answer_a": "3", "answer_b": "2"}}
+    assert shown("rewardbench970", lines(tmp_path / "c.jsonl", VERL, other)) == [
+        ("1+1?", "A", "2", "3", "maths"),
+        ("1+1?", "B", "3", "2", "rewardbench970"),
+    ], "rows in both orders stay two"
+
+
+def test_where_columns_name_the_better_answer_half_of_the_pairs_show_it_first(tmp_path):
+    rows = [{"prompt": f"Say {n}", **REWARDBENCH} for n in range(400)]
+    found = shown("rewardbench", lines(tmp_path / "a.jsonl", *rows))
+    for _, truth, first, second, subset in found:
+        assert (first, second) == (("good", "bad") if truth == "A" else ("bad", "good"))
+        assert subset == "math-prm"
+    assert 150 < sum(truth == "A" for _, truth, *_ in found) < 250
+    assert found == shown("rewardbench", lines(tmp_path / "b.jsonl", *rows)), "the texts decide"
+
+
+def test_rewardbench_has_its_subsets_in_one_category_each():
+    named = [one for some in BENCHMARKS["rewardbench"].categories.values() for one in some]
+    assert len(named) == len(set(named)) == 23
+
+
+def test_answers_are_part_of_a_pairs_fingerprint(tmp_path):
+    one = read_benchmark("judgebench", lines(tmp_path / "a.jsonl", JUDGEBENCH))
+    other = read_benchmark("judgebench", lines(tmp_path / "b.jsonl", {**JUDGEBENCH, "response_A": "4"}))
+    assert one.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            {"problem": "1?", "answer": "1"},
+            "1 of 2 rows are no problem.*columns problem, answer are of no known",
+        ),
+        ({**JUDGEBENCH, "label": "A=B"}, "found the label 'A=B'"),
+        ({**JUDGEBENCH, "response_B": "3"}, "both answers are the same"),
+        ({**JUDGEBENCH, "label": "A>B"}, "an earlier row prefers the other answer"),
+        ({**VERL, "reward_model": None}, "found the label None"),
+    ],
+)
+def test_rows_that_are_no_pairs(tmp_path, row, said):
+    with pytest.raises(DataError, match=said):
+        read_benchmark("judgebench", lines(tmp_path / "x.jsonl", JUDGEBENCH, row))

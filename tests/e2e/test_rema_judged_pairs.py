@@ -116,6 +116,6 @@ def test_the_judge_reads_both_answers_and_the_planner_none(run):
 
 def test_pairs_are_evaluated_in_both_orders(run):
     summary = json.loads((run.folder / "summary.json").read_text())["after"]
-    first, both = summary["first_order_accuracy"], summary["accuracy"]
-    assert 0 <= both["mean"] <= first["mean"] <= 1 and both["n"] == first["n"]
+    first, both = summary["first_order_accuracy"], summary["consistent_accuracy"]
+    assert 0 <= both["mean"] <= first["mean"] <= 1 and both["n"] == first["n"] == summary["accuracy"]["n"]
     assert "order_agreement" in summary

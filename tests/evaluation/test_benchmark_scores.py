@@ -23,7 +23,7 @@ PROBLEMS = [
 FIGURES = {"paper": {"aime24": 50.0, "gsm8k": 90.0}, "other": {"gsm8k": 80.0}}
 
 
-def record(**more) -> EvaluationRecord:
+def record(problems=PROBLEMS, **more) -> EvaluationRecord:
     """Of the first two of aime24's four problems, and of all of gsm8k's six, the answers are right."""
     right = {"p0", "p1", *(f"p{n}" for n in range(4, 10))}
 
@@ -37,7 +37,7 @@ def record(**more) -> EvaluationRecord:
     engine = ScriptedEngine(script)
     return evaluate(
         engine,
-        PROBLEMS,
+        list(problems),
         evaluation,
         sampling,
         tag="alone",
@@ -107,3 +107,21 @@ def test_the_first_problems_of_each_benchmark():
     assert [one.problem_id for one in first_problems(PROBLEMS, 2, each=True)] == ["p0", "p1", "p4", "p5"]
     assert [one.problem_id for one in first_problems(PROBLEMS, 2, each=False)] == ["p0", "p1"]
     assert first_problems(PROBLEMS, None, each=True) == PROBLEMS
+
+
+def test_a_score_over_categories_is_the_mean_of_these():
+    subsets = ["talk", "sums", "sums", "code"]  # the first two answers are right
+    problems = [replace(one, extra_info={"subset": subsets[n]}) for n, one in enumerate(PROBLEMS[:4])]
+    categories = {"aime24": {"Chat": ["talk"], "Reasoning/math": ["sums"], "Reasoning/code": ["code"]}}
+    found = record(problems=[*problems, *PROBLEMS[4:]], categories=categories)
+    assert found.categories["aime24"]["Reasoning/math"] == ["p1", "p2"]
+    (column,) = benchmark_columns(found)
+    shares = {name: one.mean for name, one in column.categories["aime24"].items()}
+    assert shares == {"Chat": 1.0, "Reasoning": 0.25}  # the mean of 1/2 and 0
+    assert column.scores["aime24"].mean == 0.625 and column.mean.mean == (0.625 + 1) / 2
+    lines = benchmark_markdown(found).splitlines()
+    assert lines[3].startswith("| aime24: Chat | 4 |  | 100.0 % [") and "| 25.0 % [" in lines[4]
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    assert EvaluationRecord.from_json(found.to_json()) == found
+    few = record(problems=[*problems[:1], *PROBLEMS[4:]], categories=categories)
+    assert benchmark_columns(few)[0].scores["aime24"].mean is None, "a category without a pair"

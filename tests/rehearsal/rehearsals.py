@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from composing import has_presets
-from example_scripts import SCRIPTS, hub_id, recorded_calls, training_arguments
+from example_scripts import SCRIPTS, copy_of, hub_id, recorded_calls, training_arguments
 from small_models import make_model
 
 ELSEWHERE = {
@@ -48,7 +48,8 @@ class Rehearsal:
             "NAME": "run",
             "SEARCH_URL": search_url,
         }
-        (call,) = recorded_calls(self.script, folder, {**environment, **self.environment}, *self.words)
+        words = (*self.words, *copy_of(self.script, data))
+        (call,) = recorded_calls(self.script, folder, {**environment, **self.environment}, *words)
         return training_arguments(call)
 
 

@@ -15,6 +15,7 @@ from marsrl_verl.config.reward_function import COMPUTE_SCORE, REWARD_FUNCTION
 from marsrl_verl.core.method import answering_roles
 from marsrl_verl.core.prompts import NO_PROBLEM, interface, target_of
 from marsrl_verl.core.request import Problem
+from marsrl_verl.data.benchmarks import BENCHMARKS
 from marsrl_verl.data.files import FileReport, Remark
 from marsrl_verl.rewards.base import RoleReward, UngradableError
 from marsrl_verl.rewards.by_ability import DEFAULT_REWARDS
@@ -176,9 +177,9 @@ def _asks_for_a_box(ctx: Context) -> Look:
 
 def check_answer_form(ctx: Context) -> list[ConfigIssue]:
     """Warns where no prompt of a benchmark's problems says how the answer is to be written: models that box
-    none by themselves then solve nothing."""
+    none by themselves then solve nothing. Pairs have verdicts."""
     prompts = ctx.usable_prompts()
-    if prompts is None or not ctx.settings.evaluation.benchmarks:
+    if prompts is None or all(BENCHMARKS[name].pairs for name in ctx.settings.evaluation.benchmarks):
         return []
     opening = ctx.method.opening_prompts(ctx.settings.algo, prompts, NO_PROBLEM)
     texts = [one["content"] for role in answering_roles(ctx.method) for one in opening.get(role, ())]

@@ -187,6 +187,11 @@ class TrainingObserver:
             samples_per_problem=settings.samples_per_problem,
             samples_of={name: settings.samples_of(name) for name in benchmarks},
             benchmarks={name: one.metric for name, one in BENCHMARKS.items() if name in benchmarks},
+            categories={
+                name: one.categories
+                for name, one in BENCHMARKS.items()
+                if name in benchmarks and one.categories
+            },
             published=settings.published,
             confidence=settings.confidence,
             seed=None if run.seeded_tokens == "none" else run.seed,

@@ -159,25 +159,30 @@ class Saying:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "both", "in_order", "agree"),
+    ("first", "second", "solved", "both", "in_order", "agree"),
     [
-        ("[[A]]", "[[B]]", 1.0, 1.0, 1.0),
-        ("[[A]]", "[[A]]", 0.0, 1.0, 0.0),
-        ("[[B]]", "[[B]]", 0.0, 0.0, 0.0),
-        ("[[B]]", "[[A]]", 0.0, 0.0, 1.0),
-        ("[[A]]", "I can't tell", 0.0, 1.0, 0.0),
+        ("[[A]]", "[[B]]", 1.0, 1.0, 1.0, 1.0),
+        ("[[A]]", "[[A]]", 0.0, 0.0, 1.0, 0.0),
+        ("[[B]]", "[[B]]", 0.0, 0.0, 0.0, 0.0),
+        ("[[B]]", "[[A]]", 0.0, 0.0, 0.0, 1.0),
+        ("[[A]]", "I can't tell", 1.0, 0.0, 1.0, 0.0),
+        ("[[C]]", "[[B]]", 1.0, 0.0, 0.0, 0.0),
+        ("[[B]]", "I can't tell", 0.0, 0.0, 0.0, 0.0),
+        ("", "", 0.0, 0.0, 0.0, 0.0),
     ],
 )
-def test_a_pair_is_solved_where_both_verdicts_are_right(first, second, both, in_order, agree):
+def test_a_pair_is_solved_where_more_verdicts_are_right_than_wrong(
+    first, second, solved, both, in_order, agree
+):
+    """JudgeBench's rule, in which a verdict that is missing is neither."""
     engine = Saying({PLAN: "Look at the height.", SOLUTION: first, SWAPPED: second})
     evaluation = PlanAndSolve(Config(), JudgePrompts(), both_orders=True)
     runs = run_evaluation(engine, evaluation, [PAIR], SAMPLING, repeats=1, tag="t")
     found = {name: one.mean for name, one in evaluation.observations(runs).items()}
-    assert [one.solved for one in runs.runs] == [both == 1.0]
-    assert (found["accuracy"], found["first_order_accuracy"], found["order_agreement"]) == (
-        both, in_order, agree,
-    )  # fmt: skip
-    assert found.keys() == evaluation.metrics.keys()
+    assert [one.solved for one in runs.runs] == [solved == 1.0]
+    names = ("accuracy", "consistent_accuracy", "first_order_accuracy", "order_agreement")
+    assert tuple(found[name] for name in names) == (solved, both, in_order, agree)
+    assert found.keys() <= evaluation.metrics.keys()
     one_order = PlanAndSolve(Config(), JudgePrompts())
     runs = run_evaluation(engine, one_order, [PAIR], SAMPLING, repeats=1, tag="t")
     assert one_order.observations(runs)["accuracy"].mean == in_order

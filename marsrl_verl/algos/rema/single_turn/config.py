@@ -160,8 +160,11 @@ class Evaluation(EvaluationConfig):
     """Evaluation of plan and solution together on the held-out problems."""
 
     both_orders: bool = False
-    """Ask about every pair of answers in both orders, and count a pair as solved where both verdicts are
-    right (JudgeBench); for data of pairs alone."""
+    """Ask about every pair of answers in both orders, and count a pair as solved where more of the two
+    verdicts are right than wrong (JudgeBench); for data of pairs alone."""
+    solutions_per_plan: int = limits(1, ge=1, why="a plan is known by a solution")
+    """Solutions of each sampled plan: k2 of k1 x k2, where k1 is `samples_per_problem`. The greedy pass has
+    one."""
 
 
 def grammar_roles(config: Config) -> frozenset[str]:
@@ -192,6 +195,21 @@ def _own(run: RunView) -> Iterator[ConfigIssue]:
         what = "It is for pairs of answers, and these prompts ask for no verdict."
         fix = "Choose algo=rema_judge (vrp_judge, mrp_judge), or leave it out."
         yield ConfigIssue("marsrl.evaluation.both_orders", what, fix, True)
+    if evaluation.solutions_per_plan > 1:
+        yield from _solutions_of_plans(config, evaluation)
+
+
+def _solutions_of_plans(config: Config, evaluation: Evaluation) -> Iterator[ConfigIssue]:
+    key, found = "marsrl.evaluation.solutions_per_plan", evaluation.solutions_per_plan
+    if config.process is not Process.MAMRP:
+        what, fix = f"With {_ALGO}.process = {config.process} there are no plans.", "Leave it out."
+        yield ConfigIssue(key, what, f"{fix} More answers are marsrl.evaluation.samples_per_problem.", found)
+    if evaluation.both_orders:
+        what = "A plan has two judgements with marsrl.evaluation.both_orders, one for each order."
+        yield ConfigIssue(key, what, "Leave one of the two out.", found)
+    if not evaluation.samples_per_problem:
+        what = "With marsrl.evaluation.samples_per_problem = 0 nothing is sampled."
+        yield ConfigIssue(key, what, "Raise that, or leave this out.", found)
 
 
 def _left_out(config: Config, what: str, *names: str) -> Iterator[ConfigIssue]:

@@ -15,10 +15,9 @@ from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts, quoted
 from marsrl_verl.core.prompts import PLACEHOLDER, placeholder
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.data.pairs import ANSWER_A, ANSWER_B
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest, UngradableError
 
-ANSWER_A, ANSWER_B = "answer_a", "answer_b"
-"""Names of the two answers in `extra_info`."""
 _MAKE = "python -m studies.rema_data.judge_data, in a clone"
 _OTHER = {"A": "B", "B": "A"}
 _VERDICT = re.compile(r"\[\[[ \t]*(A|B|C|[Tt]ie)[ \t]*\]\]")

@@ -138,7 +138,8 @@ class ReMASingleTurn(Method):
         cls, config: settings_of.Config, evaluation: settings_of.Evaluation, prompts: PlanPrompts
     ) -> PlanAndSolve:
         """Plan and solution, or the solution alone."""
-        return PlanAndSolve(config, prompts, both_orders=evaluation.both_orders)
+        each, both = evaluation.solutions_per_plan, evaluation.both_orders
+        return PlanAndSolve(config, prompts, both_orders=both, solutions=each)
 
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
