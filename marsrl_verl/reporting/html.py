@@ -34,6 +34,10 @@ td:first-child { min-width: 8rem }
 thead th { color: var(--quiet); white-space: nowrap } td[style*=right] { white-space: nowrap }
 pre { background: var(--back); padding: .7rem; white-space: pre-wrap; max-height: 30rem; overflow-y: auto }
 img { width: 30rem; max-width: 100%; margin: .2rem; vertical-align: top } img:only-child { width: 100% }
+@media (max-width: 40rem) {
+  th, td { padding: .25rem .35rem; font-size: .8rem }
+  td:first-child { min-width: 5rem }
+}
 """
 
 
