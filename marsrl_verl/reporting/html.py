@@ -28,7 +28,8 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; p
 body { overflow-wrap: anywhere }
 h1, h2 { line-height: 1.25; margin: 1.6em 0 .5em } h1 { margin-top: .5em }
 a { color: var(--link) }
-table { border-collapse: collapse; display: block; max-width: 100%; overflow-x: auto; overflow-wrap: normal }
+table { border-collapse: collapse; display: block; margin: 1rem 0; max-width: 100% }
+table { overflow-x: auto; overflow-wrap: normal }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums }
 td:first-child { min-width: 8rem }
 thead th { color: var(--quiet); white-space: nowrap } td[style*=right] { white-space: nowrap }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.core.inert_text import markdown
 from marsrl_verl.evaluation.pictures import Bars, Curves, Matrix, Picture, Series
@@ -44,7 +44,7 @@ def draw_pictures(folder: Path, pictures: Iterable[Picture]) -> str:
 
 
 def _draw_curves(axes: Axes, picture: Curves) -> None:
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     for (colour, mark), series in zip(cycle(MARKS), picture.series, strict=False):
         points = [(one, one.value.mean) for one in series.points if one.value.mean is not None]
@@ -56,6 +56,8 @@ def _draw_curves(axes: Axes, picture: Curves) -> None:
         axes.errorbar(x, y, bars, None, style, color=colour, capsize=3, elinewidth=1, label=label)
     if picture.doubling:
         axes.set_xscale("log", base=2)
+        low, high = axes.get_xlim()
+        axes.xaxis.set_major_locator(LogLocator(2, (1,) if high > 8 * low else (1, 1.25, 1.5)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.4g}")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -73,7 +75,7 @@ def _label(axes: Axes, series: Series, colour: str, offset: tuple[int, int]) -> 
     for one in reversed(series.points):
         place = float(axes.transData.transform((one.x, 0))[0])
         if one.value.mean is not None and taken - place > _CLOSE:
-            look = {"textcoords": "offset points", "fontsize": 8, "color": colour}
+            look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": colour}
             axes.annotate(one.label, (one.x, one.value.mean), offset, **look)
             taken = place
 
@@ -86,7 +88,7 @@ def _draw_bars(axes: Axes, picture: Bars) -> None:
     tallest = max((sum(column) for column in zip(*picture.parts.values(), strict=True)), default=0)
     looks = zip(cycle(MARKS), cycle(_HATCHES), picture.parts.items(), strict=False)
     for (colour, _), hatch, (label, counts) in looks:
-        look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.8}
+        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.8}
         bars = axes.bar(places, counts, bottom=floor, label=label, **look)
         tall = [f"{count:,}" if count > 0.06 * tallest else "" for count in counts]
         if len(places) <= 12:
