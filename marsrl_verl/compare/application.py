@@ -24,6 +24,7 @@ from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
 from marsrl_verl.compare.verdicts import seeds_to_decide
 from marsrl_verl.config.application import check_values
 from marsrl_verl.reporting.files import write_atomic
+from marsrl_verl.reporting.html import write_report
 from marsrl_verl.reporting.record import python_path, shell_line
 from marsrl_verl.settings.issues import ConfigError
 
@@ -113,7 +114,7 @@ def _compare_folders(parser: argparse.ArgumentParser, arguments: argparse.Namesp
         parser.error(str(error))
     print(text, end="")
     if arguments.output is not None:
-        write_atomic(arguments.output / "report.md", text)
+        write_report(arguments.output / "report.md", text)
     return 0
 
 
@@ -200,4 +201,4 @@ def write_results(suite: Suite, seeds: int, output: Path, outcome: Outcome) -> N
     write_atomic(output / "results.json", text_of(record_json(suite, finished)))
     picture = draw_comparison(output / PICTURE, suite, finished).name if finished else None
     text = report_markdown(suite, seeds, finished, outcome.failed, picture)
-    write_atomic(output / "report.md", text)
+    write_report(output / "report.md", text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from marsrl_verl.compare.statistics import CONFIDENCE
 from marsrl_verl.compare.suite import Suite
 from marsrl_verl.evaluation.estimators import Estimate, metric_label
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
-from marsrl_verl.reporting.files import write_bytes_atomic
+from marsrl_verl.reporting.curve import dress, new_canvas, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,11 +40,8 @@ def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished]) -> P
     start. Right: the suite's curve metric against what its budget counts, thin by seed and thick their mean.
     Axes without data say so.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    canvas = new_canvas(WIDTH, HEIGHT, DPI)
+    figure = canvas.figure
     figure.suptitle(suite.title, fontsize=16, fontweight="bold")
     final, training = figure.subplots(1, 2)
     _draw_final(final, suite, finished)
@@ -60,14 +56,12 @@ def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished]) -> P
         figure.legend(
             named.values(), named.keys(), fontsize=11, loc="outside lower center", ncols=8, frameon=False
         )
-    picture = io.BytesIO()
-    canvas.print_png(picture)
-    write_bytes_atomic(path, picture.getvalue())
-    return path
+    return write_png(path, canvas)
 
 
 def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> None:
-    _dress(axes, "After training", "share")
+    dress(axes, "After training", "", "share")
+    axes.yaxis.set_major_formatter(_per_cent)
     methods, metrics = list(by_method(finished)), metrics_of(finished)
     headline = suite.headline or headline_of(finished)
     width = 0.8 / max(1, len(methods))
@@ -111,9 +105,9 @@ def _draw_estimate(axes: Axes, x: float, value: Estimate, index: int, label: str
 
 
 def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> None:
-    _dress(axes, f"While training: {suite.curve}", "share")
     counted = suite.budget.quantity
-    axes.set_xlabel(counted.label, fontsize=13)
+    dress(axes, f"While training: {suite.curve}", counted.label, "share")
+    axes.yaxis.set_major_formatter(_per_cent)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.4g}k")
     for index, (method, some) in enumerate(by_method(finished).items()):
         colour, _, line = style(index)
@@ -125,14 +119,8 @@ def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> No
     _finish(axes, "not in metrics.jsonl")
 
 
-def _dress(axes: Axes, title: str, ylabel: str) -> None:
-    axes.set_title(title, fontsize=14)
-    axes.set_ylabel(ylabel, fontsize=13)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-    axes.tick_params(labelsize=12)
-    axes.grid(True, alpha=0.3)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+def _per_cent(value: float, _: object) -> str:
+    return f"{100 * value:.0f} %"
 
 
 def _finish(axes: Axes, empty: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations, mean_estimate
+from marsrl_verl.evaluation.pictures import Picture
 from marsrl_verl.rollout.engine import RolloutEngine
 
 Program = Generator[RolloutRequest, Trajectory, None]
@@ -193,6 +194,10 @@ class Evaluation(ABC):
         """What follows from the observations of several metrics, the greedy ones' among them, by name. Those
         of a pass that was not asked for are missing."""
         return {}
+
+    def pictures(self, runs: Runs, confidence: float) -> Iterable[Picture]:
+        """What the report shows of the runs of a pass."""
+        return ()
 
     def greedy(self) -> Evaluation:
         """The evaluation at temperature 0."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import Trajectory, is_correct
-from marsrl_verl.evaluation.at_k import by_problem, majority_of_k, reported_k
+from marsrl_verl.evaluation.at_k import by_problem, majority_of_k, pass_at_k, reported_k
 from marsrl_verl.evaluation.estimators import (
     NOT_OBSERVED,
     Estimate,
     MetricInfo,
     Observations,
+    estimate,
     share_estimate,
 )
+from marsrl_verl.evaluation.pictures import Curves, Picture, Point, Series
 from marsrl_verl.evaluation.runs import (
     Call,
     Evaluation,
@@ -92,6 +94,20 @@ class SingleRole(Evaluation):
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Calls and tokens of a run."""
         return runs.means(confidence, calls=calls_of, tokens=tokens_of)
+
+    def pictures(self, runs: Runs, confidence: float) -> Iterator[Picture]:
+        """What several answers to a problem give, and cost."""
+        what, cost = cost_of(runs.calls)
+        if series := tries_series(self.role, runs, cost, confidence):
+            yield Curves(
+                name="accuracy_and_cost",
+                title=f"Right answers against {what}",
+                x_label=f"{what} for an answer, mean",
+                y_label="right answers",
+                series=series,
+                doubling=True,
+                note="The number at a point is that of answers.",
+            )
 
     def description(self) -> str:
         """What is asked."""
@@ -170,6 +186,38 @@ def majority_observations(role: str, runs: Runs) -> dict[str, Observations]:
         f"{role}_majority_at_k": majority_at_k(role, runs.calls),
         **{f"{role}_majority_of_{k}": expected_majority(tries, k) for k in fewer},
     }
+
+
+def cost_of(calls: Iterable[Call]) -> tuple[str, Callable[[Sequence[Call]], int]]:
+    """What calls are counted by: generated tokens, or their number where other models answered some, whose
+    tokens are not known."""
+    if any(call.trajectory.external for call in calls):
+        return "calls", len
+    return "generated tokens", lambda some: sum(call.trajectory.tokens for call in some)
+
+
+def tries_series(
+    role: str, runs: Runs, cost: Callable[[Sequence[Call]], int], confidence: float
+) -> list[Series]:
+    """The most frequent and any of k answers of a role to each problem, against what they cost; nothing
+    where one problem has a single answer."""
+    tries = tries_of(role, runs.calls)
+    most = min(map(len, tries.values()), default=0)
+    if most < 2:
+        return []
+    right = {name: [is_correct(answer_reward(one)) for one in some] for name, some in tries.items()}
+    price = cost([call for call in runs.calls if call.request.role == role]) / sum(map(len, tries.values()))
+    majority, one_of = list[Point](), list[Point]()
+    for k in [1, *reported_k(most)]:
+        found = expected_majority(tries, k)
+        passed = Observations.of((pass_at_k(len(one), sum(one), k), name) for name, one in right.items())
+        for points, observed in ((majority, found), (one_of, passed)):
+            points.append(Point(k * price, estimate(observed, confidence), str(k)))
+    name = role.capitalize()
+    return [
+        Series(f"{name} alone, most frequent of k", majority),
+        Series(f"{name} alone, any of k (oracle)", one_of, bound=True),
+    ]
 
 
 def tries_of(role: str, calls: Iterable[Call]) -> dict[str, list[Trajectory]]:

@@ -16,6 +16,7 @@ from marsrl_verl.reporting.metrics_log import StepMetrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#333333", "#CC79A7", "#E69F00", "#56B4E9")
 MARKS = tuple(zip(_COLOURS, "os^DvPX", strict=True))
@@ -48,16 +49,26 @@ def draw_learning_curve(
     that train nobody (crosses); colours by the order of `roles`. Right: the evaluations on held-out problems
     with their intervals. Axes without data say so.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    canvas = new_canvas(WIDTH, HEIGHT, DPI)
+    figure = canvas.figure
     # The title has the run's name in it, which is no formula.
     figure.suptitle(title, fontsize=16, fontweight="bold", parse_math=False)
     training, held_out = figure.subplots(1, 2)
     _draw_training(training, steps, roles)
     _draw_evaluations(held_out, sorted(evaluations, key=lambda record: record.step))
+    return write_png(path, canvas)
+
+
+def new_canvas(width: int, height: int, dpi: int) -> FigureCanvasAgg:
+    """An empty figure of so many pixels, without a display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    return FigureCanvasAgg(Figure(figsize=(width / dpi, height / dpi), dpi=dpi, layout="constrained"))
+
+
+def write_png(path: Path, canvas: FigureCanvasAgg) -> Path:
+    """Write the figure; a reader never sees half of it."""
     picture = io.BytesIO()
     canvas.print_png(picture)
     write_bytes_atomic(path, picture.getvalue())
@@ -67,7 +78,7 @@ def draw_learning_curve(
 def _draw_training(axes: Axes, steps: list[StepMetrics], roles: Sequence[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    _dress(axes, "Training: mean reward by role", "training step", "mean reward")
+    dress(axes, "Training: mean reward by role", "training step", "mean reward")
     lowest, highest = 0.0, 1.0
     for (colour, _), role in zip(cycle(MARKS), roles, strict=False):
         x, y = _rewards(steps, counting(role))
@@ -96,7 +107,7 @@ def _rewards(steps: list[StepMetrics], role: str) -> tuple[list[int], list[float
 
 
 def _draw_evaluations(axes: Axes, evaluations: list[EvaluationRecord]) -> None:
-    _dress(axes, "Evaluation on held-out problems", "after training step", "share")
+    dress(axes, "Evaluation on held-out problems", "after training step", "share")
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     if evaluations:
@@ -136,11 +147,12 @@ def _draw_estimates(
     axes.errorbar(x, y, yerr=bars, color=colour, marker=marker, linewidth=1.8, capsize=4, label=label)
 
 
-def _dress(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
-    axes.set_title(title, fontsize=14)
-    axes.set_xlabel(xlabel, fontsize=13)
-    axes.set_ylabel(ylabel, fontsize=13)
-    axes.tick_params(labelsize=12)
+def dress(axes: Axes, title: str, xlabel: str, ylabel: str, smaller: int = 0) -> None:
+    """Title, labels and grid, in letters that are so many points smaller than a large picture's."""
+    axes.set_title(title, fontsize=14 - smaller)
+    axes.set_xlabel(xlabel, fontsize=13 - smaller)
+    axes.set_ylabel(ylabel, fontsize=13 - smaller)
+    axes.tick_params(labelsize=12 - smaller)
     axes.grid(True, alpha=0.3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

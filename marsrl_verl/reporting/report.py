@@ -1,4 +1,4 @@
-"""The end of a run: `summary.json`, the picture, `report.md`."""
+"""The end of a run: `summary.json`, the pictures, `report.md` and `report.html`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from marsrl_verl.core.inert_text import markdown
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
-from marsrl_verl.reporting.files import write_atomic, write_json_atomic
+from marsrl_verl.reporting.files import write_json_atomic
+from marsrl_verl.reporting.html import write_report
 from marsrl_verl.reporting.metrics_log import read_metrics
+from marsrl_verl.reporting.pictures import draw_pictures
 from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes, evaluation_summary
 from marsrl_verl.reporting.tables import (
@@ -53,25 +55,37 @@ def finish_run(
     title = f"{facts.method} · {facts.name} · {facts.mode}, seed {facts.seed}"
     draw_learning_curve(folder.curve_path, read_metrics(folder.path), list(records.values()), title, roles)
     rows = changes(before, after)
-    text = report_markdown(rows, before, after, facts, example, folder.curve_path.name)
-    write_atomic(folder.report_path, text)
+    pictures = "" if last is None else _pictures(folder, last)
+    text = report_markdown(rows, before, after, facts, example, folder.curve_path.name, pictures)
+    write_report(folder.report_path, text)
     return RunResult(rows, example, after)
 
 
-def finish_evaluation(folder: RunFolder, facts: RunFacts, record: EvaluationRecord) -> None:
-    """Write summary and report of a run that is one evaluation."""
+def finish_evaluation(folder: RunFolder, facts: RunFacts, result: EvaluationResult) -> None:
+    """Write summary, pictures and report of a run that is one evaluation."""
+    record = result.record
+    pictures, example = _pictures(folder, result), pick_example(result.evaluation, result.passes[0])
     write_json_atomic(folder.summary_path, evaluation_summary(record, facts))
     sections = [
         f"# Evaluation: {markdown(facts.name)}",
         evaluation_markdown(record),
         *_by_source(record),
         f"Mean and {100 * record.confidence:g} % interval.",
-        "## The run",
-        _facts(facts),
-        "## What was measured, and how",
-        method_markdown(record),
     ]
-    write_atomic(folder.report_path, "\n\n".join(sections) + "\n")
+    if pictures:
+        sections += ["## Pictures", pictures]
+    if example is not None:
+        sections += ["## An example", example_markdown(example)]
+    sections += ["## The run", _facts(facts), "## What was measured, and how", method_markdown(record)]
+    write_report(folder.report_path, "\n\n".join(sections) + "\n")
+
+
+def _pictures(folder: RunFolder, result: EvaluationResult) -> str:
+    """Draws those of the sampled pass, or else of the greedy one; the Markdown that shows them."""
+    runs, record = result.passes[0], result.record
+    shown = draw_pictures(folder.path, result.evaluation.pictures(runs, record.confidence))
+    how = f"temperature {record.temperature:g}" if record.samples_per_problem else "greedy"
+    return f"{shown}\n\nBars: {100 * record.confidence:g} % intervals over problems; {how}." if shown else ""
 
 
 def report_markdown(
@@ -81,8 +95,9 @@ def report_markdown(
     facts: RunFacts,
     example: Example | None,
     picture: str,
+    pictures: str = "",
 ) -> str:
-    """The text of `report.md`."""
+    """The text of `report.md`; `pictures` are those of the evaluation after training."""
     record = after or before
     heading = f"# {markdown(facts.method)}: {markdown(facts.name)}"
     sections = [heading, result_markdown(rows, record), f"![Learning curve]({picture})"]
@@ -91,6 +106,8 @@ def report_markdown(
         sections += ["## Warnings", lines]
     if record is not None and record.sources:
         sections += [f"## By data source, {record.tag}", *_by_source(record)]
+    if pictures:
+        sections += ["## Pictures after training", pictures]
     if example is not None:
         sections += ["## An example after training", example_markdown(example)]
     sections += ["## The run", _facts(facts)]

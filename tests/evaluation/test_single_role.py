@@ -172,3 +172,21 @@ def test_more_tries_pass_more_and_one_try_is_the_accuracy(tries):
 def test_a_single_try_has_no_pass_at_k():
     assert pass_at_k_estimates(SOLVER, Observations((True, False), ("a", "b"))) == {}
     assert pass_at_k_estimates(SOLVER, Observations((), ())) == {}
+
+
+def test_several_answers_are_pictured_against_what_they_cost():
+    role = SingleRole(SOLVER, ProblemPrompts())
+    answers = [*calls("a", ["7", "7", "5", "7"], "7"), *calls("b", ["1", "2", "2", "3"], "1")]
+    runs = [Run(one.request.problem, k, calls=[one]) for k, one in enumerate(answers)]
+    [picture] = role.pictures(Runs("t", runs), 0.95)
+    majority, oracle = picture.series
+    assert [one.x for one in majority.points] == [1, 2, 4]  # tokens
+    assert [one.value.mean for one in majority.points] == pytest.approx([1 / 2, 1 / 2, 1 / 2])
+    assert [one.value.mean for one in oracle.points] == pytest.approx([1 / 2, 3 / 4, 1])
+    assert oracle.bound and not majority.bound
+    for one in answers:
+        one.trajectory.sequences.clear()  # an endpoint's
+    [picture] = role.pictures(Runs("t", runs), 0.95)
+    assert picture.title == "Right answers against calls" and picture.series[0].points[2].x == 4
+    assert list(role.pictures(Runs("t", runs[:1]), 0.95)) == []
+    assert list(role.pictures(Runs("t", []), 0.95)) == []

@@ -7,8 +7,11 @@ import json
 import pytest
 
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.core.prompts import ProblemPrompts
 from marsrl_verl.evaluation.estimators import Observations
-from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord
+from marsrl_verl.evaluation.runs import Runs
+from marsrl_verl.evaluation.single_role import SingleRole
+from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.report import finish_evaluation
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
@@ -34,7 +37,9 @@ def record() -> EvaluationRecord:
 
 def test_summary_and_report(tmp_path, record):
     folder = RunFolder.create(tmp_path / "eval")
-    finish_evaluation(folder, FACTS, record)
+    nothing = Runs(ALONE, [])
+    result = EvaluationResult(record, SingleRole("solver", ProblemPrompts()), nothing, None)
+    finish_evaluation(folder, FACTS, result)
     summary = json.loads(folder.summary_path.read_text())
     assert summary["evaluation"]["solver_accuracy"]["mean"] == 0.4
     assert summary["evaluation"]["solver_accuracy_greedy"]["n"] == 50

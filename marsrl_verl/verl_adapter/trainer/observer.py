@@ -215,7 +215,7 @@ class TrainingObserver:
         found = self._last_evaluation
         assert found is not None, "nothing was evaluated"
         self.flush()
-        finish_evaluation(self.folder, self._facts(step, {}), found.record)
+        finish_evaluation(self.folder, self._facts(step, {}), found)
         self._progress.close()
         console = self._console()
         console.print(evaluation_table(found.record))

@@ -18,7 +18,7 @@ the Corrector rewrites it. Rules (settings and choice of the answer: `loop_rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, replace
 from enum import IntEnum
 from types import MappingProxyType
@@ -36,11 +36,13 @@ from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     report_of,
     verdict_of,
 )
+from marsrl_verl.algos.marsrl.evaluation.system_pictures import system_pictures
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
 from marsrl_verl.algos.marsrl.verdict import Verdict, right_verdict
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations
+from marsrl_verl.evaluation.pictures import Picture
 from marsrl_verl.evaluation.runs import (
     Call,
     Evaluation,
@@ -157,6 +159,9 @@ class VerifyCorrect(Evaluation):
         solver = pass_at_k_estimates(SOLVER, observations.get("solver_accuracy", NOT_OBSERVED), confidence)
         gains = best_of.system_gains(observations, confidence)
         return {**solver, **role_metrics.f1_estimates(observations, confidence), **gains}
+
+    def pictures(self, runs: Runs, confidence: float) -> Iterator[Picture]:
+        return system_pictures(runs, self.rules, confidence)
 
     def greedy(self) -> VerifyCorrect:
         """Accepts at the first Correct verdict: at temperature 0 a Verifier that is asked again about one

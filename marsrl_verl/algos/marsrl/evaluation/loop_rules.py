@@ -91,10 +91,11 @@ class LoopRules:
         if self.fallback not in known:
             raise ValueError(f"fallback must be one of {', '.join(known)}, found {self.fallback!r}")
 
-    def samples_correction(self, number: int, calls: Sequence[Call]) -> bool:
+    def samples_correction(self, number: int, calls: Sequence[Call], rounds: int | None = None) -> bool:
         """Whether a correction in round `number` could become the answer. Nobody judges that of the last
-        round, so it would have to win without a Correct verdict."""
-        if number < self.correction_rounds or self.fallback == Fallback.LAST:
+        round, so it would have to win without a Correct verdict. `rounds`: in a loop of so many."""
+        most = self.correction_rounds if rounds is None else rounds
+        if number < most or self.fallback == Fallback.LAST:
             return True
         return self.fallback == Fallback.MAJORITY and not any(one.passes for one in candidates(calls))
 
