@@ -1,5 +1,5 @@
 """The model card of an exported policy: what was trained with what, what the run measured, the prompts of its
-roles, and how it is loaded. All of it is read from the run's folder, but for checksums of data files."""
+roles, and how it is loaded. All of it is read from the run's folder, but for the data files' sources."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ class Exported:
     @cached_property
     def files(self) -> list[DataFile]:
         """The run's data files."""
-        return data_files(self.config.marsrl.run.data_bytes)
+        run = self.settings.run
+        return data_files(run.data_bytes, run.data_sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +143,17 @@ class DataFile:
     bytes: int
     """When the run began."""
     sha256: str
-    """Of the file as it is now; a dash where it is gone or has another size."""
+    """When the run began; a dash where its record has none."""
     sources: tuple[str, ...]
-    """`data_source` of its rows."""
+    """`data_source` of its rows; empty where the file is gone or another one."""
 
 
-def data_files(recorded: Mapping[str, int]) -> list[DataFile]:
-    """The files of a run's record (`marsrl.run.data_bytes`)."""
+def data_files(sizes: Mapping[str, int], sums: Mapping[str, str]) -> list[DataFile]:
+    """The files of a run's record (`marsrl.run.data_bytes`, `data_sha256`)."""
     found = []
-    for name, size in recorded.items():
-        path, sha256, sources = Path(name), "–", tuple[str, ...]()
-        if path.is_file() and path.stat().st_size == size:
-            sha256 = str(describe(path)["sha256"])
+    for name, size in sizes.items():
+        path, sha256, sources = Path(name), sums.get(name, "–"), tuple[str, ...]()
+        if path.is_file() and describe(path)["sha256"] == sha256:
             rows = (row.data for row in read_rows([path], ("data_source",)))
             named = (str(row["data_source"]) for row in rows if isinstance(row, Mapping))
             sources = tuple(dict.fromkeys(named))

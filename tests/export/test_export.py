@@ -87,7 +87,7 @@ def test_the_card_has_front_matter_and_what_was_trained(run, exported):
     seal = hashlib.sha256((run / f"checkpoints/global_step_2/{SEAL_NAME}").read_bytes()).hexdigest()
     data = hashlib.sha256((run.parent / "kept_data.jsonl").read_bytes()).hexdigest()
     assert seal in card.text and data in card.text
-    assert "| data, gone.parquet | 7 bytes, SHA-256 – |" in card.text
+    assert "| data, gone.parquet | 7 bytes, SHA-256 5ad |" in card.text
     assert "python -m recipe.marsrl.main_marsrl cluster=cpu name=kept" in card.text
 
 
