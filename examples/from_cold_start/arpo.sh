@@ -13,7 +13,7 @@ SETS=(aime24 aime25 math500 gsm8k webwalker hotpotqa twowiki musique bamboogle)
 
 # What the agent is, as in examples/arpo_qwen2_5_7b.sh.
 system=(
-  algo=arpo model=custom reward=by_ability training=arpo_reasoning "cluster=${CLUSTER:-8xgpu}"
+  algo=arpo model=custom training=arpo_reasoning "cluster=${CLUSTER:-8xgpu}"
   +marsrl.tools.python.target=python +marsrl.tools.search.target=search +marsrl.tools.search.backend=http
   "+marsrl.tools.search.http.urls=['$SEARCH_URL']" 'marsrl.prompts.kwargs.tools=[search,python]'
 )

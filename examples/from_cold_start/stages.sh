@@ -102,7 +102,9 @@ evaluate_by() {
 }
 
 stage_export() {
-  local words=(recipe.marsrl.export checkpoint="$runs/$NAME" target="$runs/$NAME-exported" "$@")
+  local words=(recipe.marsrl.export checkpoint="$runs/$NAME" target="$runs/$NAME-exported")
+  if [ -f "$runs/$NAME-table/evaluations/alone.json" ]; then words+=("evaluations=[$runs/$NAME-table]"); fi
+  words+=("$@")
   if [ "$DRY_RUN" != false ]; then
     echo "a dry run exports nothing: python -m ${words[*]}"
   else

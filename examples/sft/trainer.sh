@@ -19,6 +19,7 @@ validation=(data.val_files="$data/val.parquet")
 run=(torchrun --standalone --nproc-per-node "$gpus" -m "$program") output=/dev/stdout
 if [ "${DRY_RUN:-false}" != false ]; then
   run=(python -m "$program" --cfg job) output="$target.yaml"
+  mkdir -p "$(dirname "$target")"
   echo "verl's SFT trainer is not started; its configuration: $output"
 fi
 "${run[@]}" \

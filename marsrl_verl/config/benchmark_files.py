@@ -74,4 +74,5 @@ def _without_figures(config: DictConfig, named: set[str]) -> list[str]:
         return []
     with open_dict(config):
         config.marsrl.evaluation.published = {}
-    return [f"The paper's figures are not shown beside those of the run: {', '.join(changed)} differs."]
+    differ = f"{', '.join(changed)} {'differs' if len(changed) == 1 else 'differ'}"
+    return [f"The paper's figures are not shown beside those of the run: {differ}."]

@@ -21,9 +21,9 @@ from marsrl_verl.core.inert_text import code_block, code_span, markdown
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import PLACEHOLDER, Prompts, interface, placeholder
 from marsrl_verl.data.rows import read_rows
-from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
 from marsrl_verl.reporting.record import shell_line
-from marsrl_verl.reporting.report import facts_table, method_markdown, result_markdown
+from marsrl_verl.reporting.report import alone_markdown, facts_table, method_markdown, result_markdown
 from marsrl_verl.reporting.run_folder import SUMMARY_FILE, read_evaluations
 from marsrl_verl.reporting.seal import SEAL_NAME, describe
 from marsrl_verl.reporting.summary import changes
@@ -65,6 +65,8 @@ class Exported:
     checkpoint: Path
     adapter: bool
     """Whether PEFT folders are written."""
+    tables: Mapping[str, EvaluationRecord]
+    """Evaluations alone of the checkpoint, by name."""
 
     @cached_property
     def settings(self) -> MarsRLConfig:
@@ -175,6 +177,7 @@ def model_card(one: Exported, policy: str, folder: str) -> str:
         code_block(shell_line([str(word) for word in one.config.marsrl.run.command])),
         "## Evaluation",
         *_evaluation(one),
+        *_tables(one),
         "## How to load it",
         *_loading(one, policy, folder),
         "## Prompts",
@@ -240,6 +243,13 @@ def _evaluation(one: Exported) -> list[str]:
         result_markdown(changes(before, record), record),
         method_markdown(record),
     ]
+
+
+def _tables(one: Exported) -> Iterator[str]:
+    for name, record in one.tables.items():
+        yield f"### {markdown(name)}"
+        yield from alone_markdown(record)
+        yield method_markdown(record)
 
 
 def _loading(one: Exported, policy: str, folder: str) -> list[str]:

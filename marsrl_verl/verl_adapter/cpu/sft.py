@@ -1,5 +1,5 @@
-"""verl's SFT trainer where there is no GPU: `torchrun … -m marsrl_verl.verl_adapter.cpu.sft`, with the settings of
-`examples/sft/trainer.sh`."""
+"""verl's SFT trainer where there is no GPU: `torchrun … -m marsrl_verl.verl_adapter.cpu.sft`, with the
+settings of `examples/sft/trainer.sh`."""
 
 from __future__ import annotations
 
