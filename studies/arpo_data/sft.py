@@ -52,7 +52,7 @@ class Limits:
 
 def build(
     rows: Iterable[Row],
-    tools: Sequence[str],
+    tools: tuple[str, ...],
     limits: Limits,
     clean: Callable[[str], str] = lambda text: text,
 ) -> tuple[list[dict[str, Any]], Counter[str]]:
@@ -109,9 +109,10 @@ def _read(row: Row) -> tuple[str, str, str]:
         found = (data.get("system") or "", turns[0][1], turns[1][1])
     else:
         found = (data.get("instruction") or "", data["input"], data["output"])
-    if not all(isinstance(text, str) for text in found):
+    system, question, answer = found
+    if not (isinstance(system, str) and isinstance(question, str) and isinstance(answer, str)):
         raise Unfit("a question or an answer that is no text")
-    return found
+    return system, question, answer
 
 
 def _turns(value: object) -> list[Mapping[str, Any]]:
@@ -139,8 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("input", type=Path, help=".json, .jsonl or .parquet file of transcripts")
     add("--output", type=Path, required=True, help="folder of the parquet files")
-    tools = "names as in marsrl.prompts.kwargs.tools, whose system message stands before each question then"
-    add("--tools", default="", metavar="NAME,NAME", help=f"{tools} (default: the transcripts' own)")
+    told = "names as in marsrl.prompts.kwargs.tools, whose system message stands before each question then"
+    add("--tools", default="", metavar="NAME,NAME", help=f"{told} (default: the transcripts' own)")
     add("--model", help="folder or hub id: its tokenizer counts tokens and names control tokens")
     add("--max-tokens", type=int, help=f"with --model: longer transcripts are left out ({TOKENS})")
     add("--validation", type=float, default=VALIDATION, help="share of problems held out (%(default)s)")
@@ -152,8 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.model is not None:
             count, more["clean"] = tokenizer_tools(arguments.model)
             limits = Limits(arguments.max_tokens or TOKENS, count)
-        names = [name for form in _FORMS for name in form]
-        source = read_rows([arguments.input], [*names, "system", "instruction"])
+        columns = [name for form in _FORMS for name in form]
+        source = read_rows([arguments.input], [*columns, "system", "instruction"])
         tools = tuple(name for name in arguments.tools.split(",") if name)
         rows, counts = build(source, tools, limits, **more)
     except (OSError, DataError) as error:
