@@ -15,6 +15,7 @@ from small_files import make_data, sums, write_answers, write_problems
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.config.checks.resume import record_files
+from marsrl_verl.config.command_line import EVALUATE
 from marsrl_verl.config.node import leaves
 from marsrl_verl.config.reference import find_unknown, reference_tree
 from marsrl_verl.config.resume_rules import TABLE, Rule, changed_settings, rule_of
@@ -391,3 +392,17 @@ def test_an_evaluation_is_warned_of_questions_that_its_checkpoint_was_trained_on
     write_problems(train, sums(0, 41))  # another file by now: nothing is known of what was trained
     again = checked({**alone, "data.val_files": str(held_out)}).warnings
     assert not any("measure memory" in text for text in again)
+
+
+def test_an_evaluation_takes_the_adapters_that_its_checkpoint_has(run, tmp_path):
+    sealed(tmp_path / "outputs/old/checkpoints/global_step_4")
+    step = tmp_path / "outputs/old/checkpoints/global_step_4"
+    (tmp_path / "outputs/old/run.json").write_text('{"format_version": 1}')
+    trained = run("cluster=cpu", "policies=lora_per_role", "name=other").launched
+    (tmp_path / "outputs/old/config.yaml").write_text(OmegaConf.to_yaml(trained))
+    alone = ("cluster=cpu", "dry_run=true", f"checkpoint={step}")
+    assert run(*alone, "policies=lora_per_role", program=EVALUATE).status == 0
+    refused = run(*alone, program=EVALUATE)
+    said = " ".join(refused.err.split())
+    assert refused.status == 2 and "has adapters of corrector, solver, verifier" in said
+    assert "Choose algo=… and policies=… as in that run." in said

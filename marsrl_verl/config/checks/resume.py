@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.checks.context import Context, check_choice
+from marsrl_verl.config.models import adapters, models
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.data.files import as_list
@@ -150,7 +151,7 @@ def _compare(ctx: Context, run: Path, refused: tuple[Rule, ...], places: list[Pa
         return [ConfigIssue(str(record), f"Expected the run's settings, found {type(old).__name__}.", fix)]
     new = OmegaConf.to_container(ctx.config, resolve=True)
     problems = [
-        _changed(key, value, was, record, rule)
+        _changed(key, value, was, record, None if alone else rule)
         for key, value, was, rule in changed_settings(new, ctx.raw, OmegaConf.to_container(old))
         if rule in refused and (not alone or key == _MODEL)
     ]
@@ -159,11 +160,30 @@ def _compare(ctx: Context, run: Path, refused: tuple[Rule, ...], places: list[Pa
         # Every rank reads the part of the checkpoint that it wrote.
         key = "trainer.n_gpus_per_node"
         problems.append(_changed(key, ctx.get(key), f"{world_size(old)} ranks in all", record))
-    return problems if alone else problems + _compare_files(ctx, old, record)
+    return problems + (_compare_policies(ctx, old, record) if alone else _compare_files(ctx, old, record))
 
 
-def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND) -> ConfigIssue:
+def _compare_policies(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIssue]:
+    """Weights that an evaluation asks for and a checkpoint has not: adapters of another run's policies, whole
+    models in place of adapters, the model of a policy that had none."""
+    rollout = OmegaConf.select(old, "actor_rollout_ref.rollout") or {}
+    new = ctx.config.actor_rollout_ref.rollout
+    was, now = (adapters(one) or tuple(models(one)) for one in (rollout, new))
+    same_kind = bool(adapters(rollout)) == bool(adapters(new))
+    if same_kind and (set(now) <= set(was) or (len(was) == len(now) == 1 and not adapters(new))):
+        return []
+    kinds = ["adapters" if adapters(one) else "whole models" for one in (rollout, new)]
+    what = f"The checkpoint has {kinds[0]} of {', '.join(was) or 'one policy'} ({record}), and asked for are "
+    what += f"{kinds[1]} of {', '.join(now) or 'one policy'}."
+    return [ConfigIssue("policies", what, "Choose algo=… and policies=… as in that run.")]
+
+
+def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule | None = Rule.BOUND) -> ConfigIssue:
+    """A setting that differs from the record's; `rule` None: in an evaluation alone, whose model it is."""
     was = "null" if old is None else old
+    if rule is None:
+        what = f"The checkpoint's run has {was} ({record}), and its weights fit no other model."
+        return ConfigIssue(key, what, f"Set {key}={was}, and algo=… and policies=… as in that run.", new)
     what, fix = f"The run that is continued has {was} ({record}); ", f"Set {key}={was}, or "
     if rule is Rule.FOLDER:
         what += "the evaluations in its folder can't be compared with those of another value."
