@@ -50,7 +50,7 @@ ELSEWHERE = {
     "actor/huggingface",
 }
 """What a reader writes or has elsewhere, the group of entry points, folders of wheel and checkpoint."""
-INSIDE = {"kwargs", "role_weights", "data_bytes", "metrics"}
+INSIDE = {"kwargs", "role_weights", "data_bytes", "data_sha256", "metrics"}
 """Settings whose keys are the user's."""
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -11,7 +11,7 @@ from marsrl_verl.config.checks import VALUES, run_checks
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.machine import check_verl_version
 from marsrl_verl.config.checks.output import hold_folders
-from marsrl_verl.config.checks.resume import data_bytes
+from marsrl_verl.config.checks.resume import record_files
 from marsrl_verl.config.command_line import SERVE, TRAIN, evaluating, help_text, parse_arguments, serving
 from marsrl_verl.config.compose import Composed, available_groups, compose_config, picked
 from marsrl_verl.config.dry_run import report
@@ -82,8 +82,8 @@ def _run(argv: list[str], launch: Launch, program: str) -> int:
         print(line, flush=True)
     for warning in context.warnings:
         print(f"warning: {warning}", flush=True)
+    record_files(context)
     with open_dict(composed.config):
-        composed.config.marsrl.run.data_bytes = data_bytes(context)
         composed.config.marsrl.run.command = _command(argv, program)
         make_paths_absolute(composed.config)
     with hold_folders(context):

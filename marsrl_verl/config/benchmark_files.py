@@ -40,13 +40,21 @@ def adopt_benchmarks(config: DictConfig, words: Iterable[str]) -> list[str]:
     with open_dict(node):
         for name in [name for name in node if name not in only]:
             del node[name]
-    files = []
+    files, missing, hub_answers = [], list[ConfigIssue](), True
     for name in (name for name in BENCHMARKS if name in node):
         one = node[name]
+        of_hub = one.get("file") is None and BENCHMARKS[name].hub is not None
+        if of_hub and not hub_answers:
+            what, fix = "It is on the hub, too.", f"Name a copy of your own: {_NODE}.{name}.file=FILE."
+            missing.append(ConfigIssue(f"{_NODE}.{name}", what, fix))
+            continue
         try:
             found = read_benchmark(name, one.get("file"), one.get("problems"))
         except DataError as error:
-            raise ConfigError([ConfigIssue(f"{_NODE}.{name}", error.what, error.fix)]) from error
+            missing.append(ConfigIssue(f"{_NODE}.{name}", error.what, error.fix))
+            # Each time it tries for half a minute.
+            hub_answers = hub_answers and not isinstance(error.__cause__, OSError)
+            continue
         path = cache_folder() / "benchmarks" / f"{name}-{found.fingerprint}.parquet"
         if not path.is_file():
             path.parent.mkdir(exist_ok=True)
@@ -54,6 +62,8 @@ def adopt_benchmarks(config: DictConfig, words: Iterable[str]) -> list[str]:
         files.append(str(path))
         with open_dict(node):
             node[name].problems = len(found.problems)
+    if missing:
+        raise ConfigError(missing)
     OmegaConf.update(config, _FILES, files)
     return _without_figures(config, named)
 
@@ -74,4 +84,5 @@ def _without_figures(config: DictConfig, named: set[str]) -> list[str]:
         return []
     with open_dict(config):
         config.marsrl.evaluation.published = {}
-    return [f"The paper's figures are not shown beside those of the run: {', '.join(changed)} differs."]
+    differ = f"{', '.join(changed)} {'differs' if len(changed) == 1 else 'differ'}"
+    return [f"The paper's figures are not shown beside those of the run: {differ}."]

@@ -275,10 +275,18 @@ def _without_training(words: list[str], arguments: Arguments) -> Arguments:
 
 
 def checkpoint_folder(named: str) -> Path:
-    """The `global_step_N` that a path names: itself, or a run's newest. ConfigError: the run has none."""
-    folder = Path(named)
+    """The `global_step_N` that a path names: itself, or a run's newest. ConfigError: it is neither, or the
+    run has none."""
+    folder, fix = Path(named).expanduser(), f"Name a run's folder, or RUN/{CHECKPOINT_FOLDER}/global_step_N."
+    if not folder.is_dir():
+        raise ConfigError([ConfigIssue(CHECKPOINT, "There is no such folder.", fix, named)])
     if not (folder / MARKER).is_file():
-        return folder.absolute()
+        if re.fullmatch(r"global_step_\d+", folder.name):
+            return folder.absolute()
+        what = f"It has no {MARKER}, so it is no run's folder, and it is no global_step_N."
+        if runs := sorted(str(path.parent) for path in folder.glob(f"*/{MARKER}"))[:4]:
+            fix += f" Runs in it: {', '.join(runs)}."
+        raise ConfigError([ConfigIssue(CHECKPOINT, what, fix, named)])
     root = folder / CHECKPOINT_FOLDER
     if (step := newest_sealed(root)) is None:
         what = "The run has no complete checkpoint."

@@ -133,6 +133,9 @@ class RunConfig(Settings):
     data_bytes: dict[str, int] = Field(default_factory=dict)
     """Size of each data file by its path. The launcher writes it, so that the `config.yaml` in the run's
     folder shows a resumed run whether the data is still the same."""
+    data_sha256: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of each of these files when the run began. The launcher writes it: a resumed run is refused
+    other content, and a model card names what was trained on."""
     command: list[str] = Field(default_factory=list)
     """The words of the command line that started the run, `PYTHONPATH=…` first where it is set. The launcher
     writes them: a run that ends early says how to continue it."""

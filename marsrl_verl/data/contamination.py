@@ -36,7 +36,11 @@ class EvaluationSet:
         """
         found = cls(path)
         if str(path) in BENCHMARKS and not path.exists():
-            for one in read_benchmark(str(path)).problems:
+            try:
+                problems = read_benchmark(str(path)).problems
+            except DataError as error:
+                raise DataError(error.what, "Name a copy of your own: --evaluation-set FILE.") from error
+            for one in problems:
                 found.questions.setdefault(look_alike(one.question), one.place)
             return found
         for row in read_rows([path], [column] if column else [*_TEXT_COLUMNS, _CHAT_COLUMN]):

@@ -18,14 +18,16 @@ from marsrl_verl.config.hf_folder import is_hub_id, local_folder
 from marsrl_verl.config.models import adapters, models
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.policy import SHARED
+from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord
 from marsrl_verl.export.model_card import Exported, model_card
 from marsrl_verl.reporting.files import refusal, write_atomic
-from marsrl_verl.reporting.run_folder import CHECKPOINT_FOLDER, MARKER
+from marsrl_verl.reporting.run_folder import CHECKPOINT_FOLDER, MARKER, read_evaluations
 from marsrl_verl.reporting.seal import CheckpointError, check_before_start
 from marsrl_verl.settings.declaration import Settings
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import declared, read
 
+_EVALUATIONS = "evaluations"
 PROGRAM = "python -m recipe.marsrl.export"
 CARD = "README.md"
 
@@ -41,6 +43,9 @@ class Arguments(Settings):
     """Only this policy, in the target folder itself. Null: all that the run trains."""
     merge_adapters: bool = False
     """LoRA adapters are added to the weights of the model under them, and whole models written."""
+    evaluations: tuple[str, ...] = ()
+    """Folders of evaluations of this checkpoint (`main_eval checkpoint=…`), as `[outputs/a,outputs/b]`, whose
+    tables the model card has."""
 
 
 def main(argv: list[str]) -> int:
@@ -67,7 +72,10 @@ def _read(argv: list[str]) -> Arguments:
     if wrong := [word for word in argv if word.startswith("-") or "=" not in word]:
         fix = f"Write {PROGRAM} checkpoint=RUN target=FOLDER; --help lists the keys."
         raise ConfigError([ConfigIssue(wrong[0], "This is not readable as key=value.", fix)])
-    return read(Arguments, dict(word.split("=", 1) for word in argv), "")
+    found: dict[str, Any] = dict(word.split("=", 1) for word in argv)
+    if text := found.get(_EVALUATIONS):
+        found[_EVALUATIONS] = [one.strip() for one in text.strip("[]").split(",") if one.strip()]
+    return read(Arguments, found, "")
 
 
 def export(arguments: Arguments) -> None:
@@ -92,7 +100,8 @@ def export(arguments: Arguments) -> None:
         raise _refused("merge_adapters", what, "Leave it out, or put the model there.", arguments)
     wanted = known if arguments.policy is None else (arguments.policy,)
     target = Path(arguments.target).expanduser().absolute()
-    made = Exported(run, config, checkpoint, adapter=bool(own_adapters) and not arguments.merge_adapters)
+    adapter = bool(own_adapters) and not arguments.merge_adapters
+    made = Exported(run, config, checkpoint, adapter, _tables(checkpoint, arguments))
     with _unfinished(target, arguments) as work:
         try:
             if own_adapters:
@@ -129,6 +138,24 @@ def _run_of(checkpoint: Path, arguments: Arguments) -> Path:
         fix = "Name a complete checkpoint; a run's folder stands for its newest."
         raise _refused(CHECKPOINT, f"{error}.", fix, arguments) from error
     return run
+
+
+def _tables(checkpoint: Path, arguments: Arguments) -> dict[str, EvaluationRecord]:
+    """The records of evaluations of a checkpoint, by the names of their folders."""
+    found = {}
+    for named in arguments.evaluations:
+        folder = Path(named).expanduser()
+        records = {record.tag: record for record in read_evaluations(folder)}
+        if ALONE not in records:
+            what = f"{folder} holds no finished evaluation alone."
+            fix = "Name the folder that main_eval checkpoint=… left."
+            raise _refused(_EVALUATIONS, what, fix, arguments)
+        of = OmegaConf.select(OmegaConf.load(folder / "config.yaml"), "trainer.resume_from_path")
+        if of is None or Path(of).resolve() != checkpoint.resolve():
+            what = f"{folder} is an evaluation of {of or 'a model as it began'}, not of {checkpoint}."
+            raise _refused(_EVALUATIONS, what, "Leave it out, or export that checkpoint.", arguments)
+        found[folder.absolute().name] = records[ALONE]
+    return found
 
 
 @contextmanager

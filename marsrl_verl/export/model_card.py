@@ -1,5 +1,5 @@
 """The model card of an exported policy: what was trained with what, what the run measured, the prompts of its
-roles, and how it is loaded. All of it is read from the run's folder, but for checksums of data files."""
+roles, and how it is loaded. All of it is read from the run's folder, but for the data files' sources."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from marsrl_verl.core.inert_text import code_block, code_span, markdown
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import PLACEHOLDER, Prompts, interface, placeholder
 from marsrl_verl.data.rows import read_rows
-from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
 from marsrl_verl.reporting.record import shell_line
-from marsrl_verl.reporting.report import facts_table, method_markdown, result_markdown
+from marsrl_verl.reporting.report import alone_markdown, facts_table, method_markdown, result_markdown
 from marsrl_verl.reporting.run_folder import SUMMARY_FILE, read_evaluations
 from marsrl_verl.reporting.seal import SEAL_NAME, describe
 from marsrl_verl.reporting.summary import changes
@@ -65,6 +65,8 @@ class Exported:
     checkpoint: Path
     adapter: bool
     """Whether PEFT folders are written."""
+    tables: Mapping[str, EvaluationRecord]
+    """Evaluations alone of the checkpoint, by name."""
 
     @cached_property
     def settings(self) -> MarsRLConfig:
@@ -131,7 +133,8 @@ class Exported:
     @cached_property
     def files(self) -> list[DataFile]:
         """The run's data files."""
-        return data_files(self.config.marsrl.run.data_bytes)
+        run = self.settings.run
+        return data_files(run.data_bytes, run.data_sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +145,17 @@ class DataFile:
     bytes: int
     """When the run began."""
     sha256: str
-    """Of the file as it is now; a dash where it is gone or has another size."""
+    """When the run began; a dash where its record has none."""
     sources: tuple[str, ...]
-    """`data_source` of its rows."""
+    """`data_source` of its rows; empty where the file is gone or another one."""
 
 
-def data_files(recorded: Mapping[str, int]) -> list[DataFile]:
-    """The files of a run's record (`marsrl.run.data_bytes`)."""
+def data_files(sizes: Mapping[str, int], sums: Mapping[str, str]) -> list[DataFile]:
+    """The files of a run's record (`marsrl.run.data_bytes`, `data_sha256`)."""
     found = []
-    for name, size in recorded.items():
-        path, sha256, sources = Path(name), "–", tuple[str, ...]()
-        if path.is_file() and path.stat().st_size == size:
-            sha256 = str(describe(path)["sha256"])
+    for name, size in sizes.items():
+        path, sha256, sources = Path(name), sums.get(name, "–"), tuple[str, ...]()
+        if path.is_file() and describe(path)["sha256"] == sha256:
             rows = (row.data for row in read_rows([path], ("data_source",)))
             named = (str(row["data_source"]) for row in rows if isinstance(row, Mapping))
             sources = tuple(dict.fromkeys(named))
@@ -175,6 +177,7 @@ def model_card(one: Exported, policy: str, folder: str) -> str:
         code_block(shell_line([str(word) for word in one.config.marsrl.run.command])),
         "## Evaluation",
         *_evaluation(one),
+        *_tables(one),
         "## How to load it",
         *_loading(one, policy, folder),
         "## Prompts",
@@ -240,6 +243,13 @@ def _evaluation(one: Exported) -> list[str]:
         result_markdown(changes(before, record), record),
         method_markdown(record),
     ]
+
+
+def _tables(one: Exported) -> Iterator[str]:
+    for name, record in one.tables.items():
+        yield f"### {markdown(name)}"
+        yield from alone_markdown(record)
+        yield method_markdown(record)
 
 
 def _loading(one: Exported, policy: str, folder: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from marsrl_verl.core.inert_text import markdown
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
@@ -68,9 +69,7 @@ def finish_evaluation(folder: RunFolder, facts: RunFacts, result: EvaluationResu
     write_json_atomic(folder.summary_path, evaluation_summary(record, facts))
     sections = [
         f"# Evaluation: {markdown(facts.name)}",
-        evaluation_markdown(record),
-        *_by_source(record),
-        f"Mean and {100 * record.confidence:g} % interval.",
+        *alone_markdown(record),
     ]
     if pictures:
         sections += ["## Pictures", pictures]
@@ -86,6 +85,12 @@ def _pictures(folder: RunFolder, result: EvaluationResult) -> str:
     shown = draw_pictures(folder.path, result.evaluation.pictures(runs, record.confidence))
     how = f"temperature {record.temperature:g}" if record.samples_per_problem else "greedy"
     return f"{shown}\n\nBars: {100 * record.confidence:g} % intervals over problems; {how}." if shown else ""
+
+
+def alone_markdown(record: EvaluationRecord) -> list[str]:
+    """The tables of an evaluation alone, and how they are read."""
+    how = f"Mean and {100 * record.confidence:g} % interval."
+    return [evaluation_markdown(record), *_by_source(record), how]
 
 
 def report_markdown(
@@ -153,7 +158,9 @@ def facts_table(pairs: Iterable[tuple[str, object]]) -> str:
 def method_markdown(record: EvaluationRecord) -> str:
     """What each figure of an evaluation means, and how it was measured."""
     found = record.estimates
-    measured = [info for name, info in record.metrics.items() if name in found]
+    measured = [
+        info for name, info in record.metrics.items() if name in found or name + GREEDY_SUFFIX in found
+    ]
     text = "\n".join(f"- **{info.label}**: {info.meaning}." for info in measured)
     passes = "once at temperature 0"
     if record.samples_per_problem:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections import Counter
@@ -32,9 +31,7 @@ import numpy as np
 
 from marsrl_verl.algos.rema.prompts import META_THINKING, DialoguePrompts
 from marsrl_verl.core.request import Message
-from marsrl_verl.core.seeding import derive_seed
 from marsrl_verl.rewards.loading import load_class
-from marsrl_verl.rollout.chat_tokenizer import ControlTokenRemover, control_tokens
 from studies.rema_data.marked_solutions import (
     MENDED,
     Unfit,
@@ -44,9 +41,11 @@ from studies.rema_data.marked_solutions import (
     parts_of_view,
     views,
 )
+from studies.supervised_rows import VALIDATION, tokenizer_tools, write_report, write_rows
 
 PROMPTS = "marsrl_verl.algos.rema.prompts:MathDialogue"
-TURNS, TOKENS, VALIDATION = 30, 4096, 0.05
+TURNS, TOKENS = 30, 4096
+_COLUMNS = {"role": "string", "dialogue": "int64", "turns": "int64"}
 _FORMS = ({"question", "solution"}, {"history", "instruction", "output"})
 """Keys of a line."""
 _PIPED = re.compile(r"<[|｜][^<>\n]{1,40}[|｜]>")
@@ -135,12 +134,6 @@ def _texts(line: Mapping[str, Any]) -> Iterator[str]:
         yield from (text for pair in pairs for text in pair)
 
 
-def is_held_out(question: str, share: float) -> bool:
-    """Whether dialogues about a problem are for validation: all of one problem, whatever else is in the
-    file."""
-    return derive_seed(0, "held out", question) % 10_000 < round(share * 10_000)
-
-
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file.
 
@@ -161,63 +154,24 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def _tokenizer_tools(folder: str) -> tuple[Callable[[Sequence[Message]], int], Callable[[str], str]]:
-    """What counts the tokens of a list of messages, and what takes control tokens out of a text."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-
-    def count(messages: Sequence[Message]) -> int:
-        found = tokenizer.apply_chat_template(list(messages), tokenize=True, return_dict=True)
-        return len(found["input_ids"])
-
-    return count, ControlTokenRemover(control_tokens(tokenizer)).remove
-
-
 def write(
     folder: Path,
     rows: Sequence[dict[str, Any]],
     counts: Counter[str],
     mended: Counter[str],
     validation: float,
-) -> dict[str, Any]:
-    """Write `train.parquet`, `val.parquet` where there is something for it, and `report.json`; returns the
-    report."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    message = pa.struct([("role", pa.string()), ("content", pa.string())])
-    schema = pa.schema(
-        [
-            ("messages", pa.list_(message)),
-            ("role", pa.string()),
-            ("dialogue", pa.int64()),
-            ("turns", pa.int64()),
-        ]
-    )
-    parts: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
-    for row in rows:
-        held_out = is_held_out(row["question"], validation)
-        parts["val" if held_out else "train"].append({name: row[name] for name in schema.names})
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, some in parts.items():
-        target = folder / f"{name}.parquet"
-        if some:
-            partial = target.with_name(f".{name}.{os.getpid()}.parquet")
-            pq.write_table(pa.Table.from_pylist(some, schema=schema), partial)
-            os.replace(partial, target)
-        else:
-            target.unlink(missing_ok=True)
+) -> None:
+    """Write `train.parquet`, `val.parquet` where there is something for it, and `report.json`."""
+    written = write_rows(folder, rows, _COLUMNS, validation)
     turns = [row["turns"] for row in rows if row["role"] == META_THINKING]
     report = {
         "dialogues": counts["kept"],
-        "rows": {name: len(some) for name, some in parts.items()},
+        "rows": written,
         "turns": {"mean": float(np.mean(turns)), "most": max(turns)} if turns else None,
         "mended": dict(mended),
         "left out": {name: count for name, count in sorted(counts.items()) if name != "kept"},
     }
-    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    return report
+    write_report(folder, report)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -242,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--max-tokens needs --model, whose tokenizer counts")
     limits, more = Limits(arguments.max_turns), {}
     if arguments.model is not None:
-        count, more["clean"] = _tokenizer_tools(arguments.model)
+        count, more["clean"] = tokenizer_tools(arguments.model)
         limits = Limits(
             arguments.max_turns, TOKENS if arguments.max_tokens is None else arguments.max_tokens, count
         )
@@ -252,8 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
-    report = write(arguments.output, rows, counts, mended, arguments.validation)
-    print(json.dumps(report, indent=2))
+    write(arguments.output, rows, counts, mended, arguments.validation)
     return 0 if rows else 1
 
 

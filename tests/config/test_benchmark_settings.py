@@ -12,6 +12,7 @@ from marsrl_verl.config.command_line import EVALUATE, evaluating, parse_argument
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.data.benchmarks import BENCHMARKS
 from marsrl_verl.data.rows import read_rows
+from marsrl_verl.settings.issues import ConfigError
 
 NODE = "marsrl.evaluation.benchmarks"
 SUITES = {
@@ -177,3 +178,21 @@ def test_prompts_that_ask_for_no_boxed_answer_are_warned_of(copies, capsys, inst
         words.append(f'marsrl.prompts.kwargs.solver_instruction="{instruction}"')
     assert main(words, lambda config: 0, EVALUATE) == 0
     assert ("asks for a boxed answer" in " ".join(capsys.readouterr().out.split())) is (instruction is None)
+
+
+def test_all_that_is_missing_is_named_and_a_hub_that_does_not_answer_asked_once(monkeypatch, tmp_path):
+    import datasets
+
+    asked = []
+
+    def load(*words, **_):
+        asked.append(words)
+        raise ConnectionError("Couldn't reach the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(ConfigError) as error:
+        composed("benchmarks=aime24,gsm8k,math500,gaia", f"{NODE}.math500.file={tmp_path}/no.jsonl")
+    keys = [issue.key for issue in error.value.problems]
+    assert keys == [f"{NODE}.{name}" for name in ("aime24", "math500", "gsm8k", "gaia")] and len(asked) == 1
+    assert "Couldn't reach the Hub" in error.value.problems[0].what
+    assert f"{NODE}.gsm8k.file=FILE" in error.value.problems[2].fix

@@ -58,7 +58,13 @@ def test_benchmarks_are_a_list_of_names():
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path, capsys):
     status = main(["cluster=cpu", f"checkpoint={tmp_path / 'nowhere'}"], lambda config: 0, EVALUATE)
     said = capsys.readouterr().err
-    assert status == 2 and "trainer.resume_from_path" in said and "nowhere" in said
+    assert status == 2 and f"checkpoint = {tmp_path / 'nowhere'}" in said and "no such folder" in said
+
+
+def test_a_folder_of_runs_is_refused_and_its_runs_are_named(trained):
+    with pytest.raises(ConfigError) as refused:
+        words(f"checkpoint={trained.parent}")
+    assert "It has no run.json" in str(refused.value) and f"Runs in it: {trained}" in str(refused.value)
 
 
 def test_help_is_of_the_command(capsys):

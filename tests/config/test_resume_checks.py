@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -10,10 +11,11 @@ import sys
 import pytest
 from messages import accepted, assert_checks_refuse, assert_refused
 from omegaconf import OmegaConf
-from small_files import make_data, write_answers
+from small_files import make_data, sums, write_answers, write_problems
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.config.checks.resume import data_bytes
+from marsrl_verl.config.checks.resume import record_files
+from marsrl_verl.config.command_line import EVALUATE
 from marsrl_verl.config.node import leaves
 from marsrl_verl.config.reference import find_unknown, reference_tree
 from marsrl_verl.config.resume_rules import TABLE, Rule, changed_settings, rule_of
@@ -34,7 +36,7 @@ def left_run(checked, tmp_path, settings):
     folder = tmp_path / "outputs" / "old"
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"format_version": 1}')
-    context.config.marsrl.run["data_bytes"] = data_bytes(context)
+    record_files(context)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(context.config))
     (folder / "metrics.jsonl").write_text("{}\n")
     return folder
@@ -244,6 +246,18 @@ def test_file_with_other_rows(checked, old_run, tmp_path):
     assert_checks_refuse(checked, changes, "data.train_files", "when the run began")
 
 
+def test_file_of_the_same_size_with_other_rows(checked, old_run, tmp_path):
+    path = make_data(tmp_path / "rows.jsonl", ["1"] * 64)
+    record = OmegaConf.load(old_run / "config.yaml")
+    record.data.train_files = str(path)
+    record.marsrl.run.data_sha256 = {str(path): hashlib.sha256(path.read_bytes()).hexdigest()}
+    (old_run / "config.yaml").write_text(OmegaConf.to_yaml(record))
+    changes = {**RESUME, "data.train_files": str(path)}
+    checked(changes)
+    make_data(path, ["2"] * 64)
+    assert_checks_refuse(checked, changes, "data.train_files", "The file's SHA-256 is")
+
+
 def test_broken_record(checked, old_run):
     (old_run / "config.yaml").write_text("a: [b\n")
     assert_checks_refuse(checked, RESUME, "config.yaml", "can't be read")
@@ -272,10 +286,11 @@ def test_checkpoints_without_a_record(checked, old_run, tmp_path):
     checked(RESUME)
 
 
-def test_record_has_the_sizes_of_data(run, data, held_out):
-    done = run("cluster=cpu")
-    assert dict(done.launched.marsrl.run.data_bytes) == {
-        str(path): path.stat().st_size for path in (data, held_out)
+def test_record_has_sizes_and_checksums_of_data(run, data, held_out):
+    recorded = run("cluster=cpu").launched.marsrl.run
+    assert dict(recorded.data_bytes) == {str(path): path.stat().st_size for path in (data, held_out)}
+    assert dict(recorded.data_sha256) == {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in (data, held_out)
     }
 
 
@@ -361,3 +376,33 @@ def test_an_evaluation_goes_on_in_a_folder_of_its_own(run, checkpoint):
     name = f"name={checkpoint.parents[1].name}"
     assert_refused(run(*words, name), "marsrl.run.existing = resume", "folder of its own")
     accepted(run, *words)
+
+
+def test_an_evaluation_is_warned_of_questions_that_its_checkpoint_was_trained_on(checked, tmp_path):
+    train, held_out = tmp_path / "train.jsonl", tmp_path / "held_out.jsonl"
+    write_problems(train, sums(0, 40))
+    write_problems(held_out, [*sums(38, 2), *sums(900, 2)])
+    run = left_run(checked, tmp_path, {"data.train_files": str(train), "data.train_batch_size": 4})
+    step = run / "checkpoints" / "global_step_4"
+    sealed(step)
+    alone = {"name": "alone", "trainer.val_only": True, MODE: "resume_path", PATH: str(step)}
+    found = checked({**alone, "data.val_files": str(held_out)}).warnings
+    (warning,) = [text for text in found if "measure memory" in text]
+    assert warning.startswith(f"2 of 4 questions of {held_out} were trained by the checkpoint's run")
+    write_problems(train, sums(0, 41))  # another file by now: nothing is known of what was trained
+    again = checked({**alone, "data.val_files": str(held_out)}).warnings
+    assert not any("measure memory" in text for text in again)
+
+
+def test_an_evaluation_takes_the_adapters_that_its_checkpoint_has(run, tmp_path):
+    sealed(tmp_path / "outputs/old/checkpoints/global_step_4")
+    step = tmp_path / "outputs/old/checkpoints/global_step_4"
+    (tmp_path / "outputs/old/run.json").write_text('{"format_version": 1}')
+    trained = run("cluster=cpu", "policies=lora_per_role", "name=other").launched
+    (tmp_path / "outputs/old/config.yaml").write_text(OmegaConf.to_yaml(trained))
+    alone = ("cluster=cpu", "dry_run=true", f"checkpoint={step}")
+    assert run(*alone, "policies=lora_per_role", program=EVALUATE).status == 0
+    refused = run(*alone, program=EVALUATE)
+    said = " ".join(refused.err.split())
+    assert refused.status == 2 and "has adapters of corrector, solver, verifier" in said
+    assert "Choose algo=… and policies=… as in that run." in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -28,7 +29,9 @@ def make_run(folder: Path, *words: str, steps: tuple[int, ...] = (2,)) -> Path:
     config = compose_config(parse_arguments(list(named))).config
     OmegaConf.set_struct(config, False)
     config.marsrl.run.command = ["python", "-m", "recipe.marsrl.main_marsrl", *named]
-    config.marsrl.run.data_bytes = {str(held_out): held_out.stat().st_size, str(folder / "gone.parquet"): 7}
+    run, checksum = config.marsrl.run, hashlib.sha256(held_out.read_bytes()).hexdigest()
+    run.data_bytes = {str(held_out): held_out.stat().st_size, str(folder / "gone.parquet"): 7}
+    run.data_sha256 = {str(held_out): checksum, str(folder / "gone.parquet"): "5ad"}
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
     for step in steps:
         make_checkpoint(folder, step)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from exporting import make_run, write_evaluation
 from huggingface_hub import ModelCard
+from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -87,7 +88,7 @@ def test_the_card_has_front_matter_and_what_was_trained(run, exported):
     seal = hashlib.sha256((run / f"checkpoints/global_step_2/{SEAL_NAME}").read_bytes()).hexdigest()
     data = hashlib.sha256((run.parent / "kept_data.jsonl").read_bytes()).hexdigest()
     assert seal in card.text and data in card.text
-    assert "| data, gone.parquet | 7 bytes, SHA-256 – |" in card.text
+    assert "| data, gone.parquet | 7 bytes, SHA-256 5ad |" in card.text
     assert "python -m recipe.marsrl.main_marsrl cluster=cpu name=kept" in card.text
 
 
@@ -99,6 +100,22 @@ def test_the_card_has_the_figures_of_the_exported_step_alone(run, exported, tmp_
     assert main([f"checkpoint={run}/checkpoints/global_step_1", f"target={tmp_path / 'first'}"]) == 0
     text = (tmp_path / "first/README.md").read_text()
     assert "The run did not evaluate the weights of step 1." in text and "75.0 %" not in text
+
+
+def test_the_card_has_the_tables_of_evaluations_of_the_checkpoint(run, tmp_path, capsys):
+    table, config = make_run(tmp_path / "table", steps=()), tmp_path / "table/config.yaml"
+    words = [f"checkpoint={run}", f"target={tmp_path / 'out'}", f"evaluations=[{table}]"]
+    assert "holds no finished evaluation alone" in refused(capsys, *words)
+    write_evaluation(table, "alone", 2, 10)
+    assert "is an evaluation of a model as it began" in refused(capsys, *words)
+    own = OmegaConf.load(config)
+    own.trainer.resume_from_path = str(run / "checkpoints/global_step_2")
+    config.write_text(OmegaConf.to_yaml(own))
+    assert main(words) == 0
+    text = (tmp_path / "out/README.md").read_text()
+    assert "| Solver accuracy | 25.0 % [14.2, 40.2] | 40 |" in text[text.index("### table") :]
+    of_first = [f"checkpoint={run}/checkpoints/global_step_1", f"target={tmp_path / 'no'}", words[2]]
+    assert "global_step_2, not of" in refused(capsys, *of_first)
 
 
 def test_the_prompts_are_templates(exported):

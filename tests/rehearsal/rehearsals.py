@@ -15,7 +15,7 @@ ELSEWHERE = {
     "submit_ray_job.sh": "starts what marsrl_qwen3_30b_a3b.sh starts",
 }
 """Scripts that are not rehearsed by themselves. (`sft/rema.sh` starts verl's own trainer:
-tests/e2e/test_rema_supervised.py.)"""
+tests/e2e/test_rema_cold_start.py.)"""
 ROWS = 16
 
 

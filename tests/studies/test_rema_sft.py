@@ -15,6 +15,7 @@ from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, Mat
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.testing.client import CharacterTokenizer
 from studies.rema_data import marked_solutions, sft
+from studies.supervised_rows import is_held_out
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "sft" / "rema.sh"
 
@@ -249,9 +250,9 @@ def test_the_command_writes_what_verls_dataset_reads(tmp_path, capsys):
 
 
 def test_problems_are_held_out_whole_and_the_share_is_kept():
-    held = [sft.is_held_out(f"problem {k}", 0.1) for k in range(2000)]
-    assert 150 < sum(held) < 250 and held == [sft.is_held_out(f"problem {k}", 0.1) for k in range(2000)]
-    assert not sft.is_held_out("problem", 0.0)
+    held = [is_held_out(f"problem {k}", 0.1) for k in range(2000)]
+    assert 150 < sum(held) < 250 and held == [is_held_out(f"problem {k}", 0.1) for k in range(2000)]
+    assert not is_held_out("problem", 0.0)
 
 
 @pytest.mark.parametrize("text", ["no json", '{"question": "q"}', "[1]", "5", '{"question": "\udce9"}'])

@@ -111,11 +111,11 @@ def form_problem(request: ScoreRequest) -> str | None:
     text = request.own_text
     if request.inputs.get("protocol") == ToolFormat.CHAT.value:
         return None if boxed_answer(request.final_text) is not None else "no box"
-    return _tag_problem(text)
+    return tag_problem(text)
 
 
-def _tag_problem(text: str) -> str | None:
-    """Of a response with tags."""
+def tag_problem(text: str) -> str | None:
+    """The same of what a policy wrote in tags, without the results of its calls."""
     tags = [(found.group(1) == "", found.group(2)) for found in _TAG.finditer(text)]
     if any(name == "result" for _, name in tags):
         return "a result of its own"

@@ -11,8 +11,10 @@ from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.classes import Look, remarks_of, row_looks
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.resume import trained_files
 from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem
+from marsrl_verl.data.contamination import EvaluationSet
 from marsrl_verl.data.files import (
     MAX_NAMED_ROWS,
     FileReport,
@@ -43,6 +45,7 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
         return problems
     ctx.warnings += broken_commands(ctx.files)
     ctx.warnings += [*repeated(ctx.files), *shared(ctx.files), *asked_otherwise(ctx.files)]
+    ctx.warnings += trained_before(ctx.files, trained_files(ctx), str(ctx.config.data.prompt_key))
     return list(_check_prompt_lengths(ctx))
 
 
@@ -162,6 +165,20 @@ def shared(files: list[FileReport]) -> Iterator[str]:
             f"{len(both):,} of {len(held_out):,} held-out problems are trained too, so evaluations measure "
             f"memory; the first: {held_out[both[0]]} and {trained[both[0]]}."
         )
+
+
+def trained_before(files: list[FileReport], trained: list[Path], prompt_key: str) -> Iterator[str]:
+    """Sentences about held-out questions that a checkpoint was trained on, however they are typeset."""
+    for path in trained:
+        known = EvaluationSet.read(path, prompt_key).questions
+        for report in files:
+            asked = EvaluationSet.read(report.path, prompt_key).questions
+            if both := [looks for looks in asked if looks in known]:
+                yield (
+                    f"{len(both):,} of {len(asked):,} questions of {report.path} were trained by the "
+                    f"checkpoint's run, so its figures measure memory; the first: {asked[both[0]]} and "
+                    f"{known[both[0]]}."
+                )
 
 
 def asked_otherwise(files: list[FileReport]) -> Iterator[str]:

@@ -12,16 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.checks.context import Context, check_choice
+from marsrl_verl.config.models import adapters, models
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
+from marsrl_verl.data.files import as_list
 from marsrl_verl.reporting.metrics_log import METRICS_FILE
 from marsrl_verl.reporting.run_folder import CHECKPOINT_FOLDER, MARKER, Existing, has_results
-from marsrl_verl.reporting.seal import CheckpointError, check_before_start, newest_sealed, remedy, step_folder
+from marsrl_verl.reporting.seal import (
+    CheckpointError,
+    check_before_start,
+    describe,
+    newest_sealed,
+    remedy,
+    step_folder,
+)
 from marsrl_verl.settings.issues import ConfigIssue
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
@@ -142,7 +151,7 @@ def _compare(ctx: Context, run: Path, refused: tuple[Rule, ...], places: list[Pa
         return [ConfigIssue(str(record), f"Expected the run's settings, found {type(old).__name__}.", fix)]
     new = OmegaConf.to_container(ctx.config, resolve=True)
     problems = [
-        _changed(key, value, was, record, rule)
+        _changed(key, value, was, record, None if alone else rule)
         for key, value, was, rule in changed_settings(new, ctx.raw, OmegaConf.to_container(old))
         if rule in refused and (not alone or key == _MODEL)
     ]
@@ -151,11 +160,30 @@ def _compare(ctx: Context, run: Path, refused: tuple[Rule, ...], places: list[Pa
         # Every rank reads the part of the checkpoint that it wrote.
         key = "trainer.n_gpus_per_node"
         problems.append(_changed(key, ctx.get(key), f"{world_size(old)} ranks in all", record))
-    return problems if alone else problems + _compare_bytes(ctx, old, record)
+    return problems + (_compare_policies(ctx, old, record) if alone else _compare_files(ctx, old, record))
 
 
-def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND) -> ConfigIssue:
+def _compare_policies(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIssue]:
+    """Weights that an evaluation asks for and a checkpoint has not: adapters of another run's policies, whole
+    models in place of adapters, the model of a policy that had none."""
+    rollout = OmegaConf.select(old, "actor_rollout_ref.rollout") or {}
+    new = ctx.config.actor_rollout_ref.rollout
+    was, now = (adapters(one) or tuple(models(one)) for one in (rollout, new))
+    same_kind = bool(adapters(rollout)) == bool(adapters(new))
+    if same_kind and (set(now) <= set(was) or (len(was) == len(now) == 1 and not adapters(new))):
+        return []
+    kinds = ["adapters" if adapters(one) else "whole models" for one in (rollout, new)]
+    what = f"The checkpoint has {kinds[0]} of {', '.join(was) or 'one policy'} ({record}), and asked for are "
+    what += f"{kinds[1]} of {', '.join(now) or 'one policy'}."
+    return [ConfigIssue("policies", what, "Choose algo=… and policies=… as in that run.")]
+
+
+def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule | None = Rule.BOUND) -> ConfigIssue:
+    """A setting that differs from the record's; `rule` None: in an evaluation alone, whose model it is."""
     was = "null" if old is None else old
+    if rule is None:
+        what = f"The checkpoint's run has {was} ({record}), and its weights fit no other model."
+        return ConfigIssue(key, what, f"Set {key}={was}, and algo=… and policies=… as in that run.", new)
     what, fix = f"The run that is continued has {was} ({record}); ", f"Set {key}={was}, or "
     if rule is Rule.FOLDER:
         what += "the evaluations in its folder can't be compared with those of another value."
@@ -166,33 +194,55 @@ def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND
     return ConfigIssue(key, what, fix, new)
 
 
-def _compare_bytes(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIssue]:
+def _compare_files(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIssue]:
     """Files of the same name with other content."""
     sizes = OmegaConf.select(old, "marsrl.run.data_bytes") or {}
-    return [
-        ConfigIssue(
-            key,
-            f"The file has {now} bytes; when the run began, it had {sizes[name]} ({record}).",
-            "Put the old file back, or start anew under another name=….",
-            name,
-        )
-        for key, name, now in _files(ctx)
-        if name in sizes and sizes[name] != now
-    ]
+    sums = OmegaConf.select(old, "marsrl.run.data_sha256") or {}
+    issues = []
+    for key, path in _files(ctx):
+        name, now = str(path), path.stat().st_size
+        if name in sizes and sizes[name] != now:
+            what = f"The file has {now} bytes; when the run began, it had {sizes[name]} ({record})."
+        elif name in sums and sums[name] != (found := describe(path)["sha256"]):
+            what = f"The file's SHA-256 is {found}; when the run began, it was {sums[name]} ({record})."
+        else:
+            continue
+        fix = "Put the old file back, or start anew under another name=…."
+        issues.append(ConfigIssue(key, what, fix, name))
+    return issues
 
 
-def _files(ctx: Context) -> list[tuple[str, str, int]]:
-    """Key, absolute path and bytes of each file that was looked at."""
+def _files(ctx: Context) -> list[tuple[str, Path]]:
+    """Key and absolute path of each file that was looked at."""
     files = [(f"data.{report.split}_files", report.path) for report in ctx.files]
     files += [
         (f"marsrl.policies.{name}.jsonl.path", one.file.path) for name, one in ctx.frozen_answers.items()
     ]
-    return [(key, str(path.absolute()), path.stat().st_size) for key, path in files]
+    return [(key, path.absolute()) for key, path in files]
 
 
-def data_bytes(ctx: Context) -> dict[str, int]:
-    """Bytes of each file that was looked at, by absolute path: a part of the record."""
-    return {name: size for _, name, size in _files(ctx)}
+def record_files(ctx: Context) -> None:
+    """Writes bytes and SHA-256 of each file that was looked at, by absolute path, into the configuration."""
+    found = {str(path): describe(path) for _, path in _files(ctx)}
+    with open_dict(ctx.config):
+        ctx.config.marsrl.run.data_bytes = {name: facts["bytes"] for name, facts in found.items()}
+        ctx.config.marsrl.run.data_sha256 = {name: facts["sha256"] for name, facts in found.items()}
+
+
+def trained_files(ctx: Context) -> list[Path]:
+    """The training files of the run whose checkpoint an evaluation alone takes, as far as they are here with
+    the content that they had."""
+    if ctx.trains or ctx.get(_MODE) != "resume_path" or not (record := _record(ctx)).is_file():
+        return []
+    old = OmegaConf.load(record)
+    sums = OmegaConf.select(old, "marsrl.run.data_sha256") or {}
+    named = [Path(str(one)).absolute() for one in as_list(OmegaConf.select(old, "data.train_files") or [])]
+    return [path for path in named if path.is_file() and describe(path)["sha256"] == sums.get(str(path))]
+
+
+def _record(ctx: Context) -> Path:
+    """Of the run that a checkpoint's folder lies in."""
+    return ctx.path(_PATH).absolute().parents[1] / "config.yaml"
 
 
 def _continues(run: RunConfig) -> bool:

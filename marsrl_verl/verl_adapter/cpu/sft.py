@@ -1,4 +1,5 @@
-"""verl's SFT trainer where there is no GPU: a process group of gloo alone, and an engine for the device."""
+"""verl's SFT trainer where there is no GPU: `torchrun … -m marsrl_verl.verl_adapter.cpu.sft`, with the
+settings of `examples/sft/trainer.sh`."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
 
 def gloo() -> tuple[int, int, int]:
-    """verl's own names gloo twice on a processor, which torch refuses."""
+    """A process group of gloo alone: verl's own names it twice on a processor, which torch refuses."""
     dist.init_process_group("gloo")
     return int(os.environ["LOCAL_RANK"]), dist.get_rank(), dist.get_world_size()
 
 
 if __name__ == "__main__":
     distributed.initialize_global_process_group = gloo
+    # verl knows its FSDP engine for other devices only.
     EngineRegistry.register("language_model", "fsdp2", "cpu", "cpu")(FSDPEngineWithLMHead)
     sft_trainer.main()

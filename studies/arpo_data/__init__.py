@@ -1,0 +1,1 @@
+"""Makers of training data for agents with tools."""
