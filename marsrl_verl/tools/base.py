@@ -71,7 +71,8 @@ class ToolConfig(Settings):
     """A tool that the model may call by its entry's name. Its class declares further settings."""
 
     target: str
-    """A built-in tool (`python`, `search`, `browser`, `verl`) or a class of yours, `package.module:Class`."""
+    """A built-in tool (`python`, `search`, `browser`, `deep_search`, `verl`) or a class of yours,
+    `package.module:Class`."""
     max_calls: int | None = limits(None, ge=1, why="without a call it is no tool")
     """Most calls that run in a trajectory, those before a fork included; a further one is told that there are
     no more. null: as many as the method allows."""
