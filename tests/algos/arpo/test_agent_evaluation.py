@@ -141,8 +141,8 @@ def test_answers_of_every_kind(tmp_path, corpus):
 
 @pytest.mark.skipif(not DATA, reason="MARSRL_QA_DATA names no folder")
 def test_an_agent_that_knows_what_it_reads_is_as_good_as_the_search(tmp_path):
-    """It boxes the reference where a result has its words, so F1 is the share of questions whose answer is
-    found (docs/search.md, Measured)."""
+    """It boxes the reference where a result has it as it is written, so F1 is the share of questions whose
+    answer is found. (59 in docs/search.md, which compares words.)"""
     rows = [
         json.loads(line)
         for line in (Path(str(DATA)) / "ircot_multihop_with_paragraphs.jsonl").read_text().splitlines()
@@ -158,4 +158,4 @@ def test_an_agent_that_knows_what_it_reads_is_as_good_as_the_search(tmp_path):
     problems = [Problem(row["qid"], row["question"], row["answer"], ability="qa") for row in rows]
     means, runs = evaluated(tmp_path, Path(str(DATA)) / "ircot_corpus.jsonl", problems, answer)
     assert len(runs.runs) == 69 and means["tool_calls"] == 1.0
-    assert means["solver_f1"] == means["solver_exact_match"] == pytest.approx(59 / 69, abs=2.1 / 69)
+    assert means["solver_f1"] == means["solver_exact_match"] == 58 / 69
