@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.settings.declaration import limits
@@ -109,13 +110,13 @@ class DeepSearchTool(SearchTool):
 
     @classmethod
     def from_settings(
-        cls, name: str, settings: DeepSearchConfig, *, seed: int, secrets: Mapping[str, str]
+        cls, name: str, settings: Any, *, seed: int, secrets: Mapping[str, str]
     ) -> DeepSearchTool:
         found = build_backend(settings, secrets.get("key"))
         return cls(name, settings, ReadingBackend(found, settings, secrets.get("summary"), seed))
 
     @classmethod
-    def read_secrets(cls, settings: DeepSearchConfig) -> Mapping[str, str]:
+    def read_secrets(cls, settings: Any) -> Mapping[str, str]:
         found = read_key(settings.summary.endpoint, "summary.endpoint") if settings.summary.enabled else {}
         return {**super().read_secrets(settings), **({"summary": found["key"]} if found else {})}
 
