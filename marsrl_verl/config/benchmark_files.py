@@ -19,6 +19,7 @@ _SETTING = re.compile(
     r"evaluation"  # the group
     r"|marsrl\.evaluation\.(problems|samples_per_problem|temperature|top_p|greedy|correction_rounds|"
     r"accept_passes|reject_fails|fallback|benchmarks\.\w+\.(problems|samples_per_problem))"
+    r"|marsrl\.algo\.(call_limit|at_limit)|marsrl\.tools\.\w+\.(max_calls|results)"
     r"|marsrl\.roles\.\w+\.(max_new_tokens|max_prompt_tokens|max_sequence_tokens|top_p|top_k)"
 )
 """Settings that a paper's figures depend on beside the model and the prompts."""

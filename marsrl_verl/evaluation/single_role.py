@@ -50,6 +50,7 @@ def accuracy_info(role: str) -> MetricInfo:
 _WORDS = {
     "f1": MetricInfo("F1", "mean F1 of the answers to questions with the best of their references"),
     "exact_match": MetricInfo("exact match", "share of answers to questions that equal a reference"),
+    "raw_f1": MetricInfo("raw F1", "mean F1 with punctuation, as the released evaluation of ARPO has it"),
 }
 """What a grader of words tells of an answer (`rewards.qa.QAGrader`), by its name in `RewardResult.info`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,7 +11,7 @@ from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest, UngradableError
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 
-MATH, QA = "math", "qa"
+MATH, QA, JUDGE = "math", "qa", "judge"
 DEFAULT_REWARDS: Mapping[str, Mapping[str, Any]] = {
     MATH: {"target": "marsrl_verl.rewards.math_verify:MathVerifyReward"},
     QA: {"target": "marsrl_verl.rewards.qa:QAGrader"},
@@ -26,6 +26,8 @@ class RewardByAbility(RoleReward):
             They are added to those of `math` and `qa`, or replace them.
         data_sources: shell patterns of data sources -> kind; they go before the `ability` of rows.
         otherwise: the kind of problems of which neither tells; None: their grades fail.
+        judge: the endpoint of a judge (`rewards.judge.JudgeConfig.endpoint`); None: there is none.
+        judged: data sources whose answers it judges, where there is one; patterns as above.
     """
 
     def __init__(
@@ -33,9 +35,14 @@ class RewardByAbility(RoleReward):
         rewards: Mapping[str, Mapping[str, Any]] | None = None,
         data_sources: Mapping[str, str] | None = None,
         otherwise: str | None = None,
+        judge: Mapping[str, Any] | None = None,
+        judged: Sequence[str] = (),
     ) -> None:
         specs = {**DEFAULT_REWARDS, **(rewards or {})}
         self.data_sources, self.otherwise = dict(data_sources or {}), otherwise
+        if judge is not None:
+            specs[JUDGE] = {"target": "marsrl_verl.rewards.judge:JudgeReward", "kwargs": {"endpoint": judge}}
+            self.data_sources |= dict.fromkeys(judged, JUDGE)
         named = {*self.data_sources.values(), *([otherwise] if otherwise is not None else [])}
         if unknown := sorted(named - specs.keys()):
             raise ClassLoadError(

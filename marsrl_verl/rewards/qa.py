@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
+from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.base import AnswerReward
 from marsrl_verl.rewards.extraction import boxed_answer, tagged_answer
@@ -74,6 +75,21 @@ def f1(prediction: str, golds: Sequence[str]) -> float:
     return max((_pair(prediction, gold)[1] for gold in golds), default=0.0)
 
 
+def raw_f1(prediction: str, golds: Sequence[str]) -> float:
+    """F1 of what stands between spaces, in lower case and without articles, punctuation kept: as the released
+    evaluation of ARPO (arXiv 2507.19849) has it. The highest over the accepted answers."""
+    predicted = _raw_words(prediction)
+    found = [0.0]
+    for reference in map(_raw_words, golds):
+        if common := (Counter(predicted) & Counter(reference)).total():
+            found.append(2 * common / (len(predicted) + len(reference)))
+    return max(found)
+
+
+def _raw_words(text: str) -> list[str]:
+    return re.sub(r"\b(?:a|an|the)\b", " ", text.lower()).split()
+
+
 def _pair(prediction: str, gold: str) -> tuple[bool, float]:
     """Exact match and F1 with one accepted answer."""
     predicted, reference = words(prediction), words(gold)
@@ -133,13 +149,18 @@ class QAGrader(AnswerReward):
 
     Args:
         metric: `f1` or `exact_match`.
-        allow_plain: without element and box, the last line is the answer.
+        allow_plain: without element and box, an element that is not closed is the answer, else what follows
+            the last "answer is" or "answer:", else the last line.
+        tell_raw_f1: evaluations report `raw_f1` as well.
     """
 
     graded_ability = "qa"
 
-    def __init__(self, metric: str = QAMetric.F1.value, allow_plain: bool = False) -> None:
+    def __init__(
+        self, metric: str = QAMetric.F1.value, allow_plain: bool = False, tell_raw_f1: bool = False
+    ) -> None:
         self.metric, self.allow_plain = QAMetric(metric), allow_plain
+        self.tell_raw_f1 = tell_raw_f1
 
     def grade(self, final_text: str, references: list[str]) -> RewardResult:
         """Compare words."""
@@ -148,7 +169,10 @@ class QAGrader(AnswerReward):
             return RewardResult(0.0)
         same, overlap = exact_match(answer, references), f1(answer, references)
         value = float(same) if self.metric is QAMetric.EXACT_MATCH else overlap
-        return RewardResult(value, {"answer": answer, "exact_match": same, "f1": overlap})
+        told: dict[str, Plain] = {"answer": answer, "exact_match": same, "f1": overlap}
+        if self.tell_raw_f1:
+            told["raw_f1"] = raw_f1(answer, references)
+        return RewardResult(value, told)
 
 
 def stated_answer(final_text: str, *, allow_plain: bool = False) -> str | None:
@@ -159,6 +183,19 @@ def stated_answer(final_text: str, *, allow_plain: bool = False) -> str | None:
     if boxed is not None:
         return boxed.text
     if element is None:
-        lines = final_text.strip().splitlines() if allow_plain else []
-        element = lines[-1] if lines else ""
+        element = _plain_answer(final_text) if allow_plain else ""
     return element.strip() or None
+
+
+_SAYS = re.compile(r"\banswer(?:\s+is\b\s*:?|\s*:)[\s*]*(?=\S)", re.IGNORECASE)
+
+
+def _plain_answer(text: str) -> str:
+    """The answer in a text without a complete element and without a box, whatever stands there."""
+    _, opened, inside = text.rpartition("<answer>")
+    shown = inside if opened and inside.strip() else text.replace("<answer>", "")
+    shown = shown.replace("</answer>", "").strip()
+    if not (opened and inside.strip()) and (said := list(_SAYS.finditer(shown))):
+        return shown[said[-1].end() :].splitlines()[0]
+    lines = shown.splitlines()
+    return lines[-1] if lines else ""

@@ -8,7 +8,7 @@ fails, a result that is too long and a call too many are data: what the model re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -21,7 +21,7 @@ from marsrl_verl.rollout.generation import Completion
 from marsrl_verl.rollout.tool_protocol.base import RequestedCall, ToolProtocol, inert_result, truncate_text
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult
-from marsrl_verl.tools.toolbox import Toolbox, event
+from marsrl_verl.tools.toolbox import LIMITED, Toolbox, event
 
 CALL_LIMIT = "call_limit"
 """`Trajectory.detail` of one that asked for a call too many."""
@@ -121,7 +121,8 @@ class Agent:
                 self._end(FinishReason.LIMIT, CALL_LIMIT)
                 return False
             requested = requested[: left + 1]
-        done = await asyncio.gather(*[self._done(number, one) for number, one in enumerate(requested)])
+        before = [self._earlier(one, requested[:number]) for number, one in enumerate(requested)]
+        done = await asyncio.gather(*map(self._done, range(len(requested)), requested, before))
         self.told = self.told or over
         self.calls = min(self.calls + len(requested), self.limits.calls)
         # Half of what is left at most, so that the model can write on.
@@ -136,18 +137,24 @@ class Agent:
         self.turn, self.begins_at = self.turn + 1, len(self.chat)
         return True
 
+    def _earlier(self, one: RequestedCall, turn: Sequence[RequestedCall]) -> int:
+        """Calls of a tool that ran, and those in front of this one in its turn."""
+        ran = sum(bool(event["executed"]) and event["tool"] == one.name for event in self.events)
+        return ran + sum(other.name == one.name and other.problem is None for other in turn)
+
     async def _done(
-        self, number: int, one: RequestedCall
+        self, number: int, one: RequestedCall, earlier: int
     ) -> tuple[RequestedCall, ToolResult, dict[str, Plain]]:
         """A call of the turn with its result and the event that says so."""
-        call = ToolCall(one.name, one.arguments, f"{self.chat.trajectory_id}/{self.calls + number}")
+        name = f"{self.chat.trajectory_id}/{self.calls + number}"
+        call = ToolCall(one.name, one.arguments, name, earlier=earlier)
         if over := self.calls + number >= self.limits.calls:
             result = ToolResult(_NO_CALLS_LEFT, ToolOutcome.REFUSED, attempts=0)
         elif one.problem is not None:
             result = ToolResult(one.problem, ToolOutcome.REFUSED, attempts=0)
         else:
             result = await self.tools.call(call)
-        return one, result, {**event(call, result), "over_limit": over}
+        return one, result, {**event(call, result), "over_limit": over or LIMITED in result.info}
 
     def _inert(self, result: ToolResult) -> str:
         nothing = _NO_OUTPUT if result.outcome is ToolOutcome.OK else f"({result.outcome})"

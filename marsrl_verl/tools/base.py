@@ -43,6 +43,9 @@ class ToolCall:
     tools_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """What the problem's dataset row says for tools, by their names (`extra_info.tools_kwargs`, as verl's
     datasets have it); the model does not see it."""
+    earlier: int | None = None
+    """Calls of this tool that its trajectory has made, those that it shares with others included; what
+    `ToolConfig.max_calls` is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,11 @@ class ToolConfig(Settings):
     """A tool that the model may call by its entry's name. Its class declares further settings."""
 
     target: str
-    """A built-in tool (`python`, `search`, `browser`, `verl`) or a class of yours, `package.module:Class`."""
+    """A built-in tool (`python`, `search`, `browser`, `deep_search`, `verl`) or a class of yours,
+    `package.module:Class`."""
+    max_calls: int | None = limits(None, ge=1, why="without a call it is no tool")
+    """Most calls that run in a trajectory, those before a fork included; a further one is told that there are
+    no more. null: as many as the method allows."""
     places: int = limits(8, ge=1, why="one is made")
     """Most calls at a time in each rollout worker (`actor_rollout_ref.rollout.agent.num_workers`); further
     ones wait."""

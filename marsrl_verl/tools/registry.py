@@ -16,6 +16,7 @@ BUILT_IN: Mapping[str, str] = {
     "python": "marsrl_verl.tools.python.tool:PythonTool",
     "search": "marsrl_verl.tools.search.tool:SearchTool",
     "browser": "marsrl_verl.tools.browser.tool:BrowserTool",
+    "deep_search": "marsrl_verl.tools.browser.deep_search:DeepSearchTool",
     # By name alone: only who uses verl's tools needs verl.
     "verl": "marsrl_verl.verl_adapter.rollout_server.verl_tools:VerlTool",
 }

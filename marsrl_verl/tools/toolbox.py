@@ -35,6 +35,8 @@ GRACE_S = 0.5
 """A tool ends its calls itself; one that has not after this is cancelled."""
 _CLEAN_UP_S = 1.0
 """For a cancelled call to release what it holds."""
+LIMITED = "limited"
+"""In `ToolResult.info`: that the tool's own limit of calls is why it was not called."""
 _SHOWN = 120
 """Most characters of what a model wrote that a message repeats."""
 
@@ -116,6 +118,7 @@ class Toolbox:
 
         Raises:
             asyncio.CancelledError: whoever waits for it was cancelled; the call is over then.
+            ValueError: the tool's calls are limited, and the rollout program does not count them.
         """
         place = self._places.get(call.name)
         if place is None:
@@ -125,6 +128,12 @@ class Toolbox:
         if (wrong := place.misfit(call.arguments)) is not None:
             note = f"{call.name} was not called: {wrong}"
             return ToolResult(note, ToolOutcome.REFUSED, attempts=0)
+        if (most := place.config.max_calls) is not None:
+            if call.earlier is None:
+                raise ValueError(f"{NODE}.{call.name}.max_calls: the program does not set ToolCall.earlier")
+            if call.earlier >= most:
+                note = f"No call of {call.name} is left (at most {most}). Go on without it."
+                return ToolResult(note, ToolOutcome.REFUSED, attempts=0, info={LIMITED: True})
         submitted = time.monotonic()
         async with place.free:
             began = time.monotonic()

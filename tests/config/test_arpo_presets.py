@@ -95,6 +95,8 @@ def test_half_of_a_group_are_roots():
 
 REFUSED = commands(f"""
     a tool that is no tag | +marsrl.tools.answer.target=python | marsrl.tools.answer | none of answer
+    more calls of a tool than of all | marsrl.tools.python.max_calls=3 | marsrl.tools.python.max_calls
+        | at most 3 calls of all tools
     no place for a fork | marsrl.algo.branching.roots=16 | branching.roots | none is left
     more log-probs than the engine tells | marsrl.algo.branching.top_log_probs=50 | branching.top_log_probs
         | at most 20 tokens

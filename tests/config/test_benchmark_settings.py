@@ -18,7 +18,7 @@ NODE = "marsrl.evaluation.benchmarks"
 SUITES = {
     "attnrl": (("algo=attnrl", "model=r1_distill_qwen_1_5b", "reward=hybrid"), 6, (32, 4), 0.6, 1.0),
     "marsrl": (("algo=marsrl", "model=qwen3_30b_a3b_thinking_2507"), 2, (32, 32), 0.6, 0.95),
-    "arpo": (("algo=grpo", "model=qwen2_5_7b_instruct", "reward=by_ability"), 9, (1, 1), 0.6, 0.95),
+    "arpo": (("algo=grpo_tools", "model=qwen2_5_7b_instruct"), 9, (1, 1), 0.6, 0.95),
     "rema_judge": (("algo=rema_judge", "model=qwen2_5_7b_instruct"), 2, (0, 0), None, None),
     "rema": (("algo=rema_single_turn", "model=qwen2_5_7b_instruct"), 7, (0, 0), None, None),
 }

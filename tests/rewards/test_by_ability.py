@@ -105,3 +105,16 @@ def test_limits_and_end_are_those_of_all_rewards():
     assert reward.longest_s(3) == 6.0
     reward.close()
     assert Closing.closed == 3
+
+
+def test_a_judge_grades_the_data_sources_that_are_its():
+    judge = {"base_urls": ["http://127.0.0.1:1/v1"], "model": "judge", "retries": 0}
+    with_judge = RewardByAbility(REWARDS, judge=judge, judged=["gsm8k", "web*"])
+    info = scored(with_judge, r"\boxed{7 km}", "7 km", "math", "gsm8k").info
+    assert info["judged"] is False, "the words of the reference need no question"
+    assert "judged" not in scored(with_judge, r"\boxed{7}", "7", "math", "aime24").info
+    assert scored(with_judge, r"\boxed{7}", "8", "qa", "webwalker").error, "nobody listens there"
+    without = RewardByAbility(REWARDS, judge=None, judged=["gsm8k"])
+    assert "judged" not in scored(without, r"\boxed{7}", "7", "math", "gsm8k").info
+    for one in (with_judge, without):
+        one.close()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reward_tools import request
 
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.rewards.qa import QAGrader, exact_match, f1, stated_answer, words
+from marsrl_verl.rewards.qa import QAGrader, exact_match, f1, raw_f1, stated_answer, words
 
 
 def read_cases() -> list[tuple[bool, float, tuple[str, ...], str]]:
@@ -120,3 +120,39 @@ def test_the_grade():
 def test_another_metric_is_refused():
     with pytest.raises(ValueError, match="rouge"):
         QAGrader(metric="rouge")
+
+
+@pytest.mark.parametrize(
+    ("answer", "golds", "value"),
+    [
+        ("the U.S. of A.", ["U.S."], 0.5),  # u.s. · of · . against u.s.: 2 · 1 / (3 + 1)
+        ("U.S", ["U.S."], 0.0),  # punctuation is kept
+        ("The Hague, 1907", ["Hague 1907"], 0.5),  # "hague," is not "hague": 2 · 1 / (2 + 2)
+        ("Paris France", ["Lyon", "Paris"], 2 / 3),  # the best of several: 2 · 1 / (2 + 1)
+        ("no", ["No Doubt"], 2 / 3),
+        ("a", ["the"], 0.0),  # articles alone leave nothing
+    ],
+)
+def test_f1_with_punctuation(answer, golds, value):
+    assert raw_f1(answer, golds) == pytest.approx(value)
+    told = QAGrader(tell_raw_f1=True).grade(f"\\boxed{{{answer}}}", golds).info
+    assert told["raw_f1"] == pytest.approx(value)
+    assert "raw_f1" not in QAGrader().grade(f"\\boxed{{{answer}}}", golds).info
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("So.\n<answer>Paris", "Paris"),
+        ("<answer>It was\nParis", "Paris"),
+        ("I know.\n**The answer is: Paris**\nGoodbye.", "Paris**"),
+        ("Answer: Paris\nAnswer: Lyon", "Lyon"),
+        ("The answer is\nParis", "Paris"),
+        ("It is Paris\nParis\n</answer>", "Paris"),
+        ("Long ago.\nParis", "Paris"),
+        ("The answer is Lyon. \\boxed{Paris}", "Paris"),
+        ("<answer>", None),
+    ],
+)
+def test_what_is_read_without_a_form(text, answer):
+    assert stated_answer(text, allow_plain=True) == answer

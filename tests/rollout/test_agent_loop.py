@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from agent_scripts import LIMITS, AgentClient, BraceParser, ChatClient, FakeTools, Tokenizer, call
+from agent_scripts import LIMITS, AgentClient, BraceParser, ChatClient, FakeTools, Tokenizer, call, schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_client import request, runner
@@ -17,8 +17,8 @@ from marsrl_verl.rollout.agent_loop import Agent, AgentLimits, AtLimit, Step
 from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.tool_protocol.chat import ChatProtocol
 from marsrl_verl.rollout.tool_protocol.tags import TagProtocol
-from marsrl_verl.tools.base import ToolOutcome, ToolResult
-from marsrl_verl.tools.toolbox import EMPTY
+from marsrl_verl.tools.base import Tool, ToolCall, ToolConfig, ToolOutcome, ToolResult
+from marsrl_verl.tools.toolbox import EMPTY, Toolbox
 
 
 def agent(says, tools=None, *, calls=3, result_tokens=60, at_limit=AtLimit.END, sampling=LIMITS, chat=False):
@@ -37,6 +37,11 @@ async def _to_its_end(one: Agent) -> None:
         step, _ = await one.write()
         if step is not Step.CALLS or not await one.call():
             return
+
+
+async def _write_and_call(one: Agent) -> None:
+    step, _ = await one.write()
+    assert step is Step.CALLS and await one.call()
 
 
 def followed(says, *arguments, **more) -> Agent:
@@ -127,6 +132,85 @@ def test_hostile_results_are_text():
 def test_an_empty_result_says_so(result, shown):
     one = followed(calls_then_answers(1), FakeTools(answer=lambda call: result))
     assert f"<result>\n{shown}\n</result>" in one.chat.trajectory().text
+
+
+class Length(Tool):
+    """How long what is asked is."""
+
+    def __init__(self, name: str, argument: str = "code") -> None:
+        self.name, self.asked, self.argument = name, 0, argument
+
+    def schema(self):
+        return schema(self.name, self.argument)
+
+    async def call(self, call):
+        self.asked += 1
+        return ToolResult(str(len(call.arguments[self.argument])))
+
+
+def limited(**most: int | None) -> tuple[Toolbox, dict[str, Length]]:
+    """A toolbox in which each tool has so many calls."""
+    tools = {name: Length(name) for name in most}
+    box = Toolbox(
+        [(tools[name], ToolConfig(target="tests:Length", max_calls=count)) for name, count in most.items()]
+    )
+    asyncio.run(box.start())
+    return box, tools
+
+
+def test_a_tool_has_so_many_calls_and_the_others_go_on():
+    box, tools = limited(python=1, search=2)
+    order = ("python", "python", "search", "search", "python", "search")
+    one = followed(lambda turn: call(order[turn], "x") if turn < 6 else "So.</s>", box, calls=9)
+    assert [event["outcome"] for event in one.events] == ["ok", "refused", "ok", "ok", "refused", "refused"]
+    assert [event["over_limit"] for event in one.events] == [False, True, False, False, True, True]
+    assert [event["executed"] for event in one.events] == [not event["over_limit"] for event in one.events]
+    assert "No call of python is left (at most 1). Go on without it." in one.chat.trajectory().text
+    assert (tools["python"].asked, tools["search"].asked, one.calls) == (1, 2, 6)
+    assert one.finish is FinishReason.STOP
+
+
+def test_a_call_that_was_refused_is_none_of_its_tools():
+    box, tools = limited(python=1)
+    turns = ("1</python>", call("python", ""), call("python", "x"), "So.</s>")
+    one = followed(lambda turn: turns[turn], box, calls=9)
+    assert [event["outcome"] for event in one.events] == ["refused", "refused", "ok"]
+    assert tools["python"].asked == 1
+
+
+def test_calls_of_one_turn_count_one_by_one():
+    box, tools = limited(python=3)
+    one = followed(chats(2, 2, 1), box, chat=True, calls=9)
+    assert [event["over_limit"] for event in one.events] == [False, False, False, True, True]
+    assert tools["python"].asked == 3
+
+
+def test_a_fork_has_the_calls_of_what_it_shares():
+    box, tools = limited(python=2)
+    one = agent(calls_then_answers(3), box, calls=9)
+    asyncio.run(_write_and_call(one))
+    fork = one.fork(1, one.place())
+    asyncio.run(_to_its_end(one))
+    asyncio.run(_to_its_end(fork))
+    for each in (one, fork):
+        assert [event["over_limit"] for event in each.events] == [False, False, True]
+        assert [event["by"] for event in each.events] == [0, each.chat.k, each.chat.k]
+    assert tools["python"].asked == 3, "one is shared"
+
+
+def test_what_goes_on_in_a_later_round_has_its_earlier_calls():
+    box, tools = limited(python=1)
+    one = agent(calls_then_answers(2), box, calls=9)
+    asyncio.run(_write_and_call(one))
+    other = Agent.resumed(one.chat, one.protocol, one.tools, one.limits, one.state(), one.events)
+    asyncio.run(_to_its_end(other))
+    assert [event["over_limit"] for event in other.events] == [False, True] and tools["python"].asked == 1
+
+
+def test_a_program_that_counts_no_calls_can_not_have_limited_ones():
+    box, _ = limited(python=1)
+    with pytest.raises(ValueError, match=r"marsrl\.tools\.python\.max_calls: the program does not set"):
+        asyncio.run(box.call(ToolCall("python", {"code": "1"}, "t/0")))
 
 
 def test_several_calls_of_a_chats_turn():

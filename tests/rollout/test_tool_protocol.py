@@ -48,6 +48,11 @@ def test_every_closing_tag_ends_a_turn():
         ("<search>x <search>who?</search>", "search", {"query": "who?"}),
         # What the last token has beyond the tag is no part of it.
         ("<python>1</python>\n\n", "python", {"code": "1"}),
+        # With an optional argument it may be a JSON object; one of anything else is the argument itself.
+        ('<search>{"query": "who?", "top": 3}</search>', "search", {"query": "who?", "top": 3}),
+        ('<search>{"top": 3}</search>', "search", {"query": '{"top": 3}'}),
+        ('<search>{"query": "x", "y": 3}</search>', "search", {"query": '{"query": "x", "y": 3}'}),
+        ('<python>{"code": 1}</python>', "python", {"code": '{"code": 1}'}),
         ('<book>{"city": "Bonn", "nights": 2}</book>', "book", {"city": "Bonn", "nights": 2}),
     ],
 )

@@ -40,7 +40,7 @@ def fetch(answer, address="http://site.example{port}/page", names=None, **settin
         async with service.running() as url:
             port = URL(url).port
             config = {"ports": [port], "allow_networks": ["127.0.0.0/8"], "timeout_s": 10.0, **settings}
-            fetcher = Fetcher(BrowserConfig(**config))
+            fetcher = Fetcher(BrowserConfig(**config), 30.0)
             fetcher.open()
             try:
                 return await fetcher.fetch(address.replace("{port}", f":{port}"))
@@ -129,7 +129,7 @@ def test_numbers_that_the_system_reads_as_addresses_are_looked_up_and_refused():
     """`2130706433`, `0x7f.1` and `127.1` are the loopback address to `getaddrinfo`."""
 
     async def run(host):
-        fetcher = Fetcher(BrowserConfig())
+        fetcher = Fetcher(BrowserConfig(), 30.0)
         fetcher.open()
         try:
             await fetcher.fetch(f"http://{host}/")

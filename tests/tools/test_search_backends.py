@@ -72,6 +72,75 @@ def test_answers_without_scores_and_with_too_many_hits():
     assert found.hits == ()
 
 
+def together(answer, *queries, most=3):
+    """What queries that are asked at the same time find, or what they raise."""
+    service = FakeService(answer)
+
+    async def run():
+        async with service.running() as url:
+            config = RetrieverConfig(urls=[f"{url}/retrieve"], check=False, queries_per_request=most)
+            backend = RetrieverBackend(config, None)
+            await backend.start()
+            try:
+                searches = [backend.search(query, 5) for query in queries]
+                return await asyncio.gather(*searches, return_exceptions=True)
+            finally:
+                await backend.close()
+
+    return service, asyncio.run(run())
+
+
+def each_its_own(received):
+    rows = [[{"id": query, "contents": f"About {query}"}] for query in received.body["queries"]]
+    return web.json_response({"result": rows})
+
+
+def test_queries_that_are_asked_together_are_one_request():
+    service, found = together(each_its_own, *"abcdefg")
+    assert sorted(one.body["queries"] for one in service.requests) == [
+        ["a", "b", "c"],
+        ["d", "e", "f"],
+        ["g"],
+    ]
+    assert [one.hits[0].source for one in found] == list("abcdefg"), "each has its own hits"
+
+
+def test_a_query_that_is_refused_leaves_those_beside_it_their_hits():
+    def answer(received):
+        wrong = "b" in received.body["queries"]
+        return web.Response(status=400) if wrong else each_its_own(received)
+
+    service, (one, refused, other) = together(answer, *"abc")
+    assert isinstance(refused, QueryRefusedError)
+    assert (one.hits[0].source, other.hits[0].source) == ("a", "c")
+    assert sorted(one.body["queries"] for one in service.requests) == [["a"], ["a", "b", "c"], ["b"], ["c"]]
+
+
+def test_a_request_that_failed_has_failed_for_all_of_its_queries():
+    for answer in (lambda received: web.Response(status=503), lambda received: result()):
+        _, found = together(answer, *"ab")
+        assert [type(one) for one in found] == [BackendFailedError] * 2
+
+
+def test_who_no_longer_waits_is_not_asked_for():
+    service = FakeService(each_its_own)
+
+    async def run():
+        async with service.running() as url:
+            config = RetrieverConfig(urls=[f"{url}/retrieve"], check=False, queries_per_request=3)
+            backend = RetrieverBackend(config, None)
+            await backend.start()
+            gone, stays = (asyncio.ensure_future(backend.search(query, 5)) for query in "ab")
+            await asyncio.sleep(0)
+            gone.cancel()
+            found = await stays
+            await backend.close()
+            return found
+
+    assert asyncio.run(run()).hits[0].source == "b"
+    assert [one.body["queries"] for one in service.requests] == [["b"]]
+
+
 def test_queries_go_to_the_urls_in_turn_and_connections_are_kept():
     services, _ = retrieve(lambda received: result(), *"abcdef", count=2)
     asked = [[one.body["queries"][0] for one in service.requests] for service in services]

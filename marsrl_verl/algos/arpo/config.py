@@ -88,7 +88,10 @@ class Config(EstimatorConfig):
     def plan_lines(self, run: RunView) -> list[str]:
         """The tools, and how a group comes about."""
         branching, size = self.branching, self.group_size
-        calls = f"at most {self.call_limit} calls, results of at most {self.result_tokens:,} tokens"
+        most = {name: one.max_calls for name, one in run.settings.tools.items()}
+        each = ", ".join(f"{name} {limit}" for name, limit in most.items() if limit is not None)
+        calls = f"at most {self.call_limit} calls{f' ({each})' * bool(each)}"
+        calls += f", results of at most {self.result_tokens:,} tokens"
         lines = [f"  tools: {', '.join(run.settings.tools)} ({self.protocol}); {calls}"]
         if branching.law is BranchLaw.OFF:
             return [*lines, f"  rollout: {size} independent trajectories"]
@@ -110,6 +113,11 @@ def _tools(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         what = "There is no tool: nothing can be called, and no trajectory is forked."
         fix = "Name one, e.g. marsrl.tools.python.target=python, or use algo=grpo (docs/tools.md)."
         yield ConfigIssue(_TOOLS, what, fix, {})
+    for name, one in run.settings.tools.items():
+        if one.max_calls is not None and one.max_calls >= config.call_limit:
+            what = f"It has no effect: a trajectory has at most {config.call_limit} calls of all tools."
+            fix = f"Set {_ALGO}.call_limit above it, or leave it out."
+            yield ConfigIssue(f"{_TOOLS}.{name}.max_calls", what, fix, one.max_calls)
     if config.protocol is ToolFormat.TAGS:
         what = f"The protocol calls a tool by a tag of its name: expected {TAG_NAMES}."
         fix = f"Rename it, or set {_ALGO}.protocol=chat."

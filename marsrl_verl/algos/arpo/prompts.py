@@ -20,7 +20,8 @@ _CHAT = (
 _TOOL = {
     "search": "To look facts up, write a query between <search> and </search>. ",
     "python": "To compute, write a program between <python> and </python>; what it prints is its result. ",
-    "browser": "To read a page, write its address between <browser> and </browser>. ",
+    "browser": "To read a page, write its address between <browser> and </browser>, or "
+    '{"url": address, "query": what you look for}. ',
 }
 _OTHER = "To use the tool {name}, write its input between <{name}> and </{name}>. "
 

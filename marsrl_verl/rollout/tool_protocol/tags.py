@@ -1,7 +1,7 @@
 """Calls as tags inside one answer: `<python>…</python>`, then `<result>…</result>`, and the model writes on.
 
 What a call's tag encloses is the tool's one required argument, or its only one; of a tool with several it is
-a JSON object of them.
+a JSON object of them. So may be a call with optional arguments.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class TagProtocol:
     template_tools: tuple[Mapping[str, Any], ...] = ()
 
     def __init__(self, schemas: Sequence[Mapping[str, Any]]) -> None:
-        self._arguments = {one["function"]["name"]: _only_argument(one["function"]) for one in schemas}
+        functions = {one["function"]["name"]: one["function"] for one in schemas}
+        self._arguments = {name: _only_argument(one) for name, one in functions.items()}
+        self._optional = {name: _optional_arguments(one) for name, one in functions.items()}
         for name in self._arguments:
             if not is_tag(name):
                 raise ValueError(f"tool {name!r} can't be called by a tag: expected {TAG_NAMES}")
@@ -62,11 +64,19 @@ class TagProtocol:
         if not body:
             return RequestedCall(name, problem=f"<{name}></{name}> is empty.")
         if argument is not None:
-            return RequestedCall(name, {argument: body})
+            return RequestedCall(name, self._with_optional(name, argument, body) or {argument: body})
         found = read_arguments(body)
         if isinstance(found, str):
             return RequestedCall(name, problem=f"{name} takes a JSON object of its arguments: {found}.")
         return RequestedCall(name, found)
+
+    def _with_optional(self, name: str, argument: str, body: str) -> Mapping[str, Any] | None:
+        """The arguments of a JSON object with the required one and an optional one; None: it is the required
+        one itself."""
+        optional = self._optional[name] - {argument}
+        found = read_arguments(body) if optional and body.startswith("{") else {}
+        is_call = isinstance(found, dict) and argument in found and found.keys() <= {argument, *optional}
+        return found if isinstance(found, dict) and is_call else None
 
     def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
         """After the call, inside the answer."""
@@ -81,3 +91,9 @@ def _only_argument(function: Mapping[str, Any]) -> str | None:
     if len(names) == 1 and properties.get(names[0], {}).get("type", "string") == "string":
         return str(names[0])
     return None
+
+
+def _optional_arguments(function: Mapping[str, Any]) -> frozenset[str]:
+    """The arguments that a call may leave out."""
+    parameters = function.get("parameters") or {}
+    return frozenset(parameters.get("properties") or {}) - frozenset(parameters.get("required") or ())

@@ -1,4 +1,4 @@
-"""Settings of the browser."""
+"""Settings of the browser, and of whatever reads pages."""
 
 from __future__ import annotations
 
@@ -43,13 +43,9 @@ class SummaryConfig(Switched):
         return value
 
 
-class BrowserConfig(ToolConfig):
-    """Settings of the tool `browser`."""
+class ReadingConfig(ToolConfig):
+    """Settings of tools that read web pages."""
 
-    target: str = "browser"
-    """The tool's class."""
-    description: str = "Read a web page."
-    """What the model is told that the tool does."""
     page_kib: int = limits(4096, ge=1, le=65536, why="KiB; a page has a few sentences, and is in memory")
     """KiB of a page that are read, after decompression; the rest of a longer one is left out."""
     redirects: int = limits(5, ge=0, le=20, why="0 follows none")
@@ -79,3 +75,12 @@ class BrowserConfig(ToolConfig):
                 context = {"fix": fix, "wrong": str(error)}
                 raise PydanticCustomError(OWN_MESSAGE, "{wrong}.", context) from error
         return value
+
+
+class BrowserConfig(ReadingConfig):
+    """Settings of the tool `browser`."""
+
+    target: str = "browser"
+    """The tool's class."""
+    description: str = "Read a web page."
+    """What the model is told that the tool does."""

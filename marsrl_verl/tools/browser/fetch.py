@@ -11,7 +11,7 @@ from yarl import URL
 
 from marsrl_verl.core.inert_text import one_line
 from marsrl_verl.tools.browser.addresses import AddressRules, CheckedResolver, RefusedAddressError
-from marsrl_verl.tools.browser.config import BrowserConfig
+from marsrl_verl.tools.browser.config import ReadingConfig
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 HTML = frozenset({"text/html", "application/xhtml+xml"})
@@ -44,8 +44,8 @@ class Fetched:
 class Fetcher:
     """Reads pages, each with connections that were checked, without cookies, credentials or proxies."""
 
-    def __init__(self, settings: BrowserConfig) -> None:
-        self._settings = settings
+    def __init__(self, settings: ReadingConfig, timeout_s: float) -> None:
+        self._settings, self._timeout_s = settings, timeout_s
         self._rules = AddressRules(settings.ports, settings.allow_networks)
         self._session: aiohttp.ClientSession | None = None
 
@@ -55,7 +55,7 @@ class Fetcher:
             connector=aiohttp.TCPConnector(
                 resolver=CheckedResolver(self._rules), use_dns_cache=False, limit=0
             ),
-            timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
             headers={"User-Agent": self._settings.user_agent, **_HEADERS},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,

@@ -13,7 +13,7 @@ import html
 import itertools
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -26,6 +26,8 @@ from marsrl_verl.tools.search.corpus import document_of
 
 _PROBE = "test"
 """What a service is asked before the run begins."""
+_TOGETHER_S = 0.01
+"""Queries within it are asked together, where several may be."""
 _BING_SEARCH = "https://www.bing.com/search"
 _TAG = re.compile(r"</?(?:b|strong|em|i|span)\b[^<>]*>", re.IGNORECASE)
 """How services mark the query's words."""
@@ -52,14 +54,25 @@ class _ServiceBackend(Backend):
         await self._client.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A query that waits for its hits."""
+
+    query: str
+    k: int
+    hits: asyncio.Future[tuple[Hit, ...]]
+
+
 class RetrieverBackend(_ServiceBackend):
-    """One request per query, with the key as bearer token, to the URLs in turn; one that is repeated goes to
-    the next."""
+    """A request for each query, or for those that are asked together, with the key as bearer token, to the
+    URLs in turn; one that is repeated goes to the next."""
 
     def __init__(self, settings: RetrieverConfig, key: str | None) -> None:
         self._settings = settings
         self._client = JsonClient(key=key)
         self._numbers = itertools.count()
+        self._waiting: list[_Asked] = []
+        self._sending: set[asyncio.Task[None]] = set()
         # Replicas have the same documents: which one answers is no difference.
         self.identity = f"http {' '.join(sorted(settings.urls))}"
 
@@ -69,7 +82,7 @@ class RetrieverBackend(_ServiceBackend):
         self._client.open()
         if not self._settings.check:
             return
-        probes = [self._ask(url, _PROBE, 1) for url in self._settings.urls]
+        probes = [self._ask(url, [_PROBE], 1) for url in self._settings.urls]
         for answer in await asyncio.gather(*probes, return_exceptions=True):
             if isinstance(answer, RequestError):
                 raise ToolUnavailableError(f"http: {answer}") from answer
@@ -77,21 +90,71 @@ class RetrieverBackend(_ServiceBackend):
                 raise answer
 
     async def _answer(self, query: str, k: int) -> SearchResult:
+        if self._settings.queries_per_request == 1:
+            return SearchResult((await self._ask(self._url(), [query], k))[0])
+        asked = _Asked(query, k, asyncio.get_running_loop().create_future())
+        self._waiting.append(asked)
+        if len(self._waiting) == 1:
+            self._start(self._collect())
+        return SearchResult((await asked.hits)[:k])
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _collect(self) -> None:
+        """Sends what waits after a moment, in requests of so many queries."""
+        await asyncio.sleep(_TOGETHER_S)
+        waiting = [one for one in self._waiting if not one.hits.done()]  # who asked may be gone
+        self._waiting, most = [], self._settings.queries_per_request
+        for begin in range(0, len(waiting), most):
+            self._start(self._send(waiting[begin : begin + most]))
+
+    async def _send(self, some: Sequence[_Asked]) -> None:
+        found: list[Any]
+        try:
+            found = await self._ask(self._url(), [one.query for one in some], max(one.k for one in some))
+        except RequestError as error:
+            if error.about_request and len(some) > 1:  # one of them is at fault, and not the others
+                for one in some:
+                    self._start(self._send([one]))
+                return
+            found = [error] * len(some)
+        for one, hits in zip(some, found, strict=True):
+            if one.hits.done():
+                continue
+            if isinstance(hits, RequestError):
+                one.hits.set_exception(hits)
+            else:
+                one.hits.set_result(hits)
+
+    def _url(self) -> str:
         urls = self._settings.urls
-        return await self._ask(urls[next(self._numbers) % len(urls)], query, k)
+        return urls[next(self._numbers) % len(urls)]
 
-    async def _ask(self, url: str, query: str, k: int) -> SearchResult:
-        body = {"queries": [query], "topk": k, "return_scores": True}
-        return SearchResult(read_result(await self._client.ask("POST", url, body=body), url)[:k])
+    async def _ask(self, url: str, queries: Sequence[str], k: int) -> list[tuple[Hit, ...]]:
+        body = {"queries": list(queries), "topk": k, "return_scores": True}
+        found = read_results(await self._client.ask("POST", url, body=body), url, len(queries))
+        return [hits[:k] for hits in found]
+
+    async def close(self) -> None:
+        for task in self._sending:
+            task.cancel()
+        await super().close()
 
 
-def read_result(body: Any, url: str) -> tuple[Hit, ...]:
-    """The hits in a retriever's answer to one query, with scores or without; RequestError if it is none."""
+def read_results(body: Any, url: str, queries: int) -> list[tuple[Hit, ...]]:
+    """The hits in a retriever's answer to so many queries, with scores or without; RequestError if it is
+    none."""
     try:
-        (rows,) = body["result"]
-        return tuple(_hit(row) for row in rows)
+        results = list(body["result"])
+        if len(results) != queries:
+            raise ValueError(f"{len(results)} results")
+        return [tuple(_hit(row) for row in rows) for rows in results]
     except (KeyError, TypeError, ValueError) as error:
-        raise RequestError(f"{url} answered no result of one query: {str(body)[:200]}") from error
+        expected = "one query" if queries == 1 else f"{queries} queries"
+        raise RequestError(f"{url} answered no result of {expected}: {str(body)[:200]}") from error
 
 
 def _hit(row: Any) -> Hit:
