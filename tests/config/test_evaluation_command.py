@@ -64,7 +64,8 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path, capsys):
 def test_a_folder_of_runs_is_refused_and_its_runs_are_named(trained):
     with pytest.raises(ConfigError) as refused:
         words(f"checkpoint={trained.parent}")
-    assert "It has no run.json" in str(refused.value) and f"Runs in it: {trained}" in str(refused.value)
+    (problem,) = refused.value.problems
+    assert "It has no run.json" in problem.what and f"Runs in it: {trained}" in problem.fix
 
 
 def test_help_is_of_the_command(capsys):
