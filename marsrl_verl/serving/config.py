@@ -8,6 +8,8 @@ from marsrl_verl.settings.declaration import Switched, limits
 class ServeConfig(Switched):
     """The server of a reasoning system; `python -m recipe.marsrl.serve` switches it on."""
 
+    enabled: bool = False
+    """Serve in place of training; the command sets it."""
     host: str = "127.0.0.1"
     """The address that it listens at. Another than this machine's own needs a key."""
     port: int = limits(8000, ge=1, le=65_535, why="it is a TCP port")
