@@ -137,7 +137,8 @@ def _answers(first: Evaluated, second: Evaluated) -> str:
                 rows.append([label + suffix, str(delta.n), *shares, points(delta)])
         for name in ("tokens", "calls"):
             figures = first.figures(name, greedy), second.figures(name, greedy)
-            if shared := figures[0].keys() & figures[1].keys():
+            known = all(any(side.values()) for side in figures)  # an endpoint's tokens are not
+            if known and (shared := figures[0].keys() & figures[1].keys()):
                 rows.append([name + suffix, str(len(shared)), *_numbers(*figures, confidence)])
     return table_of(["", "problems", markdown(first.name), markdown(second.name), "difference"], rows)
 

@@ -76,7 +76,8 @@ def _label(axes: Axes, series: Series, colour: str, offset: tuple[int, int]) -> 
         place = float(axes.transData.transform((one.x, 0))[0])
         if one.value.mean is not None and taken - place > _CLOSE:
             look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": colour}
-            axes.annotate(one.label, (one.x, one.value.mean), offset, **look)
+            low = one.value.mean < 0.1 * axes.get_ylim()[1]  # below it are the axis' own numbers
+            axes.annotate(one.label, (one.x, one.value.mean), _OFFSETS[0] if low else offset, **look)
             taken = place
 
 

@@ -113,3 +113,17 @@ def test_what_can_not_be_compared(tmp_path, monkeypatch, capsys, words, message)
     with pytest.raises(SystemExit):
         main(words)
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_tokens_that_an_endpoint_does_not_tell_are_not_compared(tmp_path, capsys):
+    evaluated(tmp_path / "a")
+    evaluated(tmp_path / "b")
+    samples = tmp_path / "b/evaluations/samples.jsonl"
+    lines = [{**json.loads(one), "tokens": 0} for one in samples.read_text().splitlines()]
+    samples.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    shown = capsys.readouterr().out
+    assert "| calls | 40 |" in shown and "| tokens" not in shown
+    assert main([str(tmp_path / "a"), str(tmp_path / "a"), "--output", str(tmp_path / "both")]) == 0
+    assert "| tokens | 40 |" in (tmp_path / "both/report.md").read_text()
+    assert "<table>" in (tmp_path / "both/report.html").read_text()
