@@ -151,7 +151,7 @@ def word_observations(role: str, runs: Runs) -> dict[str, Observations]:
 
     A problem is a question where the grader has compared words for one of its answers. Of a problem without
     a graded answer its row tells (`Problem.ability`), or else the others: where all of them are questions it
-    is one too. Runs without a usable answer count 0.
+    is one too. Runs without a usable answer count 0, also where no run has any.
     """
     infos = [run.calls[-1].trajectory.scored.info if run.calls else {} for run in runs.runs]
     told: dict[str, bool] = {}
@@ -162,16 +162,19 @@ def word_observations(role: str, runs: Runs) -> dict[str, Observations]:
 
     def is_question(problem: Problem) -> bool:
         named = problem.ability.casefold()
-        return told.get(problem.problem_id, named == QA if named else all(told.values()))
+        unnamed = bool(told) and all(told.values())
+        return told.get(problem.problem_id, named == QA if named else unnamed)
 
+    names = [name for name in _WORDS if any(name in info for info in infos)]
+    if not told and any(run.problem.ability.casefold() == QA for run in runs.runs):
+        names = ["f1", "exact_match"]  # nothing could be read
     pairs = [(run, info) for run, info in zip(runs.runs, infos, strict=True) if is_question(run.problem)]
     return {
         f"{role}_{name}": Observations.of(
             (info.get(name, 0) if run.answer is not None else 0, run.problem.problem_id)
             for run, info in pairs
         )
-        for name in _WORDS
-        if any(name in info for info in infos)
+        for name in names
     }
 
 

@@ -104,6 +104,13 @@ def test_problems_of_mathematics_have_no_f1():
     assert several["solver_f1"].problems == ("a", "a"), "another answer to a question"
 
 
+def test_where_no_answer_can_be_read_f1_is_0():
+    cut = word_run("a", ability="QA", usable=False)
+    found = words(cut, word_run("b", ability="qa"), word_run("m", ability="math"), word_run("u"))
+    assert found["solver_f1"] == Observations((0, 0), ("a", "b")) == found["solver_exact_match"]
+    assert words(word_run("m", ability="math"), word_run("u")) == {}
+
+
 def test_the_table_has_f1_where_it_was_measured():
     grader = QAGrader()
     engine = ScriptedEngine(
