@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from marsrl_verl.core.inert_text import markdown
-from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate
+from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
@@ -20,6 +22,7 @@ from marsrl_verl.reporting.tables import (
     benchmark_markdown,
     evaluation_markdown,
     markdown_table,
+    percent,
     source_markdown,
     verdict_rule,
 )
@@ -70,6 +73,7 @@ def finish_evaluation(folder: RunFolder, facts: RunFacts, result: EvaluationResu
     sections = [
         f"# Evaluation: {markdown(facts.name)}",
         *alone_markdown(record),
+        effort_markdown(result),
     ]
     if pictures:
         sections += ["## Pictures", pictures]
@@ -85,6 +89,38 @@ def _pictures(folder: RunFolder, result: EvaluationResult) -> str:
     shown = draw_pictures(folder.path, result.evaluation.pictures(runs, record.confidence))
     how = f"temperature {record.temperature:g}" if record.samples_per_problem else "greedy"
     return f"{shown}\n\nBars: {100 * record.confidence:g} % intervals over problems; {how}." if shown else ""
+
+
+def effort_markdown(result: EvaluationResult) -> str:
+    """What a run of the system took in each pass, and how the responses of its roles ended."""
+    record = result.record
+    sampled = f"temperature {record.temperature:g}"
+    lines = ["| | what a run took |", "|---|---|"]
+    for runs in result.passes:
+        greedy = runs is result.greedy
+        suffix = GREEDY_SUFFIX if greedy else ""
+        lines.append(f"| **{'greedy' if greedy else sampled}** | |")
+        for name, value in record.effort.items():
+            base = name.removesuffix(GREEDY_SUFFIX)
+            if name == f"{base}{suffix}" and value.n:
+                shown = percent(value) if base.endswith("_share") else _mean(value)
+                lines.append(f"| {markdown(base.replace('_', ' '))} | {shown} |")
+        for role, ends in _ends(runs).items():
+            told = ", ".join(f"{name} {count:,}" for name, count in ends.most_common())
+            lines.append(f"| {markdown(role)}: responses ended by | {told} |")
+    return "\n".join(lines)
+
+
+def _ends(runs: Runs) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    for call in runs.all_calls:
+        found.setdefault(call.request.role, Counter())[call.trajectory.finish.value] += 1
+    return found
+
+
+def _mean(value: Estimate) -> str:
+    interval = "" if value.low is None or value.high is None else f" [{value.low:,.1f}, {value.high:,.1f}]"
+    return f"{value.mean:,.1f}{interval}"
 
 
 def alone_markdown(record: EvaluationRecord) -> list[str]:
@@ -142,7 +178,7 @@ def _facts(facts: RunFacts) -> str:
         ("seed", facts.seed),
         ("training steps", facts.steps),
         ("wall clock", f"{facts.seconds:.0f} s"),
-        ("tokens generated for training", f"{facts.training_tokens:,}"),
+        *([("tokens generated for training", f"{facts.training_tokens:,}")] if facts.training_tokens else []),
         *facts.extra.items(),
         *((f"{name} version", version) for name, version in facts.versions.items()),
     ]

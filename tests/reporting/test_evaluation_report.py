@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+from evaluation_tools import trajectory
 
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.prompts import ProblemPrompts
-from marsrl_verl.evaluation.estimators import Observations
-from marsrl_verl.evaluation.runs import Runs
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.evaluation.runs import Call, Run, Runs
 from marsrl_verl.evaluation.single_role import SingleRole
 from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord, EvaluationResult
-from marsrl_verl.reporting.report import finish_evaluation
+from marsrl_verl.reporting.report import effort_markdown, finish_evaluation
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import evaluation_markdown
@@ -47,6 +52,29 @@ def test_summary_and_report(tmp_path, record):
     report = folder.report_path.read_text()
     assert report.startswith("# Evaluation: eval\n")
     assert "| system version |" not in report and "| training steps | 200 |" in report
+
+
+def test_the_report_says_what_a_run_took_and_how_responses_ended(record):
+    run = Run(Problem("p", "q", "t"), 0)
+    request = RolloutRequest("g", run.problem, SOLVER, SOLVER, (), n=1)
+    ends = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.STOP)
+    run.calls = [Call(request, trajectory(finish=finish)) for finish in ends]
+    costs = {
+        "calls": Estimate(3.0, 2.5, 3.5, 50),
+        "accepted_share": Estimate(0.5, 0.4, 0.6, 50),
+        "calls_greedy": Estimate(1200.0, None, None, 1),
+    }
+    evaluation = SingleRole(SOLVER, ProblemPrompts())
+    passes = Runs(ALONE, [run]), Runs(f"{ALONE}_greedy", [])
+    lines = effort_markdown(EvaluationResult(replace(record, effort=costs), evaluation, *passes)).splitlines()
+    assert lines[2:] == [
+        "| **temperature 0.6** | |",
+        "| calls | 3.0 [2.5, 3.5] |",
+        "| accepted share | 50.0 % [40.0, 60.0] |",
+        "| solver: responses ended by | stop 2, length 1 |",
+        "| **greedy** | |",
+        "| calls | 1,200.0 |",
+    ]
 
 
 def test_the_table_has_a_line_for_each_measured_metric(record):
