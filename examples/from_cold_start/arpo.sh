@@ -14,8 +14,11 @@ SETS=(aime24 aime25 math500 gsm8k webwalker hotpotqa twowiki musique bamboogle)
 # What the agent is, as in examples/arpo_qwen2_5_7b.sh.
 system=(
   algo=arpo model=custom training=arpo_reasoning "cluster=${CLUSTER:-8xgpu}"
+  'marsrl.prompts.kwargs.tools=[search,python]'
+)
+tools=(
   +marsrl.tools.python.target=python +marsrl.tools.search.target=search +marsrl.tools.search.backend=http
-  "+marsrl.tools.search.http.urls=['$SEARCH_URL']" 'marsrl.prompts.kwargs.tools=[search,python]'
+  "+marsrl.tools.search.http.urls=['$SEARCH_URL']"
 )
 
 # Without the rows' own system messages: marsrl.prompts words one for transcripts, problems and benchmarks alike.
@@ -29,11 +32,13 @@ stage_train() {
 stage_evaluate() {
   local model
   model="$(trained_by_sft arpo-sft)"
-  evaluate_by "${system[@]}" actor_rollout_ref.model.path="$model" "$@"
+  # The suite has the tools, with the limits of the paper's evaluation.
+  evaluate_by "${system[@]}" actor_rollout_ref.model.path="$model" \
+    marsrl.tools.search.backend=http "marsrl.tools.search.http.urls=['$SEARCH_URL']" "$@"
 }
 stage_serve() {
   local model
   model="$(trained_by_sft arpo-sft)"
-  with_checkpoint recipe.marsrl.serve "${system[@]}" actor_rollout_ref.model.path="$model" name="$NAME-served" "$@"
+  with_checkpoint recipe.marsrl.serve "${system[@]}" "${tools[@]}" actor_rollout_ref.model.path="$model" name="$NAME-served" "$@"
 }
 run_stages "$@"

@@ -69,15 +69,16 @@ class AnswerJournal:
 
 
 class JournaledEngine:
-    """Implements `RolloutEngine`: answers what the journal has, and asks another engine the rest."""
+    """Implements `RolloutEngine`: answers what the journal has, and has another engine answer the rest. What
+    failed there is not written down."""
 
     def __init__(self, engine: RolloutEngine, journal: AnswerJournal) -> None:
         self._engine, self._journal = engine, journal
         self._keys: dict[str, str] = {}
         """Of what is asked, by group id."""
         self._ready: list[RolloutOutput] = []
-        self.taken = 0
-        """Requests that the journal answered."""
+        self.taken = self.failed = 0
+        """Requests that the journal answered, and those whose answers or grades failed."""
 
     def submit(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> None:
         """See `RolloutEngine`."""
@@ -100,8 +101,17 @@ class JournaledEngine:
             return ready
         found = self._engine.outputs()
         for output in found:
-            self._journal.append(self._keys.pop(output.group_id), output)
+            key = self._keys.pop(output.group_id)
+            if all(map(_counts, output.trajectories)):
+                self._journal.append(key, output)
+            else:
+                self.failed += 1
         return found
+
+
+def _counts(one: Trajectory) -> bool:
+    """Whether a trajectory says something about the model: neither its request nor its grade failed."""
+    return not one.finish.failed and (one.reward is None or one.reward.graded)
 
 
 def _plain(one: Trajectory) -> dict[str, Any]:

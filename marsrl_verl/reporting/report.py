@@ -73,6 +73,7 @@ def finish_evaluation(folder: RunFolder, facts: RunFacts, result: EvaluationResu
     sections = [
         f"# Evaluation: {markdown(facts.name)}",
         *alone_markdown(record),
+        *_warnings(facts),
         effort_markdown(result),
     ]
     if pictures:
@@ -89,6 +90,11 @@ def _pictures(folder: RunFolder, result: EvaluationResult) -> str:
     shown = draw_pictures(folder.path, result.evaluation.pictures(runs, record.confidence))
     how = f"temperature {record.temperature:g}" if record.samples_per_problem else "greedy"
     return f"{shown}\n\nBars: {100 * record.confidence:g} % intervals over problems; {how}." if shown else ""
+
+
+def _warnings(facts: RunFacts) -> list[str]:
+    lines = "\n".join(f"- {markdown(one)}" for one in facts.warnings)
+    return ["## Warnings", lines] if lines else []
 
 
 def effort_markdown(result: EvaluationResult) -> str:
@@ -142,9 +148,7 @@ def report_markdown(
     record = after or before
     heading = f"# {markdown(facts.method)}: {markdown(facts.name)}"
     sections = [heading, result_markdown(rows, record), f"![Learning curve]({picture})"]
-    if facts.warnings:
-        lines = "\n".join(f"- {markdown(one)}" for one in facts.warnings)
-        sections += ["## Warnings", lines]
+    sections += _warnings(facts)
     if record is not None and record.sources:
         sections += [f"## By data source, {record.tag}", *_by_source(record)]
     if pictures:

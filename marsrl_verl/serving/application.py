@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from marsrl_verl.core.inert_text import one_line
 from marsrl_verl.evaluation.runs import Run
@@ -39,6 +40,40 @@ class _RunStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._run.cancel()
+
+
+class _Gate:
+    """Refuses who has no key before the body is read, and a body that is too large when it is.
+
+    Args:
+        app: what is behind it.
+        api_key: see `build_application`.
+        most: bytes of a body.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str | None, most: int) -> None:
+        self._app, self._key, self._most = app, api_key, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            await self._app(scope, receive, send)
+            return
+        sent = Headers(scope=scope).get("authorization", "").removeprefix("Bearer ").strip()
+        if self._key is not None and not secrets.compare_digest(sent.encode(), self._key.encode()):
+            body = _error_body("The API key is missing or wrong.", "authentication_error")
+            await _json(body, 401)(scope, receive, send)
+            return
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._most:
+                raise HTTPException(413, f"The request has more than {self._most:,} bytes.")
+            return message
+
+        await self._app(scope, counted, send)
 
 
 def _json(
@@ -71,22 +106,17 @@ def build_application(service: Service, api_key: str | None) -> FastAPI:
     """The application.
 
     Args:
-        service: what answers.
+        service: what answers, with its settings.
         api_key: what clients have to send as `Authorization: Bearer …`; None: nothing. `/health` and
             `/metrics` are for everybody.
     """
     app = FastAPI(title="marsrl-verl", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(_Gate, api_key=api_key, most=1024 * service.settings.max_body_kib)
     created = int(time.time())
-
-    def check_key(request: Request) -> None:
-        sent = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        if api_key is not None and not secrets.compare_digest(sent.encode(), api_key.encode()):
-            raise HTTPException(401, "The API key is missing or wrong.")
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
-        kind = "authentication_error" if error.status_code == 401 else "invalid_request_error"
-        return _json(_error_body(str(error.detail), kind), error.status_code)
+        return _json(_error_body(str(error.detail), "invalid_request_error"), error.status_code)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -106,12 +136,12 @@ def build_application(service: Service, api_key: str | None) -> FastAPI:
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/v1/models", dependencies=[Depends(check_key)])
+    @app.get("/v1/models")
     async def models() -> Response:
         one = {"id": service.system.name, "object": "model", "created": created, "owned_by": "marsrl-verl"}
         return _json({"object": "list", "data": [one]})
 
-    @app.post("/v1/chat/completions", dependencies=[Depends(check_key)])
+    @app.post("/v1/chat/completions")
     async def chat_completions(asked: ChatRequest, request: Request) -> Response:
         if asked.model != service.system.name:
             text = f"The model {asked.model!r} is not served here; this is {service.system.name!r}."

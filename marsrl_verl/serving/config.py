@@ -23,6 +23,8 @@ class ServeConfig(Switched):
     """Most runs of the system at a time. A run asks one role after the other."""
     max_waiting: int = limits(256, ge=0, why="0 lets nobody wait")
     """Most requests that wait for a run; further ones are refused with HTTP 429 and `Retry-After`."""
+    max_body_kib: int = limits(4096, ge=1, why="a request has some text")
+    """Most KiB of a request's body; a larger one is refused with HTTP 413 before it is read to its end."""
     max_restarts: int = limits(3, ge=0, why="0 starts none anew")
     """How often in a row engines that have died are started anew, without a run that ended in between; then
     the server ends."""

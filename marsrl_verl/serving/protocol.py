@@ -51,6 +51,12 @@ class StreamOptions(_Model):
     include_obfuscation: bool = False
 
 
+class TextFormat(_Model):
+    """The format of an answer."""
+
+    type: Literal["text"]
+
+
 class ChatRequest(_Model):
     """A request of a client: the problem is the last user message; sampling settings are for all roles."""
 
@@ -69,6 +75,8 @@ class ChatRequest(_Model):
     logprobs: Literal[False, None] = None
     frequency_penalty: float | None = Field(None, ge=0.0, le=0.0)
     presence_penalty: float | None = Field(None, ge=0.0, le=0.0)
+    store: Literal[False, None] = None
+    response_format: TextFormat | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
 

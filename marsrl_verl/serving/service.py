@@ -127,12 +127,7 @@ class Service:
 
     async def _run(self, asked: ChatRequest, problem: Problem, tell: Tell, name: str) -> Run:
         try:
-            with self.metrics.waits():
-                await self._room.acquire()
-            try:
-                return await self._alone(asked, problem, tell, name)
-            finally:
-                self._room.release()
+            return await self._alone(asked, problem, tell, name)
         except EngineUnavailableError as error:
             self.give_up(error)
             raise UnavailableError from error
@@ -145,10 +140,23 @@ class Service:
         """The tokens of a seed follow from the names of requests, and at any time these are unique: the same
         problem with the same seed is answered after the other."""
         if asked.seed is None:
-            return await self._timed(asked, problem, tell, name)
+            return await self._in_room(asked, problem, tell, name)
         name = f"{asked.seed}-{problem.problem_id}"
-        async with self._seeded.setdefault(name, asyncio.Lock()):
+        lock = self._seeded.setdefault(name, asyncio.Lock())
+        with self.metrics.waits():
+            await lock.acquire()
+        try:
+            return await self._in_room(asked, problem, tell, name)
+        finally:
+            lock.release()
+
+    async def _in_room(self, asked: ChatRequest, problem: Problem, tell: Tell, name: str) -> Run:
+        with self.metrics.waits():
+            await self._room.acquire()
+        try:
             return await self._timed(asked, problem, tell, name)
+        finally:
+            self._room.release()
 
     async def _timed(self, asked: ChatRequest, problem: Problem, tell: Tell, name: str) -> Run:
         evaluation, sampling = self.system.for_request(asked)

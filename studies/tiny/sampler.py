@@ -209,7 +209,13 @@ class TorchClient:
             EngineUnavailableError: it is asked for what it does not do.
         """
         stop = () if self.tokenizer is None else decoding.stop
-        plain = Decoding(decoding.max_tokens, decoding.temperature, seed=decoding.seed, stop=stop)
+        plain = Decoding(
+            decoding.max_tokens,
+            decoding.temperature,
+            seed=decoding.seed,
+            stop=stop,
+            log_probs=decoding.log_probs,
+        )
         if decoding != plain:
             raise EngineUnavailableError(
                 f"request {name}: TorchClient samples the whole distribution (top_p 1.0, top_k -1), without "

@@ -73,7 +73,7 @@ def assert_checks_refuse(checked, *case: Any) -> str:
 def accepted(run: Callable[..., Any], *words: str) -> Any:
     """The outcome of a command line that nothing is said against."""
     done = run(*words)
-    assert (done.status, done.err) == (0, "")
+    assert (done.status, done.err) == (0, ""), done.err
     return done
 
 

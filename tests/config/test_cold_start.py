@@ -112,7 +112,11 @@ def test_all_stages_are_accepted(script, environment, tmp_path):
         [word for call in calls for word in call if word.startswith("marsrl.evaluation.benchmarks.")]
     )
     for key in SYSTEM:
-        assert train[key] == table[key] == served[key], key
+        assert train[key] == served[key], key
+        # ARPO's suite has limits of calls and a reading of answers of its own.
+        if script != "arpo" or key in ("prompts", "policies"):
+            assert train[key] == table[key], key
+    assert [one.target for one in table.tools.values()] == [one.target for one in train.tools.values()]
 
 
 def names_of(calls: list[list[str]]) -> list[str]:

@@ -23,7 +23,7 @@ def exported(folder, *words: str, adapter: bool = False) -> Exported:
     checkpoint = step_folder(run / "checkpoints", 2)
     checkpoint.mkdir(parents=True)
     (checkpoint / SEAL_NAME).write_text("{}")
-    return Exported(run, OmegaConf.load(run / "config.yaml"), checkpoint, adapter)
+    return Exported(run, OmegaConf.load(run / "config.yaml"), checkpoint, adapter, {})
 
 
 @pytest.mark.parametrize("preset", [*installed_methods(), "rema_judge"])

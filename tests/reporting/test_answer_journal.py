@@ -10,6 +10,7 @@ from marsrl_script import ScriptedEngine, SkillModel
 
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.evaluation.suite import evaluate
 from marsrl_verl.reporting.answer_journal import AnswerJournal, JournaledEngine
 from marsrl_verl.reporting.files import to_json
@@ -94,3 +95,35 @@ def test_answers_count_for_the_very_same_requests_alone(tmp_path):
         engine = JournaledEngine(scripted(), AnswerJournal(path, weights))
         result_of(engine, sampling)
         assert engine.taken == 0
+
+
+class Failing:
+    """Some of the answers did not come, others could not be graded."""
+
+    def __init__(self, engine) -> None:
+        self.engine, self.seen = engine, 0
+
+    def submit(self, requests, sampling):
+        self.engine.submit(requests, sampling)
+
+    def outputs(self):
+        found = self.engine.outputs()
+        for output in found:
+            self.seen += 1
+            for one in output.trajectories:
+                if self.seen % 5 == 1:
+                    one.finish, one.reward = FinishReason.ERROR, RewardResult(0.0)
+                elif self.seen % 5 == 2:
+                    one.reward = RewardResult(0.0, graded=False, error="the judge is away")
+        return found
+
+
+def test_what_failed_is_asked_again(tmp_path, whole):
+    path = tmp_path / "answers.jsonl"
+    journal = AnswerJournal(path, "weights")
+    failing = JournaledEngine(Failing(scripted()), journal)
+    assert lines_of(result_of(failing)) != lines_of(whole) and failing.failed > 0
+    journal.close()
+    engine = JournaledEngine(scripted(), AnswerJournal(path, "weights"))
+    assert lines_of(result_of(engine)) == lines_of(whole) and engine.failed == 0
+    assert 0 < engine.taken < sum(len(runs.all_calls) for runs in whole.passes)

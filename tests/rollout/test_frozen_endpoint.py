@@ -21,11 +21,13 @@ from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.training_metrics import training_metrics
-from marsrl_verl.reporting.rollout_log import step_lines, write_lines
+from marsrl_verl.reporting.rollout_files import write_rollouts
+from marsrl_verl.reporting.rollout_log import step_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.frozen.config import PolicyEndpoint
 from marsrl_verl.rollout.frozen.endpoint import EndpointSource
 from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.settings.run_logs import RolloutLogConfig
 from marsrl_verl.testing.client import AddedTokens
 
 KEY = "sk-secret"
@@ -162,7 +164,8 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
     one, _ = solve_one(lambda number, _: web.Response(body=body, content_type="application/json"))
     assert (one.text, one.final_text) == ("<think>\n\ufffd\n</think>\n\n2\ufffd", "2\ufffd")
     group = Group(make_request(n=1), [replace(one, reward=RewardResult(1.0))])
-    write_lines(tmp_path / "step_1.jsonl", step_lines(1, [group], lambda request, one: {}))
+    lines = step_lines(1, [group], lambda request, one: {})
+    write_rollouts(tmp_path, "step_1", lines, RolloutLogConfig())
     assert training_metrics([group], MarsRL)["role/solver/invalid_text_share"] == 1.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import httpx
 import openai
@@ -158,6 +159,44 @@ def test_a_key_is_asked_for():
     run(scenario, key="sesame")
 
 
+def test_without_the_key_no_body_is_read_and_a_large_one_is_refused():
+    taken = []
+
+    async def pieces():
+        for _ in range(1000):
+            taken.append(1)
+            yield b"x" * 10_000
+            await asyncio.sleep(0)
+
+    async def scenario(answers, service, address):
+        async with httpx.AsyncClient() as asking:
+            for headers, status in ((None, 401), ({"Authorization": "Bearer sesame"}, 413)):
+                taken.clear()
+                url = f"{address}/v1/chat/completions"
+                # Some servers end the connection before the client has sent all.
+                with contextlib.suppress(httpx.WriteError, httpx.ReadError):
+                    refused = await asking.post(url, content=pieces(), headers=headers)
+                    assert refused.status_code == status
+                    assert refused.json()["error"]["type"]
+                assert (await asking.get(f"{address}/health")).status_code == 200
+        assert not answers.asked
+
+    run(scenario, key="sesame", max_body_kib=64)
+
+
+def test_requests_of_one_seed_leave_room_to_others():
+    async def scenario(answers, service, address):
+        answers.open.clear()
+        same = [asyncio.ensure_future(ask(address, seed=3)) for _ in range(4)]
+        await until(lambda: len(service._tasks) == 4 and len(answers.asked) == 1)
+        other = asyncio.ensure_future(ask(address))
+        await until(lambda: len(answers.asked) == 2)
+        answers.open.set()
+        await asyncio.gather(other, *same)
+
+    run(scenario, max_running=2)
+
+
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
@@ -168,6 +207,7 @@ def test_a_key_is_asked_for():
         ({"messages": [{"role": "system", "content": "Hi"}]}, "user message"),
         ({"messages": [{"role": "user", "content": "x" * 200}]}, "solver takes 100"),
         ({"extra_body": {"presence_penalty": 1}}, "presence_penalty"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
 def test_what_would_have_no_effect_is_refused(fields, names):
@@ -235,3 +275,13 @@ def test_a_run_whose_request_failed_is_no_answer():
                 pass
 
     run(scenario, HeldAnswers(script))
+
+
+def test_what_asks_for_nothing_else_is_taken():
+    async def scenario(answers, service, address):
+        zeros = {"presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": False, "store": False}
+        more = {"n": 1, "user": "u", "metadata": {"a": "b"}, "response_format": {"type": "text"}}
+        found = await ask(address, **zeros, **more)
+        assert found.choices[0].finish_reason == "stop"
+
+    run(scenario)

@@ -29,6 +29,7 @@ from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.settings.declaration import RoleSampling
@@ -306,7 +307,9 @@ class ScriptedTrainer(RayMarsRLTrainer):
             recorded=lambda step: True,
             evaluated=lambda tag: False,
             phase=lambda name: None,
-            rollouts=lambda step, result, trained, record: self.recorded.update({step: trained}),
+            rollouts=lambda step, result, trained, record: self.recorded.update(
+                {step: {} if trained is None else token_advantages(trained, trained.columns[ADVANTAGES])}
+            ),
             describe=lambda result, trains: self.described.update({self.global_steps: trains}) or {},
             record=lambda step, metrics, timing: None,
             finish=lambda steps, extra, warnings: self.finished.append((steps, extra, warnings)),

@@ -170,7 +170,7 @@ def _compare_policies(ctx: Context, old: DictConfig, record: Path) -> list[Confi
     new = ctx.config.actor_rollout_ref.rollout
     was, now = (adapters(one) or tuple(models(one)) for one in (rollout, new))
     same_kind = bool(adapters(rollout)) == bool(adapters(new))
-    if same_kind and (set(now) <= set(was) or (len(was) == len(now) == 1 and not adapters(new))):
+    if same_kind and (set(now) <= set(was) or (len(was) <= 1 == len(now) and not adapters(new))):
         return []
     kinds = ["adapters" if adapters(one) else "whole models" for one in (rollout, new)]
     what = f"The checkpoint has {kinds[0]} of {', '.join(was) or 'one policy'} ({record}), and asked for are "

@@ -8,7 +8,8 @@ import os
 import torch.distributed as dist
 from verl.trainer import sft_trainer
 from verl.utils import distributed
-from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 
 def gloo() -> tuple[int, int, int]:

@@ -26,7 +26,7 @@ from marsrl_verl.verl_adapter.trainer.tracking import start_tracking
 
 _ANSWERING = ("algo", "roles", "policies", "reward", "tools")
 JOURNAL = "evaluations/answers.jsonl"
-"""In the run's folder, until the evaluation is done."""
+"""In the run's folder, until the evaluation is done and nothing of it failed."""
 
 
 class SystemEvaluator:
@@ -59,8 +59,16 @@ class SystemEvaluator:
                 self.observer.say([f"{engine.taken} answers were there already, of the same evaluation"])
             if self.config.trainer.logger:
                 tracking.log({f"val/{name}": mean for name, mean in means.items()}, step=self.step)
-            self.observer.finish_evaluation(self.step)
-            self._journal.remove()
+            warnings = []
+            if engine.failed:
+                warnings = [
+                    f"{engine.failed} answers count as wrong since their requests or their grades failed: "
+                    "the same command with marsrl.run.existing=resume asks for these alone again"
+                ]
+            self.observer.say([f"warning: {one}" for one in warnings])
+            self.observer.finish_evaluation(self.step, warnings)
+            if not engine.failed:
+                self._journal.remove()
 
     def _whose(self) -> str:
         """All that answers and their grades depend on beside the requests and their sampling, for the

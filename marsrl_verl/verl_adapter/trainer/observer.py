@@ -210,12 +210,12 @@ class TrainingObserver:
             )
         return {name: one.mean for name, one in found.items() if one.mean is not None}
 
-    def finish_evaluation(self, step: int) -> None:
+    def finish_evaluation(self, step: int, warnings: Sequence[str] = ()) -> None:
         """Writes and shows the result of a run that only evaluates the weights of `step`."""
         found = self._last_evaluation
         assert found is not None, "nothing was evaluated"
         self.flush()
-        finish_evaluation(self.folder, self._facts(step, {}), found)
+        finish_evaluation(self.folder, self._facts(step, {}, warnings), found)
         self._progress.close()
         console = self._console()
         console.print(evaluation_table(found.record))
