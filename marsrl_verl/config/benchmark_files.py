@@ -18,7 +18,9 @@ _NODE, _FILES, _PUBLISHED = "marsrl.evaluation.benchmarks", "data.val_files", "m
 _SETTING = re.compile(
     r"evaluation"  # the group
     r"|marsrl\.evaluation\.(problems|samples_per_problem|temperature|top_p|greedy|correction_rounds|"
-    r"accept_passes|reject_fails|fallback|benchmarks\.\w+\.(problems|samples_per_problem))"
+    r"accept_passes|reject_fails|fallback|solutions_per_plan|both_orders|benchmarks|"
+    r"benchmarks\.\w+\.(problems|samples_per_problem))"
+    r"|data\.val_max_samples"
     r"|marsrl\.algo\.(call_limit|at_limit)|marsrl\.tools\.\w+\.(max_calls|results)"
     r"|marsrl\.roles\.\w+\.(max_new_tokens|max_prompt_tokens|max_sequence_tokens|top_p|top_k)"
 )
@@ -80,10 +82,34 @@ def _unknown(names: Iterable[Any]) -> Iterator[ConfigIssue]:
 
 def _without_figures(config: DictConfig, named: set[str]) -> list[str]:
     """Takes a paper's figures away where the evaluation is not the paper's."""
+    published = config.marsrl.evaluation.get("published")
     changed = sorted(key for key in named if _SETTING.fullmatch(key))
-    if not (changed and config.marsrl.evaluation.get("published")):
+    if not published:
         return []
+    if not changed:
+        return _without_judged(config)
     with open_dict(config):
         config.marsrl.evaluation.published = {}
     differ = f"{', '.join(changed)} {'differs' if len(changed) == 1 else 'differ'}"
     return [f"The paper's figures are not shown beside those of the run: {differ}."]
+
+
+def _without_judged(config: DictConfig) -> list[str]:
+    """Takes the figures of benchmarks away that a paper's judge graded, where none is named."""
+    taken = {
+        name
+        for spec in (config.marsrl.reward or {}).values()
+        for name in ((spec or {}).get("kwargs") or {}).get("judged") or ()
+        if spec.kwargs.get("judge") is None
+    }
+    shown = config.marsrl.evaluation.published
+    found = sorted(taken & {name for figures in shown.values() for name in figures})
+    if not found:
+        return []
+    with open_dict(config):
+        config.marsrl.evaluation.published = {
+            model: {name: value for name, value in figures.items() if name not in taken}
+            for model, figures in shown.items()
+        }
+    told = ", ".join(found)
+    return [f"The paper's figures of {told} are not shown: a judge graded them (kwargs.judge names none)."]

@@ -60,7 +60,7 @@ def test_suites_have_the_papers_sampling(name, copies):
     if temperature is not None:
         assert (one.temperature, one.top_p) == (temperature, top_p)
     assert len(found.config.data.val_files) == count and found.config.trainer.val_only
-    assert not [warning for warning in found.warnings if "figures" in warning]
+    assert not [one for one in found.warnings if "figures" in one and "judge" not in one]
 
 
 def composed_names(suite):
@@ -124,6 +124,7 @@ def test_of_a_suite_some(copies):
     "word",
     [
         "marsrl.evaluation.problems=1",
+        "data.val_max_samples=1",
         f"++{NODE}.aime24.problems=1",
         "marsrl.roles.solver.max_new_tokens=90",
         "marsrl.evaluation.greedy=true",
@@ -136,6 +137,19 @@ def test_a_papers_figures_are_shown_beside_the_same_evaluation_alone(copies, wor
     assert found.config.marsrl.evaluation.published == {}
     (said,) = found.warnings
     assert said.startswith("The paper's figures are not shown") and word.strip("+").split("=")[0] in said
+
+
+def test_figures_of_a_papers_judge_need_a_judge(copies):
+    skip_without(["suite=arpo"])
+    names = composed_names("arpo")
+    chosen = ("suite=arpo", *SUITES["arpo"][0], *(copies[one] for one in names))
+    judge = "marsrl.reward.solver.kwargs.judge={base_urls: [http://a/v1], model: m}"
+    shown = composed(*chosen, judge).config.marsrl.evaluation.published
+    assert all(set(figures) == set(names) for figures in shown.values())
+    found = composed(*chosen)
+    left = {"hotpotqa", "twowiki", "musique", "bamboogle"}
+    assert all(set(figures) == left for figures in found.config.marsrl.evaluation.published.values())
+    assert [one for one in found.warnings if "a judge graded them" in one and "webwalker" in one]
 
 
 @pytest.mark.parametrize(
