@@ -13,8 +13,9 @@ pytest.importorskip("vllm", reason="verl's servers import it")
 from cached_config import composed
 
 from marsrl_verl.config.models import adapters, models, unadapted
+from marsrl_verl.core.request import Problem
 from marsrl_verl.verl_adapter.run import system
-from marsrl_verl.verl_adapter.run.evaluator import SystemEvaluator
+from marsrl_verl.verl_adapter.run.evaluator import SystemEvaluator, named_by_content
 from marsrl_verl.verl_adapter.run.system import System
 
 ALONE = ("trainer.val_only=true",)
@@ -95,3 +96,13 @@ def test_answers_are_taken_of_the_same_models_methods_and_rewards_alone(tmp_path
     }
     assert len(found) == 6
     assert whose("marsrl.evaluation.samples_per_problem=9", "marsrl.evaluation.problems=3") == whose()
+
+
+def test_a_problem_has_the_same_id_whatever_else_is_evaluated():
+    def rows(*names: str) -> list[Problem]:
+        return [Problem(f"v{k:08d}", "1+1?", "2", row=name) for k, name in enumerate(names)]
+
+    first, second = "a" * 24, "b" * 24
+    alone = [one.problem_id for one in named_by_content(rows(first))]
+    several = [one.problem_id for one in named_by_content(rows(second, first, first))]
+    assert alone == [f"v{'a' * 16}"] and several == [f"v{'b' * 16}", *alone, f"{alone[0]}.1"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -24,6 +27,8 @@ from marsrl_verl.verl_adapter.trainer.overlong_prompts import filter_overlong_pr
 from marsrl_verl.verl_adapter.trainer.problem_stream import problems_of
 from marsrl_verl.verl_adapter.trainer.tracking import start_tracking
 
+_ID = 16
+"""Characters of a row's checksum in a problem's id."""
 _ANSWERING = ("algo", "roles", "policies", "reward", "tools")
 JOURNAL = "evaluations/answers.jsonl"
 """In the run's folder, until the evaluation is done and nothing of it failed."""
@@ -99,7 +104,20 @@ def held_out_problems(config: DictConfig) -> list[Problem]:
     )
     if config.data.filter_overlong_prompts:
         filter_overlong_prompts(dataset, config, model.tokenizer, "val")
-    return problems_of(collate_fn([dataset[number] for number in range(len(dataset))]), 0, "v")
+    found = problems_of(collate_fn([dataset[number] for number in range(len(dataset))]), 0, "v")
+    return named_by_content(found)
+
+
+def named_by_content(problems: Sequence[Problem]) -> list[Problem]:
+    """The same with ids that are functions of their rows: a problem has the same seeds whatever else is
+    evaluated. One that stands there several times has several ids."""
+    seen: Counter[str] = Counter()
+    named = []
+    for one in problems:
+        again = f".{seen[one.row]}" if seen[one.row] else ""
+        named.append(replace(one, problem_id=f"v{one.row[:_ID]}{again}"))
+        seen[one.row] += 1
+    return named
 
 
 def evaluate(config: DictConfig) -> None:
