@@ -69,7 +69,8 @@ def scores(*plans):
         (scores([(True, 2.0), (False, 0.0)], [(False, 2.0), (True, 0.0)]), 0.5, 0.5),
         # A plan that nobody can follow, and solutions that were cut off.
         ([[MISSING, MISSING], *scores([(True, -7.0), (False, -8.0)])], 1.0, 1.0),
-        ([[MISSING, Solution(True, -1.0)], *scores([(False, -0.5), (False, -9.0)])], 0.0, 1.0),
+        ([[MISSING, Solution(True, -1.0)], *scores([(False, -0.5), (False, -9.0)])], 0.0, 0.0),
+        ([[MISSING, Solution(True, -1.0)], *scores([(False, -2.0), (False, -9.0)])], 1.0, 1.0),
         ([[MISSING, MISSING]], 0.0, 0.0),
     ],
 )  # fmt: skip
