@@ -71,7 +71,7 @@ def flat(plans: Plans) -> float:
 
 def hierarchical(plans: Plans) -> float:
     """The same of the plan whose solutions have the highest mean score. (By its best solution a plan would be
-    chosen as by `flat`.) A solution without a score, such as one that was cut off, counts as the worst of all:
+    chosen as by `flat`.) A solution without a score, as one that was cut off, counts as the worst of all:
     left out, it would speak for its plan."""
     worst = min((each.score for one in plans for each in one if each.score is not None), default=_UNSCORED)
     means = [fmean(worst if each.score is None else each.score for each in one) for one in plans]
