@@ -33,7 +33,7 @@ def browser():
 @pytest.fixture
 def page(browser):
     one = browser.new_page(viewport={"width": 1300, "height": 900})
-    one.set_default_timeout(20_000)
+    one.set_default_timeout(60_000)
     errors: list[str] = []
     one.on("pageerror", lambda error: errors.append(str(error)))
     one.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
