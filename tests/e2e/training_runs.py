@@ -178,9 +178,17 @@ def greedy_calls(folder: Path) -> list[dict]:
 
 
 def greedy_outcomes(folder: Path, tag: str) -> dict[str, dict]:
-    """The observations of an evaluation's greedy pass, by metric."""
+    """The observations of an evaluation's greedy pass, by metric; problems by their place, since those of an
+    evaluation alone have other ids than a training run's."""
     found = json.loads((folder / f"evaluations/{tag}.json").read_text())["observations"]
-    return {name: one for name, one in found.items() if name.endswith("_greedy")}
+    place: dict[str, int] = {}
+    for problem in found["solver_accuracy_greedy"]["problems"]:
+        place.setdefault(problem, len(place))
+    return {
+        name: {**one, "problems": [place[problem] for problem in one["problems"]]}
+        for name, one in found.items()
+        if name.endswith("_greedy")
+    }
 
 
 @contextmanager
