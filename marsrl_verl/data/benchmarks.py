@@ -44,14 +44,14 @@ class Benchmark:
     own_copy: str | None = None
     """Why it is read from a file of the user's alone."""
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of pairs of answers: the subsets of each category. The score is then the mean over categories, that of
+    """Subsets of each category, of pairs of answers. The score is then the mean over categories, that of
     one with parts (`Reasoning/code`) the mean over these."""
     tried: bool = False
     """A published copy was read in a test."""
 
     @property
     def pairs(self) -> bool:
-        """Whether it has pairs of answers to judge, in any of the layouts of `data.pairs`."""
+        """True if it has pairs of answers to judge, in any of the layouts of `data.pairs`."""
         return self.forms == (PAIRS,)
 
     def sources(self) -> Iterable[Source]:
@@ -79,7 +79,7 @@ class BenchmarkProblems:
     name: str
     problems: tuple[SourceProblem, ...]
     fields: tuple[str, ...] = ()
-    """Of pairs of answers: texts of `extra_info` that its rows have (`PAIR_FIELDS`)."""
+    """Texts of `extra_info` that its rows have, of pairs of answers (`PAIR_FIELDS`)."""
 
     @cached_property
     def fingerprint(self) -> str:

@@ -54,7 +54,7 @@ class Judgement:
 
     pair: Pair
     swapped: bool
-    """Whether the worse answer is A."""
+    """True if the worse answer is A."""
 
     def row(self, index: int) -> dict[str, Any]:
         """In the format of verl's RL dataset."""

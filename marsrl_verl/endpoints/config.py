@@ -34,7 +34,7 @@ class ServiceConfig(Settings):
     """Most requests of the whole run at a time. The agent-loop workers
     (`actor_rollout_ref.rollout.agent.num_workers`) have equal parts of it."""
     retries: int = limits(5, ge=0, why="0 repeats nothing")
-    """How often a request is repeated after HTTP 408, 429, 5xx or a failed connection. One that fails still
+    """Most repetitions of a request after HTTP 408, 429, 5xx or a failed connection. One that fails still
     is a sample with finish reason `error`."""
     backoff_s: float = limits(1.0, ge=0.0, why="it is a time")
     """Seconds before the first repetition, doubled with each further one, 60 at most; longer where the

@@ -11,10 +11,10 @@ from marsrl_verl.evaluation.estimators import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What all pictures have."""
+    """The parts that all pictures have."""
 
     name: str
-    """Of its file, without the ending."""
+    """Name of its file, without the ending."""
     title: str
     x_label: str
     y_label: str
@@ -39,7 +39,7 @@ class Series:
     label: str
     points: Sequence[Point]
     bound: bool = False
-    """Whether no system reaches it without knowing the right answers."""
+    """True if no system reaches it without knowing the right answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Curves(Picture):
 
     series: Sequence[Series]
     doubling: bool = False
-    """Whether the number is shown on a logarithmic scale; else it is a whole number."""
+    """True: the number is shown on a logarithmic scale; else it is a whole number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,7 +196,7 @@ class Evaluation(ABC):
         return {}
 
     def pictures(self, runs: Runs, confidence: float) -> Iterable[Picture]:
-        """What the report shows of the runs of a pass."""
+        """Pictures of the runs of a pass, for the report."""
         return ()
 
     def greedy(self) -> Evaluation:

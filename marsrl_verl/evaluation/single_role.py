@@ -50,7 +50,7 @@ def accuracy_info(role: str) -> MetricInfo:
 _WORDS = {
     "f1": MetricInfo("F1", "mean F1 of the answers to questions with the best of their references"),
     "exact_match": MetricInfo("exact match", "share of answers to questions that equal a reference"),
-    "raw_f1": MetricInfo("raw F1", "mean F1 with punctuation, as the released evaluation of ARPO has it"),
+    "raw_f1": MetricInfo("raw F1", "mean F1 with punctuation left in"),
 }
 """What a grader of words tells of an answer (`rewards.qa.QAGrader`), by its name in `RewardResult.info`."""
 
@@ -97,7 +97,7 @@ class SingleRole(Evaluation):
         return runs.means(confidence, calls=calls_of, tokens=tokens_of)
 
     def pictures(self, runs: Runs, confidence: float) -> Iterator[Picture]:
-        """What several answers to a problem give, and cost."""
+        """Accuracy of several answers to a problem against their cost."""
         what, cost = cost_of(runs.calls)
         if series := tries_series(self.role, runs, cost, confidence):
             yield Curves(

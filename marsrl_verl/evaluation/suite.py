@@ -60,9 +60,9 @@ class EvaluationRecord:
     derived_of: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     """`derived` of the problems of each data source."""
     benchmarks: dict[str, str] = field(default_factory=dict)
-    """Which figure papers report of each benchmark (`data.benchmarks.Benchmark.metric`), by data source."""
+    """Figures that papers report of benchmarks (`data.benchmarks.Benchmark.metric`), by data source."""
     categories: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """Of benchmarks whose score is a mean over categories, the problems' ids by category."""
+    """Problems' ids by category, of benchmarks whose score is a mean over categories."""
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     """Figures of a paper by benchmark, in per cent, by what they are of."""
 

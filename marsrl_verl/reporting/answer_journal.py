@@ -110,7 +110,7 @@ class JournaledEngine:
 
 
 def _counts(one: Trajectory) -> bool:
-    """Whether a trajectory says something about the model: neither its request nor its grade failed."""
+    """True if a trajectory says something about the model: neither its request nor its grade failed."""
     return not one.finish.failed and (one.reward is None or one.reward.graded)
 
 

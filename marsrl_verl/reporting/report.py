@@ -98,7 +98,7 @@ def _warnings(facts: RunFacts) -> list[str]:
 
 
 def effort_markdown(result: EvaluationResult) -> str:
-    """What a run of the system took in each pass, and how the responses of its roles ended."""
+    """A table of costs of a run in each pass, and of finish reasons by role."""
     record = result.record
     sampled = f"temperature {record.temperature:g}"
     lines = ["| | what a run took |", "|---|---|"]

@@ -160,7 +160,7 @@ _TEXT = msgspec.json.Decoder(_Text)
 
 
 def contains(line: bytes, text: str) -> bool:
-    """Whether prompt or response of a line has a text, letter case aside."""
+    """True if prompt or response of a line has a text, letter case aside."""
     wanted = text.casefold()
     spelt = json.dumps(wanted, ensure_ascii=False)[1:-1]
     # Most lines are told by their bytes; whether the text stands among token ids is not.

@@ -142,7 +142,7 @@ def _decoded(line: bytes) -> _Line:
 
 
 def index_path(rollouts: Path) -> Path:
-    """Where a file's index lies."""
+    """The path of a file's index."""
     name = rollouts.name.removesuffix(PACKED).removesuffix(PLAIN)
     return rollouts.parent.parent / FOLDER / f"{name}.parquet"
 

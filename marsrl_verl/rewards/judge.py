@@ -52,7 +52,7 @@ class JudgeEndpoint(EndpointConfig):
     timeout_s: float = limits(120.0, gt=0.0, why="seconds", fix="120 is the default.")
     """Seconds from sending a request to the end of its answer."""
     retries: int = limits(3, ge=0, why="0 repeats nothing")
-    """How often a request is repeated after HTTP 408, 429, 5xx or a failed connection."""
+    """Most repetitions of a request after HTTP 408, 429, 5xx or a failed connection."""
     max_concurrent_requests: int = limits(16, ge=1, why="one is asked")
     """Most requests of each reward worker (`reward.num_workers`) at a time."""
 

@@ -77,7 +77,7 @@ def f1(prediction: str, golds: Sequence[str]) -> float:
 
 def raw_f1(prediction: str, golds: Sequence[str]) -> float:
     """F1 of what stands between spaces, in lower case and without articles, punctuation kept: as the released
-    evaluation of ARPO (arXiv 2507.19849) has it. The highest over the accepted answers."""
+    evaluation of arXiv 2507.19849 has it. The highest over the accepted answers."""
     predicted = _raw_words(prediction)
     found = [0.0]
     for reference in map(_raw_words, golds):

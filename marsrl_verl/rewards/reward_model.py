@@ -25,17 +25,17 @@ from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.settings.reading import read
 
 SCORE = "reward_model"
-"""Where the info of a result has the score."""
+"""Key of the score in a result's info."""
 
 
 class ScorerEndpoint(ServiceConfig):
-    """Where the reward model is: vLLM with a sequence-classification model of one label. Its URLs have no
+    """Endpoint of the reward model: vLLM with a sequence-classification model of one label. Its URLs have no
     `/v1`."""
 
     timeout_s: float = limits(120.0, gt=0.0, why="seconds", fix="120 is the default.")
     """Seconds from sending a request to the end of its answer."""
     retries: int = limits(3, ge=0, why="0 repeats nothing")
-    """How often a request is repeated after HTTP 408, 429, 5xx or a failed connection."""
+    """Most repetitions of a request after HTTP 408, 429, 5xx or a failed connection."""
     max_concurrent_requests: int = limits(16, ge=1, why="one is asked")
     """Most requests of each reward worker (`reward.num_workers`) at a time."""
 
@@ -44,7 +44,7 @@ class ScorerConfig(Settings):
     """Settings of `ScoredReward`."""
 
     endpoint: ScorerEndpoint = Field(default_factory=ScorerEndpoint)
-    """Where the reward model is."""
+    """Endpoint of the reward model."""
     grader: dict[str, Any] = Field(default_factory=lambda: dict(DEFAULT_REWARDS[MATH]))
     """The reward that grades: `{target: …, kwargs: {…}}`."""
 
@@ -106,7 +106,7 @@ class ScoredReward(RoleReward):
 
 
 def score_body(endpoint: ScorerEndpoint, question: str, answer: str) -> dict[str, Any]:
-    """What vLLM is asked."""
+    """Body of the request to vLLM."""
     chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     return {
         "model": endpoint.model,

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""Counters of the server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECONDS = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600)
 
 @dataclass(slots=True)
 class Stopwatch:
-    """How long a run took, once it has ended."""
+    """Seconds of a run, once it has ended."""
 
     seconds: float = 0.0
 

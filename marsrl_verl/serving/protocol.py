@@ -82,7 +82,7 @@ class ChatRequest(_Model):
 
     @property
     def most_tokens(self) -> int | None:
-        """Of each response of a role."""
+        """Limit of tokens of each response of a role."""
         given = [one for one in (self.max_tokens, self.max_completion_tokens) if one is not None]
         return min(given, default=None)
 
@@ -176,7 +176,7 @@ class Answer:
         return "length" if self.run.answer is None and cut else "stop"
 
     def usage(self) -> dict[str, int]:
-        """Of all roles."""
+        """Token counts of all roles together."""
         total = sum(usage_of_all(self.run).values(), Counter())
         prompt, completion = total["prompt_tokens"], total["completion_tokens"]
         return {

@@ -50,7 +50,7 @@ class UnavailableError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ServedSystem:
-    """What is served, and how its tokens are drawn where a client does not say."""
+    """The served system, and the sampling settings where a client gives none."""
 
     name: str
     evaluation: Evaluation
@@ -96,7 +96,7 @@ class Service:
         self._numbers, self._own = itertools.count(1), uuid.uuid4().hex[:8]
         self._seeded: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._mean_s = 1.0
-        """Of a run, about."""
+        """Running mean of the seconds of a run."""
         self.ended = 0
         """Runs that ended by themselves."""
 

@@ -53,7 +53,7 @@ class EvaluationConfig(Settings):
     benchmarks: dict[str, BenchmarkConfig] = Field(default_factory=dict)
     """What is evaluated, in place of `data.val_files`: benchmarks by name (docs/evaluation.md)."""
     only: list[str] = Field(default_factory=list)
-    """Of `benchmarks` these alone; empty: all."""
+    """Names of those of `benchmarks` that are evaluated; empty: all."""
     published: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Figures of a paper by benchmark, in per cent, which the report shows beside those of the run; by what
     they are of."""

@@ -8,7 +8,7 @@ from marsrl_verl.settings.declaration import Settings, limits
 
 
 class RolloutLogConfig(Settings):
-    """How rollouts are kept (`marsrl.run.log_rollouts`)."""
+    """Storage of rollouts (`marsrl.run.log_rollouts`)."""
 
     compress_above_mb: int = limits(16, ge=0, why="0 compresses every file")
     """A step's or an evaluation's file above about so many mebibytes is written as `.jsonl.gz`."""

@@ -40,12 +40,12 @@ _SETTINGS = {
     "nodes": "trainer.nnodes",
     "seed": "marsrl.run.seed",
 }
-"""What the overview says of a run, by label."""
+"""Settings that the overview shows, by label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which lines are asked for; None and "": all."""
+    """Conditions on lines; None and "": any."""
 
     file: str = ""
     role: str = ""
@@ -112,7 +112,7 @@ class ViewedRun:
     # --- the overview -------------------------------------------------------------------------
 
     def overview(self) -> dict[str, Any]:
-        """What was trained with what, the results, and warnings."""
+        """Settings, results and warnings of the run."""
         summary = self._json(self.folder.summary_path) or {}
         run = summary.get("run") or {}
         lines = read_metrics(self.path)
@@ -235,7 +235,7 @@ class ViewedRun:
         return table.filter(pa.array(keep))
 
     def choices(self) -> dict[str, list[Any]]:
-        """What filters can choose among."""
+        """Values that filters can choose among."""
         table = self.table()
         return {
             name: table[name].unique().drop_null().to_pylist()

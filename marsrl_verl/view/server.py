@@ -20,7 +20,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What a page may load: text of models that looks like a page's is text."""
+"""The page loads its own files alone: text of models that looks like a page's is text."""
 _MOST = 2000
 """Rows of one answer."""
 

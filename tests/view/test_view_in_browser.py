@@ -107,8 +107,7 @@ def test_filters_choose_and_the_address_leads_back(page, shown):
     found_rollouts(page, "3")
     page.locator(".problem").nth(1).click()
     page.locator(".cell").nth(3).click()
-    title = page.locator("article h3").inner_text()
-    assert "p2/verifier_1/0#1" in title
+    page.locator("article h3", has_text="p2/verifier_1/0#1").wait_for()
     page.goto("about:blank")
     page.go_back()
     page.locator("article h3", has_text="p2/verifier_1/0#1").wait_for()

@@ -241,7 +241,7 @@ def trained_files(ctx: Context) -> list[Path]:
 
 
 def _record(ctx: Context) -> Path:
-    """Of the run that a checkpoint's folder lies in."""
+    """The record of the run that a checkpoint's folder lies in."""
     return ctx.path(_PATH).absolute().parents[1] / "config.yaml"
 
 

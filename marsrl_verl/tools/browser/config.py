@@ -20,7 +20,7 @@ class SummaryEndpoint(EndpointConfig):
     timeout_s: float = limits(60.0, gt=0.0, why="seconds", fix="60 is the default.")
     """Seconds from sending a request to the end of its answer; the tool's `timeout_s` ends it as well."""
     retries: int = limits(1, ge=0, why="0 repeats nothing")
-    """How often a request is repeated after HTTP 408, 429, 5xx or a failed connection, within the call's
+    """Most repetitions of a request after HTTP 408, 429, 5xx or a failed connection, within the call's
     time."""
     max_concurrent_requests: int = limits(64, ge=1, why="one is asked")
     """Most requests of each process that runs tools at a time."""

@@ -27,7 +27,7 @@ from marsrl_verl.verl_adapter.rollout_server.server import register_replica
 
 
 class System:
-    """What answers the roles of a method; nothing trains.
+    """Engines and workers that answer the roles of a method; nothing trains.
 
     Args:
         config: of a run with `trainer.val_only`; `trainer.resume_from_path` names a checkpoint, else the

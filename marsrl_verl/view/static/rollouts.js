@@ -67,7 +67,11 @@ function Rollouts({ run, version, fields }) {
   const wanted = Object.fromEntries(FILTERS.map((name) => [name, fields[name]]));
   const { data: choices } = useData(`runs/${run}/choices`, version);
   const list = usePages(query(`runs/${run}/problems`, wanted), version);
-  const go = (changed, replace = false) => writeAddress("rollouts", { ...fields, ...changed }, replace);
+  // What is changed is the address as it is now: what was drawn last may be of an earlier one.
+  const go = (changed, replace = false) => {
+    const now = readAddress();
+    if (now.view === "rollouts") writeAddress("rollouts", { ...now.fields, ...changed }, replace);
+  };
   const place = list.rows.findIndex((one) => one.problem === fields.problem && one.file === fields.of);
   const everywhere = fields.over === "steps";
   const { data: found } = useData(fields.problem ? query(`runs/${run}/lines`, {
@@ -79,7 +83,9 @@ function Rollouts({ run, version, fields }) {
   const open = (one) => go({ in: one.file, row: one.row });
   const openProblem = (one) => go({ problem: one.problem, of: one.file, question: one.question_first, in: undefined, row: undefined });
   useEffect(() => { if (rows.length && !chosen) go({ in: rows[0].file, row: rows[0].row }, true); }, [found]);
-  useEffect(() => { if (list.rows.length && !fields.problem) openProblem(list.rows[0]); }, [list.path, list.rows.length]);
+  useEffect(() => {
+    if (list.rows.length && !readAddress().fields.problem) openProblem(list.rows[0]);
+  }, [list.path, list.rows.length]);
   useEffect(() => {
     const press = (event) => {
       if (event.key === "/" && !typing(event)) { event.preventDefault(); document.getElementById("search").focus(); }

@@ -1,4 +1,4 @@
-"""What the report shows of the system: accuracy against cost and rounds, verdicts, corrections, calls."""
+"""Pictures of the system: accuracy against cost and rounds, verdicts, corrections, calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def system_pictures(runs: Runs, rules: LoopRules, confidence: float) -> Iterator
 
 
 def _chosen(runs: Runs, confidence: float) -> Iterator[Series]:
-    """Of k solutions of the Solver the one that the Verifier passes."""
+    """The one of k solutions of the Solver that the Verifier passes."""
     prefix, cost = f"{VERIFIER}_best_of_", cost_of(runs.calls)[1]
     asked = {SOLVER, f"{VERIFIER}_1", f"{VERIFIER}_1{AGAIN}"}
     price = cost([call for call in runs.calls if call.request.stage in asked]) / len(runs.runs)

@@ -220,7 +220,7 @@ def _best(solutions: Sequence[Trajectory]) -> Trajectory:
 
 
 def _more_right(verdicts: Sequence[Trajectory]) -> bool:
-    """Whether more verdicts on a pair are right than wrong, JudgeBench's rule: one that is missing is
+    """True if more verdicts on a pair are right than wrong, JudgeBench's rule: one that is missing is
     neither (arXiv 2410.12784)."""
     votes = [
         is_correct(answer_reward(one)) - (not is_correct(answer_reward(one)))

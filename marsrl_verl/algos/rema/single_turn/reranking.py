@@ -27,12 +27,12 @@ METRICS = {
 }
 _PASS = "pass_at_"
 _UNSCORED = -math.inf
-"""Of solutions that did not come to an end: chosen where there is no other."""
+"""The score of solutions that did not come to an end: chosen where there is no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What the figures need of a solution; of one that a plan should have had and has not `MISSING`."""
+    """A solution as the figures need it; `MISSING` stands for one that a plan should have had and has not."""
 
     right: bool
     score: float | None
@@ -45,7 +45,7 @@ Plans = Sequence[Sequence[Solution]]
 
 
 def solution_of(one: Trajectory) -> Solution:
-    """Of a scored trajectory."""
+    """The solution of a scored trajectory."""
     score = one.scored.info.get(SCORE)
     return Solution(is_correct(answer_reward(one)), None if score is None else float(score))
 
@@ -109,7 +109,7 @@ def reranked(problems: Mapping[str, Plans], each: int) -> dict[str, Observations
 
 
 def pass_metrics(names: Iterable[str]) -> dict[str, MetricInfo]:
-    """How readers are told of each `pass_at_<plans>x<solutions>`."""
+    """Labels of each `pass_at_<plans>x<solutions>`."""
     what = "chance that one is right of so many plans x solutions of each"
     shown = (name for name in names if name.startswith(_PASS))
     return {name: MetricInfo(f"Pass@{name.removeprefix(_PASS)}", what) for name in shown}
