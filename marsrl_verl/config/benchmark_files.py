@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -14,26 +13,16 @@ from marsrl_verl.data.written import write_parquet
 from marsrl_verl.machine.cache import cache_folder
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 
-_NODE, _FILES, _PUBLISHED = "marsrl.evaluation.benchmarks", "data.val_files", "marsrl.evaluation.published"
-_SETTING = re.compile(
-    r"evaluation"  # the group
-    r"|marsrl\.evaluation\.(problems|samples_per_problem|temperature|top_p|greedy|correction_rounds|"
-    r"accept_passes|reject_fails|fallback|solutions_per_plan|both_orders|benchmarks|"
-    r"benchmarks\.\w+\.(problems|samples_per_problem))"
-    r"|data\.val_max_samples"
-    r"|marsrl\.algo\.(call_limit|at_limit)|marsrl\.tools\.\w+\.(max_calls|results)"
-    r"|marsrl\.roles\.\w+\.(max_new_tokens|max_prompt_tokens|max_sequence_tokens|top_p|top_k)"
-)
-"""Settings that a paper's figures depend on beside the model and the prompts."""
+_NODE, _FILES = "marsrl.evaluation.benchmarks", "data.val_files"
 
 
-def adopt_benchmarks(config: DictConfig, words: Iterable[str]) -> list[str]:
+def adopt_benchmarks(config: DictConfig, named: Collection[str]) -> dict[str, int]:
     """Writes the benchmarks' problems as verl's parquet files below the cache, names these as
-    `data.val_files`, and returns warnings. `words`: the keys that the command line sets. ConfigError: one is
-    not known or can't be had, or held-out files are named beside them."""
-    node, named = config.marsrl.evaluation.get("benchmarks"), set(words)
+    `data.val_files`, and returns how many rows of each are evaluated. `named`: the keys that the command line
+    sets. ConfigError: one is not known or can't be had, or held-out files are named beside them."""
+    node = config.marsrl.evaluation.get("benchmarks")
     if not node:
-        return []
+        return {}
     if _FILES in named:
         what = "Held-out problems are named twice, by files and as benchmarks."
         raise ConfigError([ConfigIssue(_FILES, what, f"Leave one of {_FILES} and {_NODE} out.")])
@@ -43,7 +32,7 @@ def adopt_benchmarks(config: DictConfig, words: Iterable[str]) -> list[str]:
     with open_dict(node):
         for name in [name for name in node if name not in only]:
             del node[name]
-    files, missing, hub_answers = [], list[ConfigIssue](), True
+    files, rows, missing, hub_answers = [], dict[str, int](), list[ConfigIssue](), True
     for name in (name for name in BENCHMARKS if name in node):
         one = node[name]
         of_hub = one.get("file") is None and BENCHMARKS[name].hub is not None
@@ -63,12 +52,13 @@ def adopt_benchmarks(config: DictConfig, words: Iterable[str]) -> list[str]:
             path.parent.mkdir(exist_ok=True)
             write_parquet(path, found.problems, "val", fields=found.fields)
         files.append(str(path))
+        rows[name] = found.rows if one.get("problems") is None else len(found.problems)
         with open_dict(node):
             node[name].problems = len(found.problems)
     if missing:
         raise ConfigError(missing)
     OmegaConf.update(config, _FILES, files)
-    return _without_figures(config, named)
+    return rows
 
 
 def _unknown(names: Iterable[Any]) -> Iterator[ConfigIssue]:
@@ -78,38 +68,3 @@ def _unknown(names: Iterable[Any]) -> Iterator[ConfigIssue]:
         yield ConfigIssue(
             f"{_NODE}.{name}", "There is no such benchmark.", f"{guess}{', '.join(BENCHMARKS)}."
         )
-
-
-def _without_figures(config: DictConfig, named: set[str]) -> list[str]:
-    """Takes a paper's figures away where the evaluation is not the paper's."""
-    published = config.marsrl.evaluation.get("published")
-    changed = sorted(key for key in named if _SETTING.fullmatch(key))
-    if not published:
-        return []
-    if not changed:
-        return _without_judged(config)
-    with open_dict(config):
-        config.marsrl.evaluation.published = {}
-    differ = f"{', '.join(changed)} {'differs' if len(changed) == 1 else 'differ'}"
-    return [f"The paper's figures are not shown beside those of the run: {differ}."]
-
-
-def _without_judged(config: DictConfig) -> list[str]:
-    """Takes the figures of benchmarks away that a paper's judge graded, where none is named."""
-    taken = {
-        name
-        for spec in (config.marsrl.reward or {}).values()
-        for name in ((spec or {}).get("kwargs") or {}).get("judged") or ()
-        if spec.kwargs.get("judge") is None
-    }
-    shown = config.marsrl.evaluation.published
-    found = sorted(taken & {name for figures in shown.values() for name in figures})
-    if not found:
-        return []
-    with open_dict(config):
-        config.marsrl.evaluation.published = {
-            model: {name: value for name, value in figures.items() if name not in taken}
-            for model, figures in shown.items()
-        }
-    told = ", ".join(found)
-    return [f"The paper's figures of {told} are not shown: a judge graded them (kwargs.judge names none)."]

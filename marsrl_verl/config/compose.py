@@ -33,6 +33,7 @@ from marsrl_verl.config.node import (
     with_defaults,
 )
 from marsrl_verl.config.own_files import without_effect
+from marsrl_verl.config.published_figures import PaperConditions, without_other_figures
 from marsrl_verl.config.ray_cluster import cluster_in_sight
 from marsrl_verl.config.reference import all_keys, find_unknown, kind_problems, unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
@@ -138,7 +139,10 @@ def compose_config(arguments: Arguments) -> Composed:
             raise ConfigError(problems)
         config = resolve(OmegaConf.create(tree))
         function_notes = adopt_reward_function(config)
-        warnings += adopt_benchmarks(config, map(setting_of, overrides))
+        named_keys = set(map(setting_of, overrides))
+        rows = adopt_benchmarks(config, named_keys)
+        conditions = PaperConditions.of_suite(_all_folders(arguments), choices.get("suite", "none"))
+        warnings += without_other_figures(config, conditions, rows, named_keys)
         if problems := _missing(config):
             raise ConfigError(problems)
         if detected and cluster_in_sight(config):

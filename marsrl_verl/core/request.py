@@ -55,6 +55,10 @@ class Sampling:
     requests from one generator of its own, in the order in which they come."""
     max_sequence_tokens: int | None = None
     """Most tokens of prompt and response together; None: the sum of the two."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens that prompt or response have already are divided by it where they are positive, and
+    multiplied where negative (Keskar et al. 2019); 1: nothing. Of evaluations alone: log-probabilities of
+    such tokens are not the model's."""
     log_probs: bool = True
     """Engines tell the log-probability of each token, which training needs and which costs some of their
     speed; else they are 0."""

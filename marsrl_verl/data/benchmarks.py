@@ -78,6 +78,8 @@ class BenchmarkProblems:
 
     name: str
     problems: tuple[SourceProblem, ...]
+    rows: int
+    """Of the file, those of problems that stand there several times included."""
     fields: tuple[str, ...] = ()
     """Texts of `extra_info` that its rows have, of pairs of answers (`PAIR_FIELDS`)."""
 
@@ -118,7 +120,7 @@ def read_benchmark(name: str, file: str | None = None, first: int | None = None)
         fix = "See whether it is the published file; a benchmark is taken whole."
         raise DataError(f"{head} {what} ({fault.places[0]}).", fix)
     fields = PAIR_FIELDS if known.pairs else ()
-    return BenchmarkProblems(name, tuple(found.problems.values())[:first], fields)
+    return BenchmarkProblems(name, tuple(found.problems.values())[:first], found.rows, fields)
 
 
 def _form(name: str, known: Benchmark, rows: Sequence[Row], where: str) -> Source:

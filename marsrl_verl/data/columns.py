@@ -32,6 +32,8 @@ class Columns:
     """The reference is what the last box of the text holds, as in MATH's solutions."""
     answer_lists: bool = False
     """A text that reads as a list of texts is one: `['New York', 'NYC']`."""
+    answers_together: bool = False
+    """The texts of a list are parts of one answer, all of which are wanted, and no alternatives."""
     aliases: str | None = None
     """A column with further accepted answers."""
     data_source: str | None = None
@@ -66,6 +68,8 @@ def reference_of(data: Mapping[str, Any], columns: Columns) -> str:
         raise RowError(f"{columns.answer} holds {kind_of(value)}, expected the answer", fix)
     if columns.answer_lists and isinstance(value, str):
         value = _listed(value) or value
+    if columns.answers_together and isinstance(value, list):
+        value = ", ".join(str(one).strip().strip("$") for one in value)
     if columns.aliases is not None:
         value = _with_aliases(value, value_at(data, columns.aliases))
     truth = _final_answer(ground_truth_of({"ground_truth": value}), columns)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -31,6 +33,22 @@ _ENDED_BY = ("stop_reason", "matched_stop")
 """Where servers name the stop string that ended an answer."""
 
 
+class Pace:
+    """Lets one through at a time, so many a minute, in the order in which they come."""
+
+    def __init__(self, per_minute: float | None) -> None:
+        self._interval_s = 60.0 / per_minute if per_minute else 0.0
+        self._next = -math.inf
+
+    async def wait(self) -> None:
+        """Return when it is one's turn."""
+        now = time.monotonic()
+        at = max(now, self._next)
+        self._next = at + self._interval_s
+        if at > now:
+            await asyncio.sleep(at - now)
+
+
 class ModelEndpoint:
     """Asks a model one request per answer, at most `concurrency` at a time, pauses included, whose random
     part comes from `seed`. Requests go to the base URLs in turn, and a repeated one to the next after that
@@ -44,7 +62,7 @@ class ModelEndpoint:
             raise ValueError(f"{self._node}.base_urls is empty, expected at least one URL")
         self._service = settings
         self._api_key = api_key
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots, self._pace = asyncio.Semaphore(concurrency), Pace(settings.max_requests_per_minute)
         self._seed = seed
         self._numbers = itertools.count()
 
@@ -70,6 +88,7 @@ class ModelEndpoint:
 
             async def attempt() -> T:
                 number = first + attempts.statistics["attempt_number"] - 1
+                await self._pace.wait()
                 url = f"{one.base_urls[number % len(one.base_urls)].rstrip('/')}/{path}"
                 return read(await client.ask("POST", url, body=body), url)
 

@@ -33,6 +33,9 @@ class ServiceConfig(Settings):
     max_concurrent_requests: int = limits(64, ge=1, why="one is asked")
     """Most requests of the whole run at a time. The agent-loop workers
     (`actor_rollout_ref.rollout.agent.num_workers`) have equal parts of it."""
+    max_requests_per_minute: float | None = limits(None, gt=0.0, why="null is no limit")
+    """Most requests that are sent in a minute, repetitions included, evenly spread; null: no limit. Of the
+    same requests as `max_concurrent_requests`."""
     retries: int = limits(5, ge=0, why="0 repeats nothing")
     """Most repetitions of a request after HTTP 408, 429, 5xx or a failed connection. One that fails still
     is a sample with finish reason `error`."""

@@ -47,6 +47,7 @@ class EvaluationRecord:
     """How a run goes, in words (`Evaluation.description`)."""
     top_p: float | None = None
     """Of the sampled pass; None: the roles' own."""
+    repetition_penalty: float = 1.0
     skipped: int = 0
     """Problems, of those above, whose prompt exceeds the first role's limit; no figure counts them."""
     metrics: dict[str, MetricInfo] = field(default_factory=dict)
@@ -216,6 +217,7 @@ def evaluate(
     step: int,
     temperature: float = 1.0,
     top_p: float | None = None,
+    repetition_penalty: float = 1.0,
     greedy: bool = True,
     samples_per_problem: int = 1,
     samples_of: Mapping[str, int] | None = None,
@@ -238,6 +240,7 @@ def evaluate(
         tag: `BEFORE`, `AFTER` or any other name that occurs once in a run, e.g. `step_20`.
         step: the training step whose weights answer.
         top_p: of the sampled pass, in place of the roles'; None: theirs.
+        repetition_penalty: of both passes (`Sampling.repetition_penalty`).
         samples_per_problem: runs per problem of the sampled pass; 0: there is none, and curves and headline
             are of greedy metrics.
         samples_of: other numbers of them, by data source.
@@ -260,7 +263,7 @@ def evaluate(
     def run(
         one: Evaluation, suffix: str, repeats: int, of: Mapping[str, int] | None = None, **settings: Any
     ) -> None:
-        used = drawn(sampling, **settings)
+        used = drawn(sampling, repetition_penalty=repetition_penalty, **settings)
         runs = run_evaluation(
             engine, one, problems, used, repeats=repeats, repeats_of=of, tag=f"{tag}{suffix}", step=step
         )
@@ -292,6 +295,7 @@ def evaluate(
         system=evaluation.settings(),
         description=evaluation.description(),
         top_p=top_p,
+        repetition_penalty=repetition_penalty,
         skipped=len({one.problem.problem_id for one in next(iter(passes.values())).skipped}),
         metrics={name: info for name, info in evaluation.metrics.items() if name in measured},
         curves=tuple(f"{name}{suffix}" for name in evaluation.curves if name in measured),

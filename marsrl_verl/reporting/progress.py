@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 RECENT_STEPS = 5
 """The time left is judged by the mean of so many last steps; early steps of a pipeline are shorter."""
+
+
+ROUND_EVERY_S = 60.0
+"""Seconds between two lines about a round, where lines are printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,49 @@ class StepProgress:
     """Time of the whole step."""
 
 
+@dataclass(frozen=True, slots=True)
+class RoundState:
+    """How far a generation round is: one of training, or an evaluation."""
+
+    seconds: float
+    """Since it began."""
+    groups: int
+    """Of all stages, that have begun."""
+    scored: int
+    """Those that have ended, with their scores."""
+    tokens: int
+    """Sampled so far, those of unfinished responses included."""
+    requests: int
+    """In the engines."""
+    stages: Mapping[str, int] = field(default_factory=dict)
+    """Groups under way, by stage."""
+    oldest: tuple[str, float] | None = None
+    """The group that has been under way for longest, by its id, and its seconds."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Expected, if the groups under way take as long as those that have ended; None before the first."""
+        return self.seconds / self.scored * (self.groups - self.scored) if self.scored else None
+
+
+def round_line(state: RoundState) -> str:
+    """How far a round is, in a line."""
+    rate = state.tokens / state.seconds if state.seconds > 0 else 0.0
+    left, oldest = state.seconds_left, state.oldest
+    return " | ".join(
+        part
+        for part in (
+            f"{state.scored:,} of {state.groups:,} groups",
+            ", ".join(f"{stage} {count:,}" for stage, count in state.stages.items()),
+            f"{state.requests:,} requests in the engines",
+            f"{rate:,.0f} tokens/s",
+            f"longest {clock_time(oldest[1])} {oldest[0]}" if oldest else "",
+            f"round left {clock_time(left)}" if left is not None else "",
+        )
+        if part
+    )
+
+
 class Progress:
     """The display of a run's progress; this one shows nothing of it (`marsrl.run.progress=false`)."""
 
@@ -40,6 +87,9 @@ class Progress:
 
     def step(self, report: StepProgress) -> None:
         """A training step is finished."""
+
+    def round(self, state: RoundState) -> None:
+        """A generation round is under way."""
 
     def message(self, text: str) -> None:
         """A line that stays visible."""
@@ -60,6 +110,7 @@ class ProgressState:
     name: str = ""
     detail: str = ""
     last: StepProgress | None = None
+    round: RoundState | None = None
     started: float = field(init=False)
     phase_started: float = field(init=False)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
@@ -74,13 +125,13 @@ class ProgressState:
             now = self.clock()
             if self.name == "evaluating" and self.last is None and self.evaluates_after:
                 self.expected_after_training = now - self.phase_started
-            self.phase_started = now
+            self.phase_started, self.round = now, None
         self.name, self.detail = name, detail
         return new
 
     def finish_step(self, report: StepProgress) -> None:
         """Note a finished step."""
-        self.last = report
+        self.last, self.round = report, None
         self._recent.append(report.seconds)
 
     @property
@@ -133,6 +184,7 @@ class PlainProgress(Progress):
 
     def __init__(self, state: ProgressState, stream: TextIO) -> None:
         self._state, self._stream = state, stream
+        self._told = state.clock()
 
     def phase(self, name: str, detail: str = "") -> None:
         """Announce a phase, and every change of its detail."""
@@ -141,8 +193,15 @@ class PlainProgress(Progress):
 
     def step(self, report: StepProgress) -> None:
         """Print the step's line."""
+        self._told = self._state.clock()
         self._state.finish_step(report)
         self.message(step_line(self._state, report))
+
+    def round(self, state: RoundState) -> None:
+        """Print how far it is, once a minute."""
+        if self._state.clock() - self._told >= ROUND_EVERY_S:
+            self._told = self._state.clock()
+            self.message(f"  {round_line(state)}")
 
     def message(self, text: str) -> None:
         """Print a line."""
@@ -169,6 +228,10 @@ class LiveProgress(Progress):
     def step(self, report: StepProgress) -> None:
         """Show a finished step."""
         self._state.finish_step(report)
+
+    def round(self, state: RoundState) -> None:
+        """Show how far it is."""
+        self._state.round = state
 
     def message(self, text: str) -> None:
         """Print a line above the block."""
@@ -201,6 +264,8 @@ class LiveProgress(Progress):
         if state.detail:
             head.append(f"  {printable(state.detail)}", style="dim")
         yield head
+        if state.round is not None and state.round.groups:
+            yield Text(printable(round_line(state.round)), style="dim")
         if state.last is None:
             return
         report, left = state.last, state.seconds_left

@@ -19,6 +19,7 @@ from marsrl_verl.reporting.pictures import draw_pictures
 from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes, evaluation_summary
 from marsrl_verl.reporting.tables import (
+    answers_differ,
     benchmark_markdown,
     evaluation_markdown,
     markdown_table,
@@ -132,7 +133,12 @@ def _mean(value: Estimate) -> str:
 def alone_markdown(record: EvaluationRecord) -> list[str]:
     """The tables of an evaluation alone, and how they are read."""
     how = f"Mean and {100 * record.confidence:g} % interval."
-    return [evaluation_markdown(record), *_by_source(record), how]
+    if not record.benchmarks:
+        return [evaluation_markdown(record), *_by_source(record), how]
+    together = [f"All {record.problems:,} problems together:"] if len(record.benchmarks) > 1 else []
+    if together and answers_differ(record):
+        together = [f"{together[0][:-1]}; a benchmark with more answers to each counts more:"]
+    return [*_by_source(record), how, *together, evaluation_markdown(record)]
 
 
 def report_markdown(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -184,6 +185,15 @@ def benchmark_markdown(record: EvaluationRecord) -> str:
         means += [_figure(_mean_figure(found, list(record.benchmarks))) for found in figures.values()]
         lines.append(f"| **mean** | | | {' | '.join(means)} |")
     return "\n".join(lines)
+
+
+def answers_differ(record: EvaluationRecord) -> bool:
+    """True if the benchmarks have different numbers of answers to a problem."""
+    observed = record.observations.get(record.headline[0]) if record.headline else None
+    if observed is None:
+        return False
+    counts = Counter(observed.problems)
+    return len({counts[name] for ids in record.sources.values() for name in ids[:1]}) > 1
 
 
 def _mean_figure(figures: Mapping[str, float], names: Sequence[str]) -> float | None:

@@ -36,6 +36,7 @@ class Decoding:
     structured: Mapping[str, Any] | None = None
     """What the text must be: `{"json": schema}`, `{"regex": pattern}`, `{"choice": [text, …]}` or
     `{"grammar": ebnf}`."""
+    repetition_penalty: float = 1.0
     log_probs: bool = True
     """The sampled tokens' log-probabilities are told, else they are 0 (but for `top_log_probs`)."""
 

@@ -57,6 +57,7 @@ class Sampler:
             stop=tuple(stop),
             top_log_probs=top,
             structured=structured,
+            repetition_penalty=one.repetition_penalty,
             log_probs=one.log_probs,
         )
 

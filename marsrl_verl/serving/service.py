@@ -63,12 +63,14 @@ class ServedSystem:
         A client's limit is one of each response."""
         ours = self.settings.temperature if self.settings.samples_per_problem else 0.0
         temperature = ours if asked.temperature is None else asked.temperature
+        own: dict[str, Any] = {"repetition_penalty": self.settings.repetition_penalty}
         if temperature == 0:
-            evaluation, found = self.evaluation.greedy(), drawn(self.sampling, **GREEDILY)
+            evaluation, own = self.evaluation.greedy(), own | dict(GREEDILY)
         else:
             top_p = self.settings.top_p if asked.top_p is None else asked.top_p
-            own = {} if top_p is None else {"top_p": top_p}
-            evaluation, found = self.evaluation, drawn(self.sampling, temperature=temperature, **own)
+            own |= {"temperature": temperature} | ({} if top_p is None else {"top_p": top_p})
+            evaluation = self.evaluation
+        found = drawn(self.sampling, **own)
         most = {
             role: min(one.max_new_tokens, asked.most_tokens or sys.maxsize) for role, one in found.items()
         }

@@ -48,6 +48,9 @@ class EvaluationConfig(Settings):
     """Sampling temperature of the evaluation, above 0."""
     top_p: float | None = top_p(None, fix="null takes the roles' own.")
     """Smallest probability mass that is kept in the evaluation's sampled pass; null: the roles' own."""
+    repetition_penalty: float = limits(1.0, gt=0.0, fix="1 is no penalty; 1.1 is a usual one.")
+    """Of the evaluation's tokens, at a temperature and greedily: above 1, tokens that prompt or response have
+    already become less likely."""
     greedy: bool = True
     """Evaluate at temperature 0 too."""
     benchmarks: dict[str, BenchmarkConfig] = Field(default_factory=dict)
@@ -57,6 +60,9 @@ class EvaluationConfig(Settings):
     published: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Figures of a paper by benchmark, in per cent, which the report shows beside those of the run; by what
     they are of."""
+    published_rows: list[str] = Field(default_factory=list)
+    """Benchmarks of which the paper took rows of its own: their figures are shown where `file` names a copy
+    of these."""
     confidence: float = limits(0.95, gt=0.0, lt=1.0, fix="0.95 is the usual choice.")
     """Coverage of the reported intervals."""
 

@@ -22,7 +22,7 @@ from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.frozen.answer_file import all_questions, open_source
-from marsrl_verl.rollout.frozen.plan import workers_part
+from marsrl_verl.rollout.frozen.plan import workers_part, workers_rate
 from marsrl_verl.rollout.generation import AnswerSource
 from marsrl_verl.settings.api_key import read_api_key
 from marsrl_verl.settings.choices import SeededTokens
@@ -127,7 +127,8 @@ def answer_sources(
         from marsrl_verl.rollout.frozen.endpoint import EndpointSource
 
         concurrency, key = workers_part(config, one.endpoint), api_keys.get(name)
-        sources[name] = EndpointSource(one.endpoint, name, api_key=key, concurrency=concurrency, seed=seed)
+        part = one.endpoint.model_copy(update={"max_requests_per_minute": workers_rate(config, one.endpoint)})
+        sources[name] = EndpointSource(part, name, api_key=key, concurrency=concurrency, seed=seed)
     return sources
 
 

@@ -16,9 +16,9 @@ from marsrl_verl.evaluation.runs import Call, Run, Runs
 VERDICTS = {"+": Verdict.CORRECT, "-": Verdict.WRONG, "?": Verdict.INVALID}
 
 
-def run_of(problem: str, repeat: int, answer: str, verdicts: str, tokens: int = 2) -> Run:
+def run_of(problem: str, repeat: int, answer: str, verdicts: str, tokens: int = 2, source: str = "") -> Run:
     """A run whose Solver answers (7 is right) and whose Verifier says this: `?` is asked again at once."""
-    run = Run(Problem(problem, "q", "7"), repeat)
+    run = Run(Problem(problem, "q", "7", data_source=source), repeat)
 
     def call(stage: str, role: str, **told) -> None:
         asked = RolloutRequest(f"{problem}/{repeat}/{stage}", run.problem, stage, role, (), 1)
@@ -78,3 +78,14 @@ def test_figures_of_more_answers_than_there_are_are_absent():
     external = [run_of("a", k, "7", "+", tokens=0) for k in range(4)]
     names = best_of_observations(Runs("t", external))
     assert "solver_equal_calls_majority" in names and "solver_equal_tokens_majority" not in names
+
+
+def test_equal_cost_is_that_of_the_data_source():
+    """A source whose systems call more often than it has answers is not in the figure, on either side."""
+    runs = [run_of("a", k, "7", "+", source="easy") for k in range(4)]  # two calls each
+    runs += [run_of("b", k, "5", "--" + "+", source="hard") for k in range(4)]  # six
+    found = best_of_observations(Runs("t", runs))
+    assert found["solver_equal_calls_majority"] == Observations((1.0,), ("a",))
+    system = Observations.of((True, one.problem.problem_id) for one in runs)
+    gain = system_gains({**found, "system_accuracy": system}, 0.95)["system_equal_calls_gain"]
+    assert gain.mean == 0.0 and gain.n == 1

@@ -114,8 +114,6 @@ def test_methods_without_the_loop_have_none_of_its_settings():
     defaults = EvaluationConfig()
     for name in ("preset", "in_training", "solver"):
         assert evaluated("algo=attnrl", f"evaluation={name}") == defaults
-    published = EvaluationConfig(samples_per_problem=32, temperature=0.6, top_p=1.0, greedy=False)
-    assert evaluated("algo=treerl", "evaluation=attnrl_published") == published
     big = evaluated("model=qwen3_30b_a3b_thinking_2507", "actor_rollout_ref.model.path=x", "algo=attnrl")
     assert (big.samples_per_problem, big.every, big.in_between.problems) == (32, 20, 32)
     assert type(big) is EvaluationConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from composing import skip_without
@@ -16,7 +17,7 @@ from marsrl_verl.settings.issues import ConfigError
 
 NODE = "marsrl.evaluation.benchmarks"
 SUITES = {
-    "attnrl": (("algo=attnrl", "model=r1_distill_qwen_1_5b", "reward=hybrid"), 6, (32, 4), 0.6, 1.0),
+    "attnrl": (("algo=attnrl", "model=r1_distill_qwen_1_5b"), 6, (32, 4), 0.6, 1.0),
     "marsrl": (("algo=marsrl", "model=qwen3_30b_a3b_thinking_2507"), 2, (32, 32), 0.6, 0.95),
     "arpo": (("algo=grpo_tools", "model=qwen2_5_7b_instruct"), 9, (1, 1), 0.6, 0.95),
     "rema_judge": (("algo=rema_judge", "model=qwen2_5_7b_instruct"), 2, (0, 0), None, None),
@@ -35,6 +36,7 @@ def copies(tmp_path, monkeypatch):
         rows = [
             {"prompt": one, "reward_model": {"ground_truth": truth}, "extra_info": more} for one in prompts
         ]
+        monkeypatch.setitem(BENCHMARKS, name, replace(BENCHMARKS[name], problems=2))
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         words[name] = f"++{NODE}.{name}.file={path}"
@@ -121,22 +123,52 @@ def test_of_a_suite_some(copies):
 
 
 @pytest.mark.parametrize(
-    "word",
+    ("word", "key"),
     [
-        "marsrl.evaluation.problems=1",
-        "data.val_max_samples=1",
-        f"++{NODE}.aime24.problems=1",
-        "marsrl.roles.solver.max_new_tokens=90",
-        "marsrl.evaluation.greedy=true",
-        "evaluation=solver",
+        ("marsrl.evaluation.problems=1", ""),
+        ("marsrl.evaluation.repetition_penalty=1.1", ""),
+        ("data.val_max_samples=1", ""),
+        ("marsrl.roles.solver.max_new_tokens=90", ""),
+        ("marsrl.roles.default.max_new_tokens=90", "marsrl.roles.solver.max_new_tokens"),
+        ("marsrl.evaluation.greedy=false marsrl.evaluation.samples_per_problem=1", ""),
+        ("marsrl.prompts.kwargs.solver_instruction=Go", ""),
+        (f"++{NODE}.aime24.problems=1", "aime24"),
+        (f"++{NODE}.aime24.samples_per_problem=2", "NAME.samples_per_problem"),
     ],
 )
-def test_a_papers_figures_are_shown_beside_the_same_evaluation_alone(copies, word):
+def test_a_papers_figures_are_shown_beside_the_same_evaluation_alone(copies, word, key):
     words = ("algo=grpo", "model=qwen2_5_7b_instruct", "suite=rema", "benchmarks=aime24", copies["aime24"])
-    found = composed(*words, word)
+    assert not composed(*words).warnings
+    # Named again, with the suite's own value: nothing differs.
+    assert composed(*words, "marsrl.roles.solver.max_new_tokens=2048").config.marsrl.evaluation.published
+    found = composed(*words, *word.split())
     assert found.config.marsrl.evaluation.published == {}
     (said,) = found.warnings
-    assert said.startswith("The paper's figures are not shown") and word.strip("+").split("=")[0] in said
+    assert said.startswith("The paper's figures") and (key or word.split("=")[0]) in said
+
+
+def test_conditions_are_the_suites_and_not_the_models(copies, tmp_path):
+    """A file of the user's own that changes what the suite set counts as a word on the command line does."""
+    own = tmp_path / "own" / "suite"
+    own.mkdir(parents=True)
+    text = "# @package _global_\ndefaults: [rema, _self_]\n"
+    (own / "shorter.yaml").write_text(f"{text}marsrl: {{roles: {{default: {{max_new_tokens: 90}}}}}}\n")
+    words = ("algo=grpo", "model=qwen2_5_7b_instruct", "benchmarks=aime24", copies["aime24"])
+    model = "model=r1_distill_qwen_1_5b"  # answers of 8,192 tokens
+    assert composed(*words, "suite=rema", model).config.marsrl.roles.solver.max_new_tokens == 2048
+    found = composed(*words, "suite=shorter", f"hydra.searchpath=[file://{tmp_path / 'own'}]")
+    assert found.config.marsrl.evaluation.published == {} and "max_new_tokens" in found.warnings[0]
+
+
+def test_figures_of_a_papers_own_rows_need_these(copies, monkeypatch):
+    skip_without(["suite=arpo"])
+    chosen = ("suite=arpo", *SUITES["arpo"][0], "benchmarks=hotpotqa,bamboogle", copies["bamboogle"])
+    shown = composed(*chosen, copies["hotpotqa"]).config.marsrl.evaluation.published
+    assert all(set(one) == {"hotpotqa", "bamboogle"} for one in shown.values())
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: [{"question": "q", "answer": "7"}] * 2)
+    found = composed(*chosen)
+    assert all(set(one) == {"bamboogle"} for one in found.config.marsrl.evaluation.published.values())
+    assert [one for one in found.warnings if "hotpotqa" in one and "benchmarks.NAME.file" in one]
 
 
 def test_figures_of_a_papers_judge_need_a_judge(copies):

@@ -176,6 +176,15 @@ LOOPS = {
         reject_fails=11,
         fallback="released",
     ),
+    "imo25": Evaluation(
+        samples_per_problem=10,
+        temperature=0.1,
+        greedy=False,
+        correction_rounds=31,
+        accept_passes=5,
+        reject_fails=11,
+        fallback="last",
+    ),
 }
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
+from reward_tools import request
 
 from marsrl_verl.data.benchmarks import BENCHMARKS, read_benchmark
 from marsrl_verl.data.pairs import PAIR_FIELDS
 from marsrl_verl.data.rows import DataError
+from marsrl_verl.rewards.math_verify import MathVerifyReward
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 PUBLISHED = {
@@ -71,6 +74,17 @@ def test_each_form_is_read(name, tmp_path):
         found = read_benchmark(name, lines(tmp_path / f"{number}.jsonl", row))
         (one,) = found.problems
         assert (one.question, one.problem.ground_truth, one.problem.data_source) == ("1+6?", "7", name)
+
+
+@pytest.mark.parametrize(
+    ("response", "right"), [(r"\boxed{\frac{1}{2}, 2}", 1.0), (r"\boxed{2}", 0.0), (r"\boxed{2, 3}", 0.0)]
+)
+def test_all_parts_of_an_answer_are_wanted(tmp_path, response, right):
+    row = {"question": "Solve.", "final_answer": [r"$\frac{1}{2}$", "$2$"]}
+    (one,) = read_benchmark("olympiadbench", lines(tmp_path / "a.jsonl", row)).problems
+    assert one.problem.ground_truth == r"\frac{1}{2}, 2"
+    with contextlib.closing(MathVerifyReward()) as reward:
+        assert reward.score(request(response, one.problem.ground_truth)).value == right
 
 
 def test_the_hub_is_read_with_its_own_library(monkeypatch):

@@ -126,6 +126,16 @@ def test_an_evaluation_with_a_mass_of_its_own():
     }
 
 
+def test_both_passes_have_the_evaluations_penalty():
+    engine = NotingEngine(SkillModel(seed=1))
+    record = run(engine, repetition_penalty=1.1).record
+    assert record.repetition_penalty == EvaluationRecord.from_json(record.to_json()).repetition_penalty == 1.1
+    assert {(tag, s.repetition_penalty) for tag, s in engine.settings} == {
+        ("eval-before", 1.1),
+        ("eval-before_greedy", 1.1),
+    }
+
+
 @pytest.mark.parametrize("seed", [None, 5])
 def test_the_sampled_tokens_have_the_evaluations_seed(seed):
     engine = NotingEngine(SkillModel(seed=1))

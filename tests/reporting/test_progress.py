@@ -8,6 +8,7 @@ from marsrl_verl.reporting.progress import (
     PlainProgress,
     Progress,
     ProgressState,
+    RoundState,
     StepProgress,
     clock_time,
     make_progress,
@@ -79,6 +80,53 @@ def test_plain_lines():
         "[0:33] step 2/12 | solver 0.50  verifier 0.75 | 1,500 tokens/s | 4.0 s | left 1:00",
         "[0:33] checkpoint written",
     ]
+
+
+ROUND = RoundState(
+    90.0, 120, 30, 108_000, 640, {"solver": 60, "verifier": 30}, ("p00012/solver.0\x1b[2J", 85.0)
+)
+ROUND_LINE = (
+    "30 of 120 groups | solver 60, verifier 30 | 640 requests in the engines | 1,200 tokens/s | "
+    "longest 1:25 p00012/solver.0\\x1b[2J | round left 4:30"
+)
+
+
+def test_a_long_round_says_once_a_minute_how_far_it_is():
+    clock, stream = Clock(), io.StringIO()
+    sink = PlainProgress(ProgressState(2, clock=clock), stream)
+    sink.phase("training")
+    for _ in range(150):
+        clock.now += 1
+        sink.round(ROUND)
+    assert stream.getvalue().splitlines() == [
+        "[0:00] training",
+        f"[1:00]   {ROUND_LINE}",
+        f"[2:00]   {ROUND_LINE}",
+    ]
+    sink.step(report(1))
+    clock.now += 59
+    sink.round(ROUND)
+    assert len(stream.getvalue().splitlines()) == 4
+
+
+def test_the_live_block_shows_the_round_until_the_step_has_ended():
+    console = Console(file=Terminal(), force_terminal=True, width=200)
+    sink = LiveProgress(ProgressState(12, clock=Clock()), console)
+    sink.close()
+    sink.phase("training")
+
+    def shown() -> str:
+        with console.capture() as capture:
+            console.print(sink)
+        return capture.get()
+
+    sink.round(ROUND)
+    assert ROUND_LINE in shown()
+    sink.step(report(1))
+    assert "groups" not in shown()
+    empty = RoundState(0.0, 0, 0, 0, 0)
+    sink.round(empty)
+    assert "groups" not in shown() and empty.seconds_left is None
 
 
 def test_time_left_follows_the_last_steps_and_the_evaluation():

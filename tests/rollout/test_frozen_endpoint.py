@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import web
 from fake_services import FakeService
@@ -353,6 +354,19 @@ def test_no_more_requests_at_a_time_than_allowed():
     trajectories = solve(server, requests=[make_request(f"p{i}", n=4) for i in range(4)], concurrency=3)
     assert all(one.finished for one in trajectories)
     assert (len(server.bodies), server.most_at_once) == (16, 3)
+
+
+def test_no_more_requests_a_minute_than_allowed():
+    """Repeated ones count, too: the first is refused, five are sent."""
+    times: list[float] = []
+
+    def busy_once(number: int, body: dict) -> web.Response:
+        times.append(time.monotonic())
+        return completion() if len(times) > 1 else web.Response(status=429)
+
+    solve(Server(busy_once), requests=[make_request(n=4)], max_requests_per_minute=1200.0, backoff_s=0.0)
+    assert len(times) == 5
+    assert times[-1] - times[0] >= 4 * 0.05 - 0.01 and min(np.diff(times)) > 0.03
 
 
 def test_a_proxy_of_the_environment_is_used(monkeypatch):

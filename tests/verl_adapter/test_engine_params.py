@@ -46,6 +46,10 @@ def test_a_plain_request_asks_for_nothing_but_ids_and_their_log_probs():
     assert sampling_params(DECODING, 3) == expected
 
 
+def test_a_penalty_of_repetition_is_the_engines():
+    assert sampling_params(Decoding(4, repetition_penalty=1.1), 1).repetition_penalty == 1.1
+
+
 def test_stop_strings_are_looked_for_in_the_whole_text_and_kept():
     params = sampling_params(Decoding(4, stop=("</search>", "<|end|>")), 1)
     assert params.stop == ["</search>", "<|end|>"]

@@ -14,6 +14,7 @@ from fake_ray import Answer, FakeRay, Method, actor, through_ray
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import ActorDiedError, RayTaskError
 
+from marsrl_verl.reporting.progress import RoundState
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.rollout_server import dead_process, engine_watch
@@ -246,6 +247,30 @@ def test_a_round_in_which_nothing_happens_is_given_up_and_says_what_it_waits_for
         look_for(ray, 1000, watch.look)
     assert "progress_timeout_s = 60 s" in str(stalled.value) and "rollout worker" not in str(stalled.value)
     assert 60 <= ray.now <= 75
+
+
+def test_what_is_waited_for_longest_is_named(ray):
+    worker = Worker()
+    worker.count.round, worker.count.oldest = 0, ("p7/verifier", 61.0)
+    with pytest.raises(RoundStalledError, match="scores: 2; for longest, 61 s, p7/verifier"):
+        look_for(ray, 1000, round_watch(ray, IDLE, worker).look)
+
+
+def test_a_round_is_shown_with_what_all_workers_and_engines_are_at(ray):
+    """Counts of workers that have nothing of the round are those of earlier ones."""
+    shown: list[RoundState] = []
+    at_it, idle = Worker(), Worker()
+    at_it.count.begin_round(3)
+    at_it.count.submitted, at_it.count.scored, at_it.count.tokens = 14, 6, 500
+    at_it.count.stages, at_it.count.oldest = {"solver": 4, "verifier": 1}, ("p1/solver", 9.0)
+    idle.count.begin_round(2)
+    engines = EngineWatch([actor(pulse=lambda through_core: (5, 70))] * 2, LIMIT, ray.clock)
+    watch = RoundWatch(engines, [at_it, idle], 60.0, ray.clock, shown.append)
+    look_for(ray, 20, watch.look)
+    last = shown[-1]
+    assert (last.groups, last.scored, last.tokens, last.requests) == (10, 5, 640, 10)
+    assert (last.stages, last.oldest) == ({"solver": 4, "verifier": 1}, ("p1/solver", 9.0))
+    assert last.seconds_left == pytest.approx(last.seconds)
 
 
 @pytest.mark.parametrize(

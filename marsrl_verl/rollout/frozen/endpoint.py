@@ -45,5 +45,6 @@ def sampling_body(sampling: Sampling, name: str, messages: Sequence[Message]) ->
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_new_tokens,
         **({} if sampling.top_k == -1 else {"top_k": sampling.top_k}),
+        **({} if sampling.repetition_penalty == 1 else {"repetition_penalty": sampling.repetition_penalty}),
         **({} if seed is None else {"seed": seed % MOST_SEEDS}),
     }

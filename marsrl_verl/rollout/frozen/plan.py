@@ -42,6 +42,12 @@ def workers_part(config: Any, settings: PolicyEndpoint) -> int:
     return max(1, settings.max_concurrent_requests // int(config.actor_rollout_ref.rollout.agent.num_workers))
 
 
+def workers_rate(config: Any, settings: PolicyEndpoint) -> float | None:
+    """The requests a minute to an endpoint that one rollout worker may send."""
+    rate = settings.max_requests_per_minute
+    return None if rate is None else rate / int(config.actor_rollout_ref.rollout.agent.num_workers)
+
+
 def _endpoint(one: PolicyEndpoint, part: int) -> list[tuple[str, str]]:
     values = {"temperature": one.temperature, "top_p": one.top_p, "max_tokens": one.max_tokens}
     parameters = [f"{name} {value:g}" for name, value in values.items() if value is not None]
@@ -51,7 +57,8 @@ def _endpoint(one: PolicyEndpoint, part: int) -> list[tuple[str, str]]:
     rest = "else the role's" if one.send_sampling else "else as the endpoint does by itself"
     sampling = f"{', '.join(parameters)}; " * bool(parameters) + rest + key
     requests = (
-        f"one per answer, at most {one.max_concurrent_requests} at a time ({part} per rollout worker), "
+        f"one per answer, at most {one.max_concurrent_requests} at a time ({part} per rollout worker)"
+        f"{f' and {one.max_requests_per_minute:g} a minute' if one.max_requests_per_minute else ''}, "
         f"{one.timeout_s:g} s each, repeated up to {one.retries} times"
     )
     facts = [("sampling", sampling), ("requests", requests)]

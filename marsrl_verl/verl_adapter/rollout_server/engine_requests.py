@@ -62,6 +62,7 @@ def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParam
             "temperature": decoding.temperature,
             "top_p": decoding.top_p,
             "top_k": decoding.top_k,
+            "repetition_penalty": decoding.repetition_penalty,
             "seed": None if decoding.seed is None else decoding.seed % _SEED_RANGE,
             # Of so many, and of the sampled token.
             "logprobs": decoding.top_log_probs if _tells_log_probs(decoding) else None,

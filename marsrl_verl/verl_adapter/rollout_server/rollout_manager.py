@@ -26,6 +26,7 @@ from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.shared_prompts import engine_prompts, shared_tokens
 from marsrl_verl.core.trajectory import RolloutOutput
+from marsrl_verl.reporting.progress import RoundState
 from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
@@ -103,6 +104,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     _measured_servers: Sequence[Any] = ()
     _engines: EngineWatch | None = None
     _progress_limit_s = math.inf
+    _show: Callable[[RoundState], None] = staticmethod(lambda state: None)
     tools: Mapping[str, Any] = MappingProxyType({})
     """What the first worker's tools say of themselves."""
 
@@ -173,9 +175,15 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         it."""
         self._measured_servers = tuple(servers)
 
-    def watch(self, engines: EngineWatch, progress_limit_s: float) -> None:
-        """From now on, end a round whose engines show no sign of life, or in which nothing happens."""
-        self._engines, self._progress_limit_s = engines, progress_limit_s
+    def watch(
+        self,
+        engines: EngineWatch,
+        progress_limit_s: float,
+        show: Callable[[RoundState], None] = lambda state: None,
+    ) -> None:
+        """From now on, end a round whose engines show no sign of life, or in which nothing happens, and show
+        every second how far it is."""
+        self._engines, self._progress_limit_s, self._show = engines, progress_limit_s, show
 
     def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> _WorkersRound:
         """Begins a generation round; `wait` on what this returns ends it. EngineUnavailableError: a server
@@ -267,7 +275,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """What looks after a new round."""
         if self._engines is None:
             return lambda: None
-        return RoundWatch(self._engines, self.agent_loop_workers, self._progress_limit_s).look
+        workers = self.agent_loop_workers
+        return RoundWatch(self._engines, workers, self._progress_limit_s, show=self._show).look
 
     def forget_routes(self) -> None:
         """Let the next request of an id go to any engine. New weights have emptied the prefix caches, for

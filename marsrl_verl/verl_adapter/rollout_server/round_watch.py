@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
+from marsrl_verl.reporting.progress import RoundState
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.failed_round import ProgramFailedError
 from marsrl_verl.rollout.generation import EngineUnavailableError
@@ -38,6 +41,20 @@ class GroupCounts:
     scored: int = 0
     graded: int = 0
     """Responses that are scored, those of groups that are not yet whole among them."""
+    tokens: int = 0
+    """Sampled, of groups that have ended."""
+    round: int = field(default=-1, compare=False)
+    """The number of the last round, and what this had found when it began: submitted, scored, tokens."""
+    before: tuple[int, int, int] = field(default=(0, 0, 0), compare=False)
+    stages: dict[str, int] = field(default_factory=dict, compare=False)
+    """Groups that it is at, by stage."""
+    oldest: tuple[str, float] | None = field(default=None, compare=False)
+    """The group that it has been at for longest, and its seconds."""
+
+    def begin_round(self, number: int) -> None:
+        """From now on these are counts of that round."""
+        if number != self.round:
+            self.round, self.before = number, (self.submitted, self.scored, self.tokens)
 
 
 class RoundWatch:
@@ -50,7 +67,9 @@ class RoundWatch:
         workers: Sequence[Any],
         limit_s: float,
         clock: Callable[[], float] = time.monotonic,
+        show: Callable[[RoundState], None] = lambda state: None,
     ) -> None:
+        self._show, self._clock, self._began = show, clock, clock()
         self._engines = engines
         self._engines.begin()
         self._workers = tuple(workers)
@@ -64,6 +83,7 @@ class RoundWatch:
         tokens = self._engines.look()
         waited = [inquiry.look() for inquiry in self._inquiries]
         counts = [inquiry.answer for inquiry in self._inquiries if inquiry.answer is not None]
+        self._show(self._state(tokens, counts))
         if (seen := (tokens, counts)) != self._seen:
             self._seen = seen
             self._still.reset()
@@ -74,8 +94,31 @@ class RoundWatch:
             raise RoundStalledError(
                 f"no token, no answer and no score has come for marsrl.run.progress_timeout_s = "
                 f"{self._limit_s:g} s; groups of this generation round that wait for their answers: "
-                f"{unanswered}, for their scores: {unscored}{''.join(map(self._blocked, blocked))}"
+                f"{unanswered}, for their scores: {unscored}{self._longest(counts)}"
+                f"{''.join(map(self._blocked, blocked))}"
             )
+
+    def _state(self, engines: Sequence[tuple[int, int] | None], counts: Sequence[GroupCounts]) -> RoundState:
+        now = max((one.round for one in counts), default=-1)
+        mine = [one for one in counts if one.round == now]
+        stages: Counter[str] = Counter()
+        for one in mine:
+            stages.update(one.stages)
+        under_way = [one for one in engines if one is not None]
+        return RoundState(
+            seconds=self._clock() - self._began,
+            groups=sum(one.submitted - one.before[0] for one in mine),
+            scored=sum(one.scored - one.before[1] for one in mine),
+            tokens=sum(one.tokens - one.before[2] for one in mine) + sum(count for _, count in under_way),
+            requests=sum(count for count, _ in under_way),
+            stages=dict(stages),
+            oldest=max((one.oldest for one in mine if one.oldest), key=itemgetter(1), default=None),
+        )
+
+    def _longest(self, counts: Sequence[GroupCounts]) -> str:
+        """The group that is waited for longest."""
+        oldest = self._state((), counts).oldest
+        return f"; for longest, {oldest[1]:.0f} s, {oldest[0]}" if oldest else ""
 
     def _blocked(self, number: int) -> str:
         worker = self._workers[number]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -70,8 +71,8 @@ class RolloutWorker(AgentLoopWorker):
         self._scorer = GroupScorer(self.reward_loop_worker_handles or ())
         self._done = GroupCounts()
         self._answered: set[str] = set()
-        self._running: dict[str, str] = {}
-        """The programs of the requests that it is at, by group id."""
+        self._running: dict[str, tuple[RolloutRequest, float]] = {}
+        """The requests that it is at, and when it began with them, by group id."""
         self._thread = threading.get_ident()
         """Of the event loop that they run in."""
         self._round, self._began = -1, 0.0
@@ -91,13 +92,18 @@ class RolloutWorker(AgentLoopWorker):
 
     async def counts(self) -> GroupCounts:
         """What is done since this worker started."""
-        self._done.graded = self._scorer.graded
-        return self._done
+        done, now = self._done, time.monotonic()
+        done.graded = self._scorer.graded
+        done.stages = dict(Counter(request.stage for request, _ in self._running.values()))
+        first = next(iter(self._running.items()), None)  # a dictionary keeps the order in which they came
+        done.oldest = None if first is None else (first[0], now - first[1][1])
+        return done
 
     @ray.method(concurrency_group=WATCH)
     async def running(self) -> str:
         """The programs that it is at, and the line."""
-        return f"{', '.join(sorted(set(self._running.values())))}, at {running_at(self._thread)}"
+        programs = {request.rollout for request, _ in list(self._running.values())}
+        return f"{', '.join(sorted(programs))}, at {running_at(self._thread)}"
 
     def take_endpoint_keys(self, keys: Mapping[str, str]) -> None:
         """Ask the endpoints of these policies with these keys from now on. A call and no argument of the
@@ -126,9 +132,10 @@ class RolloutWorker(AgentLoopWorker):
         """A round of a request. All calls of a worker run concurrently."""
         if round_id.number != self._round:
             self._round, self._began = round_id.number, time.monotonic()
+            self._done.begin_round(round_id.number)
         self._client.synced = round_id.syncs
         self._done.submitted += 1
-        self._thread, self._running[request.group_id] = threading.get_ident(), request.rollout
+        self._thread, self._running[request.group_id] = threading.get_ident(), (request, time.monotonic())
         try:
             output = await self._runner.run(request, sampling)
         finally:  # also where it is given up
@@ -136,6 +143,7 @@ class RolloutWorker(AgentLoopWorker):
             self._note_answered(request)
             self._answered.discard(request.group_id)
             self._done.scored += 1
+        self._done.tokens += sum(one.tokens for one in output.trajectories)
         describe(output, self._runner.chat)
         return RequestResult(output, time.monotonic() - self._began)
 

@@ -45,7 +45,9 @@ class SystemEvaluator:
         OmegaConf.resolve(config)
         self.config, self.settings = config, typed_settings(config)
         self.observer = TrainingObserver(config, self.settings, 0)
-        self._system = System(config, self.observer.folder.path / "weights", self.observer.say)
+        observer = self.observer
+        weights = observer.folder.path / "weights"
+        self._system = System(config, weights, observer.say, observer.show_round)
         self._journal: AnswerJournal | None = None
         self.step = self._system.step
 

@@ -14,6 +14,7 @@ from verl.experimental.reward_loop import RewardLoopManager
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.models import adapters, models
 from marsrl_verl.core.policy import SHARED
+from marsrl_verl.reporting.progress import RoundState
 from marsrl_verl.verl_adapter.checkpoint.trained_weights import checkpoint_step, merge_models, read_adapters
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
@@ -34,17 +35,25 @@ class System:
             models answer as they begin.
         weights: the folder in which a checkpoint's shards are merged.
         say: shows lines to the user.
+        show_round: shows how far the requests are.
     """
 
     _servers: GroupServerManager | ModelServerManager | None = None
     watch: EngineWatch
     manager: MarsRLAgentLoopManager
 
-    def __init__(self, config: DictConfig, weights: Path, say: Callable[[Iterable[str]], None]) -> None:
+    def __init__(
+        self,
+        config: DictConfig,
+        weights: Path,
+        say: Callable[[Iterable[str]], None],
+        show_round: Callable[[RoundState], None] = lambda state: None,
+    ) -> None:
         OmegaConf.resolve(config)
         register_replica()
         self.config, self.settings = config, typed_settings(config)
         self._weights, self._say, self._started = weights, say, False
+        self._show_round = show_round
         self._adapted: dict[str, dict[str, bytes]] = {}
         trainer = config.trainer
         named = trainer.resume_mode == "resume_path"
@@ -82,7 +91,7 @@ class System:
             llm_client=None if self._servers is None else self._servers.get_client(),
             reward_loop_worker_handles=self._reward_workers,
         )
-        self.manager.watch(self.watch, self.settings.run.progress_timeout_s)
+        self.manager.watch(self.watch, self.settings.run.progress_timeout_s, self._show_round)
         return self.manager
 
     def restart(self) -> MarsRLAgentLoopManager:

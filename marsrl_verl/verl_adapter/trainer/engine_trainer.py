@@ -26,6 +26,7 @@ from marsrl_verl.verl_adapter.rollout_server.prefill_counters import keeps_stati
 from marsrl_verl.verl_adapter.rollout_server.rollout_pool import engines_placed, give_adapter
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import terminal
+from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 SILENCE_SECONDS = 10.0
 """For the engines to drop their round: a run that was told to end has little time."""
@@ -52,6 +53,7 @@ class EngineTrainer(SealedCheckpointTrainer):
     last_state: dict[str, Any] | None = None
     """What a checkpoint of the last step that has trained holds; None before it."""
     timing: dict[str, float]
+    observer: TrainingObserver
 
     def init_workers(self) -> None:
         """verl's, with the engines on the trainer's GPUs or on their own. They are made known to the rollout
@@ -61,7 +63,7 @@ class EngineTrainer(SealedCheckpointTrainer):
         servers = [replica.server_handle for replica in self.llm_server_manager.get_replicas()]
         run = self.settings.run
         self.engines = EngineGuard(EngineWatch(servers, run.engine_timeout_s), run.sync_timeout_s)
-        self.async_rollout_manager.watch(self.engines.watch, run.progress_timeout_s)
+        self.async_rollout_manager.watch(self.engines.watch, run.progress_timeout_s, self.observer.show_round)
         if keeps_statistics(self.config.actor_rollout_ref.rollout):
             self.async_rollout_manager.measure_prefill(servers)
 

@@ -29,7 +29,7 @@ from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.files import BackgroundWriter
 from marsrl_verl.reporting.metrics_log import read_metrics
-from marsrl_verl.reporting.progress import StepProgress, make_progress
+from marsrl_verl.reporting.progress import RoundState, StepProgress, make_progress
 from marsrl_verl.reporting.record import recorded
 from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_run
 from marsrl_verl.reporting.rollout_log import Record, step_lines
@@ -85,6 +85,10 @@ class TrainingObserver:
                 print(f"warning: tool {name}: {one_line(facts['warning'])}", file=terminal(), flush=True)
         if tools:
             self.folder.write_tools(tools)
+
+    def show_round(self, state: RoundState) -> None:
+        """Show how far a generation round is."""
+        self._progress.round(state)
 
     def say(self, lines: Iterable[str]) -> None:
         """Show lines that stay visible."""
@@ -183,6 +187,7 @@ class TrainingObserver:
             step=step,
             temperature=settings.temperature,
             top_p=settings.top_p,
+            repetition_penalty=settings.repetition_penalty,
             greedy=settings.greedy,
             samples_per_problem=settings.samples_per_problem,
             samples_of={name: settings.samples_of(name) for name in benchmarks},

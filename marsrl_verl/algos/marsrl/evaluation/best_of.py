@@ -32,24 +32,41 @@ EQUAL_METRICS = {
 def best_of_observations(runs: Runs) -> dict[str, Observations]:
     """`verifier_best_of_<k>` for each `reported_k`, and `solver_equal_calls_majority`,
     `solver_equal_calls_pass` and the two at equal tokens where there are as many answers; one number, an
-    expectation over draws, for each problem. Empty where problems were asked once."""
+    expectation over draws, for each problem. Empty where problems were asked once.
+
+    What is of equal cost is a number of answers for each data source, since a benchmark's problems cost what
+    they cost; a source with fewer answers than that is not in it.
+    """
     solutions: dict[str, list[tuple[float, bool]]] = {}
+    sources: dict[str, list[Run]] = {}
     for run in runs.runs:
         solved = is_correct(answer_reward(run.calls[0].trajectory))
         solutions.setdefault(run.problem.problem_id, []).append((_passed_first(run), solved))
+        sources.setdefault(run.problem.data_source, []).append(run)
     most = min(map(len, solutions.values()), default=0)
     found = {}
     for k in reported_k(most):
         chosen = ((best_of_k(one, k), name) for name, one in solutions.items())
         found[f"{VERIFIER}_best_of_{k}"] = Observations.of(chosen)
-    tries = tries_of(SOLVER, runs.calls)
-    for what, k in _equal_answers(runs).items() if most > 1 else ():
-        if k <= most:
-            right = {name: [solved for _, solved in one] for name, one in solutions.items()}
+    equal: dict[str, list[tuple[float, str]]] = {}
+    for some in sources.values():
+        for name, observed in _at_equal_cost(some, solutions).items():
+            equal.setdefault(name, []).extend(observed.pairs())
+    return found | {name: Observations.of(pairs) for name, pairs in equal.items()}
+
+
+def _at_equal_cost(
+    runs: list[Run], solutions: Mapping[str, list[tuple[float, bool]]]
+) -> dict[str, Observations]:
+    """The Solver alone at the cost of these runs, of one data source."""
+    tries = tries_of(SOLVER, (call for run in runs for call in run.calls))
+    right = {name: [solved for _, solved in solutions[name]] for name in tries}
+    least, found = min(map(len, tries.values()), default=0), {}
+    for what, k in _equal_answers(runs).items():
+        if least > 1 and k <= least:
+            passed = ((pass_at_k(len(one), sum(one), k), name) for name, one in right.items())
             found[f"{SOLVER}_equal_{what}_majority"] = expected_majority(tries, k)
-            found[f"{SOLVER}_equal_{what}_pass"] = Observations.of(
-                (pass_at_k(len(one), sum(one), k), name) for name, one in right.items()
-            )
+            found[f"{SOLVER}_equal_{what}_pass"] = Observations.of(passed)
     return found
 
 
@@ -61,7 +78,7 @@ def system_gains(observations: Mapping[str, Observations], confidence: float) ->
         for what in ("calls", "tokens")
     }
     return {
-        f"system_equal_{what}_gain": difference(alone, system, confidence)
+        f"system_equal_{what}_gain": difference(alone, system.among(frozenset(alone.problems)), confidence)
         for what, (alone, system) in pairs.items()
         if alone is not None and system is not None
     }
@@ -75,10 +92,10 @@ def _passed_first(run: Run) -> float:
     return float(bool(verdicts) and verdicts[-1] is Verdict.CORRECT)
 
 
-def _equal_answers(runs: Runs) -> dict[str, int]:
+def _equal_answers(runs: list[Run]) -> dict[str, int]:
     """The number of the Solver's answers that cost at least as much as a run of the system in the mean."""
-    answers = sum(call.trajectory.tokens for run in runs.runs for call in run.calls[:1])
-    found = {"calls": math.ceil(sum(map(calls_of, runs.runs)) / max(1, len(runs.runs)))}
+    answers = sum(call.trajectory.tokens for run in runs for call in run.calls[:1])
+    found = {"calls": math.ceil(sum(map(calls_of, runs)) / max(1, len(runs)))}
     if answers:  # an external Solver's are not counted
-        found["tokens"] = math.ceil(sum(map(tokens_of, runs.runs)) / answers)
+        found["tokens"] = math.ceil(sum(map(tokens_of, runs)) / answers)
     return found
