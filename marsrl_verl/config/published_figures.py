@@ -78,12 +78,12 @@ def without_other_figures(
         )
     else:
         taken = {**_of_a_judge(config), **_of_other_problems(config, conditions, rows)}
-        known = {name for figures in shown.values() for name in figures}
+        known = {name for figures in shown.values() for name in figures} & rows.keys()
         for why in dict.fromkeys(taken.values()):
             names = [name for name in taken if taken[name] == why and name in known]
             told += [f"The paper's figures of {', '.join(names)} are not shown: {why}."] if names else []
     left = {
-        model: {name: value for name, value in figures.items() if name not in taken}
+        model: {name: value for name, value in figures.items() if name in rows and name not in taken}
         for model, figures in shown.items()
     }
     with open_dict(config):

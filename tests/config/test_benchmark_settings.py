@@ -129,7 +129,6 @@ def test_of_a_suite_some(copies):
         ("marsrl.evaluation.repetition_penalty=1.1", ""),
         ("data.val_max_samples=1", ""),
         ("marsrl.roles.solver.max_new_tokens=90", ""),
-        ("marsrl.roles.default.max_new_tokens=90", "marsrl.roles.solver.max_new_tokens"),
         ("marsrl.evaluation.greedy=false marsrl.evaluation.samples_per_problem=1", ""),
         ("marsrl.prompts.kwargs.solver_instruction=Go", ""),
         (f"++{NODE}.aime24.problems=1", "aime24"),

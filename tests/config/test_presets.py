@@ -88,7 +88,7 @@ def test_options_compose_and_pass_the_checks(
     assert done.launched is None
     # Where nobody checks a solution, in training or evaluation, sequences are short enough.
     alone = algo.startswith("grpo")
-    if alone and evaluation.startswith("marsrl"):
+    if alone and evaluation in LOOPS:
         assert "marsrl.evaluation.correction_rounds" in done.err and done.status == 2
         return
     if source in ("tool_world", "calculations"):  # they bring tools, which these methods do not call
