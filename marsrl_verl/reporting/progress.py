@@ -73,7 +73,7 @@ def round_line(state: RoundState) -> str:
             f"{state.requests:,} requests in the engines",
             f"{rate:,.0f} tokens/s",
             f"longest {clock_time(oldest[1])} {oldest[0]}" if oldest else "",
-            f"round left {clock_time(left)}" if left is not None else "",
+            f"left about {clock_time(left)}" if left is not None else "",
         )
         if part
     )

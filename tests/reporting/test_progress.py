@@ -87,7 +87,7 @@ ROUND = RoundState(
 )
 ROUND_LINE = (
     "30 of 120 groups | solver 60, verifier 30 | 640 requests in the engines | 1,200 tokens/s | "
-    "longest 1:25 p00012/solver.0\\x1b[2J | round left 4:30"
+    "longest 1:25 p00012/solver.0\\x1b[2J | left about 4:30"
 )
 
 
