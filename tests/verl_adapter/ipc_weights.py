@@ -120,7 +120,11 @@ def receive(folder: Path, shared: bool) -> None:
 
         BucketedWeightReceiver(address(folder, "all"), device, use_shm=shared).receive_weights(keep)
         found.append(differences)
-    (folder / "received.json").write_text(json.dumps(found))
+    written = folder / "received.partial"
+    written.write_text(json.dumps(found))
+    written.rename(folder / "received.json")
+    # As vLLM's worker it lives on: at its end a fork would drop an answer that is still on its way.
+    time.sleep(60)
 
 
 def address(folder: Path, name: str) -> str:
@@ -140,8 +144,11 @@ def receiving(how: str, receiver: Callable[..., None], *arguments: Any) -> Itera
 def main(folder: Path, shared: bool) -> None:
     with receiving("fork" if shared else "spawn", receive, folder, shared) as receiver:
         send(folder, shared)
-        receiver.join(60)
-        if receiver.exitcode != 0:
+        for _ in range(600):
+            if receiver.exitcode is not None or (folder / "received.json").exists():
+                break
+            time.sleep(0.1)
+        if receiver.exitcode is not None:
             sys.exit(f"the receiver ended with {receiver.exitcode}")
     if shared:
         raised = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,13 @@ def test_answers_are_taken_of_the_same_models_methods_and_rewards_alone(tmp_path
     }
     assert len(found) == 6
     assert whose("marsrl.evaluation.samples_per_problem=9", "marsrl.evaluation.problems=3") == whose()
+    model = tmp_path / "model"
+    shutil.copytree(composed(*ALONE).actor_rollout_ref.model.path, model)
+    path = f"actor_rollout_ref.model.path={model}"
+    before = whose(path)
+    assert whose(path) == before
+    (model / "generation_config.json").write_text("{} ")
+    assert whose(path) != before, "another model lies there"
 
 
 def test_a_problem_has_the_same_id_whatever_else_is_evaluated():

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -82,7 +83,8 @@ class SystemEvaluator:
         journal: another number of samples keeps those that are there."""
         node, own = self.config.actor_rollout_ref, self.config.marsrl
         parts = {name: OmegaConf.to_container(own[name]) for name in _ANSWERING}
-        of = [node.model.path, models(node.rollout), str(self._system.checkpoint), own.run.seed, parts]
+        files = _weights_of(Path(node.model.path))
+        of = [node.model.path, files, models(node.rollout), str(self._system.checkpoint), own.run.seed, parts]
         return json.dumps(of, sort_keys=True, default=str)
 
     def close(self) -> None:
@@ -91,6 +93,14 @@ class SystemEvaluator:
         if self._journal is not None:
             self._journal.close()
         self.observer.close()
+
+
+def _weights_of(folder: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a model's files: another model may come to lie in a folder."""
+    if not folder.is_dir():
+        return []
+    files = ((path.name, path.stat()) for path in folder.iterdir() if path.is_file())
+    return sorted((name, of.st_size, of.st_mtime_ns) for name, of in files)
 
 
 def held_out_problems(config: DictConfig) -> list[Problem]:
