@@ -38,8 +38,6 @@ READ: tuple[str, ...] = (
     "transformers:AutoModelForCausalLM.from_pretrained",
     "transformers:AutoTokenizer.from_pretrained",
     "transformers:DynamicCache",
-    "transformers:GenerationConfig.from_pretrained",
-    "transformers:GenerationConfig.eos_token_id",
     "transformers:LlamaForCausalLM",
     "transformers:PretrainedConfig",
     "transformers:PreTrainedModel",
