@@ -58,6 +58,14 @@ def rescore() -> int:
     return main(sys.argv[1:])
 
 
+def replay() -> int:
+    """`marsrl-replay`, `python -m recipe.marsrl.replay`."""
+    from marsrl_verl.replay.trace import main
+
+    _see_working_folder()
+    return main(sys.argv[1:])
+
+
 def prepare_data() -> int:
     """`marsrl-prepare-data`, `python -m recipe.marsrl.prepare_data`."""
     from marsrl_verl.data_preparation.application import main
