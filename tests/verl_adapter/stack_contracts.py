@@ -38,6 +38,7 @@ READ: tuple[str, ...] = (
     "transformers:AutoModelForCausalLM.from_pretrained",
     "transformers:AutoTokenizer.from_pretrained",
     "transformers:DynamicCache",
+    "transformers:GenerationConfig",
     "transformers:LlamaForCausalLM",
     "transformers:PretrainedConfig",
     "transformers:PreTrainedModel",
