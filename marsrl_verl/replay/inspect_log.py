@@ -31,8 +31,9 @@ def write_log(
 ) -> None:
     """Write an `.eval` file.
 
-    A sample's id is its group's, its epoch the trajectory's number from 1; each of its sequences is a span
-    with calls of the model and of tools, and the reward. The log has no times: every event has the file's.
+    A sample's id is its group's, its epoch the trajectory's number from 1; its events are calls of the model
+    and of tools, and the reward, of several agents in a span for each. There are no times on record: every
+    event has the file's.
 
     Args:
         target: the file.
@@ -50,6 +51,7 @@ def write_log(
         EvalResults,
         EvalScore,
         EvalSpec,
+        EvalStats,
         write_eval_log,
     )
 
@@ -66,28 +68,37 @@ def write_log(
             task=task,
             dataset=EvalDataset(name=task, samples=len(ids), sample_ids=[str(one) for one in ids]),
             model=model,
-            config=EvalConfig(),
+            config=EvalConfig(epochs=max(one.epoch for one in samples)),
         ),
         results=EvalResults(total_samples=len(samples), completed_samples=len(samples), scores=[score]),
+        stats=EvalStats(started_at=when.isoformat(), completed_at=when.isoformat()),
         samples=samples,
     )
     write_eval_log(log, str(target), format="eval")
 
 
 def _sample(lines: Sequence[Line], responses: Responses, model: str, when: datetime.datetime) -> EvalSample:
+    from inspect_ai.event import SpanBeginEvent, SpanEndEvent
     from inspect_ai.log import EvalError, EvalSample
-    from inspect_ai.model import ModelOutput
+    from inspect_ai.model import ModelOutput, ModelUsage
     from inspect_ai.scorer import Score
 
     first = lines[0]
     events: list[Event] = []
     messages: list[ChatMessage] = []
-    output = ModelOutput(model=model)
+    output, usage = ModelOutput(model=model), ModelUsage()
     for line in lines:
         said: list[ChatMessage] = []
-        for event, last in _events(line, said, responses, model, when):
+        span = f"{line['trajectory']}/{line['role']}" if len(lines) > 1 else None
+        common: dict[str, Any] = {"span_id": span, "timestamp": when, "working_start": 0.0}
+        if span is not None:
+            events.append(SpanBeginEvent(**common, id=span, name=line["role"], type="agent"))
+        for event, last in _events(line, said, responses, model, common):
             events.append(event)
-            output = last or output
+            if last is not None:
+                output, usage = last, usage + (last.usage or ModelUsage())
+        if span is not None:
+            events.append(SpanEndEvent(**common, id=span))
         messages += said
     score = None
     if first["reward"] is not None:
@@ -104,6 +115,7 @@ def _sample(lines: Sequence[Line], responses: Responses, model: str, when: datet
         target=first["problem"]["ground_truth"],
         messages=messages,
         output=output,
+        model_usage={model: usage},
         scores=score,
         metadata={
             "sequences": [
@@ -116,17 +128,14 @@ def _sample(lines: Sequence[Line], responses: Responses, model: str, when: datet
 
 
 def _events(
-    line: Line, said: list[ChatMessage], responses: Responses, model: str, when: datetime.datetime
+    line: Line, said: list[ChatMessage], responses: Responses, model: str, common: dict[str, Any]
 ) -> Iterator[tuple[Event, ModelOutput | None]]:
-    """The events of a sequence, and what the model put out; `said` becomes its messages."""
-    from inspect_ai.event import InfoEvent, ModelEvent, ScoreEvent, SpanBeginEvent, SpanEndEvent, ToolEvent
+    """The events of a sequence, and what the model put out; `said` becomes its messages, `common` is of all
+    events."""
+    from inspect_ai.event import InfoEvent, ModelEvent, ScoreEvent, ToolEvent
     from inspect_ai.model import ChatMessageTool, ChatMessageUser, GenerateConfig
     from inspect_ai.scorer import Score
 
-    span = f"{line['trajectory']}/{line['sequence']}"
-    common: dict[str, Any] = {"span_id": span, "timestamp": when, "working_start": 0.0}
-    name = f"{line['stage']}: {line['role']}"
-    yield SpanBeginEvent(**common, id=span, name=name, type="agent"), None
     about = ("parent", "fork", "finish_reason", "error", "versions", "advantages")
     yield InfoEvent(**common, source="marsrl-verl", data={key: line.get(key) for key in about}), None
     said.append(ChatMessageUser(content=line["prompt"]))
@@ -157,7 +166,6 @@ def _events(
     if line["reward"] is not None:
         target = line["problem"]["ground_truth"]
         yield ScoreEvent(**common, score=Score(value=line["reward"]), target=target, scorer=REWARD), None
-    yield SpanEndEvent(**common, id=span), None
 
 
 def _output(turn: Turn, line: Line, model: str, ended: str) -> ModelOutput:

@@ -90,7 +90,7 @@ def test_a_log_of_inspect_has_the_events(tmp_path):
         line = lines[sample.id, sample.epoch]
         assert sample.scores["reward"].value == line["reward"]
         kinds = [event.event for event in sample.events]
-        assert kinds == ["span_begin", "info", "model", "tool", "model", "score", "span_end"]
+        assert kinds == ["info", "model", "tool", "model", "score"]
         models = [event for event in sample.events if event.event == "model"]
         tokens = [token for event in models for token in event.output.metadata["token_ids"]]
         assert tokens == sampled(line)
@@ -98,6 +98,20 @@ def test_a_log_of_inspect_has_the_events(tmp_path):
         assert tool.function == "calc" and "<result>" in tool.result
     mean = sum(line["reward"] for line in lines.values()) / len(lines)
     assert found.results.scores[0].metrics["mean"].value == pytest.approx(mean)
+
+
+@pytest.mark.with_presets("rema")
+def test_agents_of_a_dialogue_have_spans(tmp_path):
+    log = pytest.importorskip("inspect_ai.log")
+    run = recorded(tmp_path, "rema")
+    assert main([str(run), "--format", "inspect", "--output", str(tmp_path / "out")]) == 0
+    sample = log.read_eval_log_sample(str(tmp_path / "out" / "step_1.eval"), "p10/dialogue/0", 2)
+    spans = [event.name for event in sample.events if event.event == "span_begin"]
+    assert spans == ["meta_thinking", "reasoning"]
+    assert [event.role for event in sample.events if event.event == "model"] == [
+        *spans[:1] * 2,
+        *spans[1:] * 2,
+    ]
 
 
 @pytest.mark.with_presets("marsrl")
