@@ -50,6 +50,30 @@ def view() -> int:
     return main(sys.argv[1:])
 
 
+def rescore() -> int:
+    """`marsrl-rescore`, `python -m recipe.marsrl.rescore`."""
+    from marsrl_verl.replay.rescore_command import main
+
+    _see_working_folder()
+    return main(sys.argv[1:])
+
+
+def replay() -> int:
+    """`marsrl-replay`, `python -m recipe.marsrl.replay`."""
+    from marsrl_verl.replay.trace import main
+
+    _see_working_folder()
+    return main(sys.argv[1:])
+
+
+def export_rollouts() -> int:
+    """`marsrl-export-rollouts`, `python -m recipe.marsrl.export_rollouts`."""
+    from marsrl_verl.replay.export import main
+
+    _see_working_folder()
+    return main(sys.argv[1:])
+
+
 def prepare_data() -> int:
     """`marsrl-prepare-data`, `python -m recipe.marsrl.prepare_data`."""
     from marsrl_verl.data_preparation.application import main

@@ -112,6 +112,14 @@ def chat_template(folder: Path) -> str | None:
     return template if isinstance(template, str) and template else None
 
 
+def end_ids(folder: Path | None) -> frozenset[int]:
+    """The end tokens that a model's generation config names; none without such a file."""
+    path = None if folder is None else folder / "generation_config.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+    ends = found.get("eos_token_id")
+    return frozenset([ends] if isinstance(ends, int) else ends or ())
+
+
 @lru_cache(maxsize=8)
 def tokenizer_config(folder: Path) -> dict[str, Any]:
     """`tokenizer_config.json`; empty when there is none or it can't be read."""

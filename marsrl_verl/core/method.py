@@ -42,6 +42,9 @@ class Role:
     (`marsrl.reward.default`)."""
     may_be_frozen: bool = False
     """Whether text is enough of it, so that a frozen policy may play it (`marsrl.policies`)."""
+    source_reward: str | None = None
+    """The input of its requests that is the reward of the trajectory they were built from, for its reward to
+    look at; recorded rollouts are graded again by what that one is worth then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,10 @@ Keys of a line, schema version 2:
     policy           name of the weights that sampled the sequence
     parent           id of the trajectory that the request was built from, or null
     fork             {trajectory, token, sequence} where the trajectory left another one of its group, or null
-    problem          {id, question, ground_truth, data_source}
+    problem          {id, question, ground_truth, data_source}; in its first line of a file also {ability,
+                     extra_info}, the rest of what rewards read of the row
+    rollout, inputs  in a group's first line of a file: the rollout program, and `RolloutRequest.inputs`,
+                     which rewards read
     prompt           the request's messages as text, each headed by its role in brackets; where a trajectory
                      has several sequences, the sequence's own prompt as the template writes it
     response         the decoded response, thinking part included: of the trajectory, where it has several
@@ -52,6 +55,8 @@ from marsrl_verl.evaluation.runs import Runs
 
 SCHEMA_VERSION = 2
 
+_PROBLEM = ("id", "question", "ground_truth", "data_source")
+
 Record = Callable[[RolloutRequest, Trajectory], Mapping[str, Any]]
 """What a method adds to the lines of a trajectory that has a reward."""
 Line = dict[str, Any]
@@ -91,7 +96,11 @@ def _trajectory_part(step: int, request: RolloutRequest, trajectory: Trajectory)
             "question": problem.question,
             "ground_truth": problem.ground_truth,
             "data_source": problem.data_source,
+            "ability": problem.ability,
+            "extra_info": problem.extra_info,
         },
+        "rollout": request.rollout,
+        "inputs": request.inputs,
         "prompt": "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in request.messages),
         "response": trajectory.text,
         "final": trajectory.final_text,
@@ -139,15 +148,25 @@ def masked_parts(mask: Mask) -> list[list[int]]:
 
 def step_lines(step: int, groups: Iterable[Group], record: Record) -> list[Line]:
     """The lines of all trajectories of the groups, as they are now."""
-    return [
-        line
-        for group in groups
-        for one in group.trajectories
-        for line in rollout_lines(step, group.request, one, record)
-    ]
+    found = ((group.request, one) for group in groups for one in group.trajectories)
+    return list(_once(line for one in found for line in rollout_lines(step, *one, record)))
 
 
 def evaluation_lines(step: int, runs: Runs, record: Record) -> Iterator[Line]:
     """The lines of every call of an evaluation, last those that were too long."""
-    for call in [*runs.all_calls, *(call for run in runs.skipped for call in run.calls)]:
-        yield from rollout_lines(step, call.request, call.trajectory, record)
+    calls = [*runs.all_calls, *(call for run in runs.skipped for call in run.calls)]
+    found = ((one.request, one.trajectory) for one in calls)
+    yield from _once(line for one in found for line in rollout_lines(step, *one, record))
+
+
+def _once(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines of a file, in which what may be long of a problem or of a request stands once."""
+    seen: set[tuple[str, str]] = set()
+    for line in lines:
+        problem, group = ("problem", line["problem"]["id"]), ("group", line["group"])
+        if problem in seen:  # lines of a trajectory share this dictionary
+            line["problem"] = {name: line["problem"][name] for name in _PROBLEM}
+        if group in seen:
+            del line["rollout"], line["inputs"]
+        seen |= {problem, group}
+        yield line

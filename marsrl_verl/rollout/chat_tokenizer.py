@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.request import Message
+from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.thinking import CLOSE, OPEN
+from marsrl_verl.core.trajectory import Trajectory
 
 _SHOWN = 8
 """Last tokens of a prompt among which a template opens a thinking block."""
@@ -174,6 +177,24 @@ class ChatTokenizer:
         if self._remover is None:
             self._remover = ControlTokenRemover(control_tokens(self.tokenizer))
         return self._remover.remove(valid_unicode(text))
+
+
+def sampled_text(one: Trajectory, chat: ChatTokenizer) -> str | None:
+    """What the policy of a trajectory's one sequence chose, as text; None where nobody else wrote in it."""
+    if len(one.sequences) != 1 or one.sequences[0].response_mask.all():
+        return None
+    return sampled_part(one.sequences[0], one.text, chat)[1]
+
+
+def sampled_part(sequence: TokenSequence, text: str, chat: ChatTokenizer) -> tuple[TokenIds, str]:
+    """What the policy chose, ids and text: what tools and templates wrote is none of its style."""
+    mask = sequence.response_mask.astype(bool)
+    if mask.all():
+        return sequence.response_ids, text
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
+    return sequence.response_ids[mask], "\n".join(
+        chat.text(sequence.response_ids[begin:end]) for begin, end in edges
+    )
 
 
 def check_builder(chat: ChatTokenizer, builder: TemplateBuilder) -> None:

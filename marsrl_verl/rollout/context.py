@@ -313,14 +313,16 @@ class Rollout(Protocol):
 
     Built once per worker: by `from_settings(settings)`, where its class has that, from the `marsrl` node (its
     method's settings are `settings.algo`); else without arguments. Its class says what it supports by the
-    attributes `pauses`, `grows` and `calls_tools`; one that is left out is False, as is `forks(settings)`.
+    attributes `pauses`, `grows`, `calls_tools` and `grades_each`; one that is left out is False, as is
+    `forks(settings)`.
 
     `pauses`: it goes on with `request.resume`, so that responses may take several rounds
     (`marsrl.pipeline.max_segments`). `grows`: it begins trajectories in later rounds
     (`RolloutOutput.state`), so that parts of a group say nothing about the whole. `calls_tools`: it calls
-    `context.tools`, so that `marsrl.tools` has an effect. `forks(settings)`, a class method: with these
-    settings of the method it begins trajectories where others had called tools, and tells `context.tools`
-    (`fork`, as `agent_loop.Agent.fork` does), so that tools that keep state have to follow.
+    `context.tools`, so that `marsrl.tools` has an effect. `grades_each`: a trajectory's reward is what its
+    role's reward class gives it, so that it can be graded again alone. `forks(settings)`, a class method:
+    with these settings of the method it begins trajectories where others had called tools, and tells
+    `context.tools` (`fork`, as `agent_loop.Agent.fork` does), so that tools that keep state have to follow.
     """
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:

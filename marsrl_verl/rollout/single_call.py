@@ -25,7 +25,7 @@ class SingleCall:
         EngineUnavailableError: the engine is gone.
     """
 
-    pauses = True
+    pauses = grades_each = True
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
         role = request.role

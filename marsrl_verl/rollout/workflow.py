@@ -98,7 +98,8 @@ class Episode:
         self._order = Order(workflow.roles)
         self._end: tuple[FinishReason, str | None, str | None] | None = None
         self._answer: tuple[str, float | None, str | None] | None = None
-        self._rewards: dict[str, float] = {}
+        self.rewards: dict[str, float] = {}
+        """Of single agents."""
         self._reward: float | None = None
         self._info: dict[str, Plain] = {}
         self._metrics: dict[str, float] = {}
@@ -167,7 +168,7 @@ class Episode:
             self.agents[role]
         if value is not None:
             self._reward = _finite(value, "the reward of all agents")
-        self._rewards |= {
+        self.rewards |= {
             role: _finite(reward, f"the reward of the {role}") for role, reward in by_role.items()
         }
 
@@ -333,7 +334,7 @@ class Episode:
             }
             return Trajectory(self.trajectory_id, sequences, finish, events=events, state=state)
         for sequence in sequences:
-            sequence.reward = self._rewards.get(sequence.role, sequence.reward)
+            sequence.reward = self.rewards.get(sequence.role, sequence.reward)
         return Trajectory(
             self.trajectory_id,
             sequences,
@@ -365,7 +366,7 @@ class Episode:
             return RewardResult(0.0, info, "an agent refused to answer", graded=False)
         value = self._reward
         if value is None:
-            value = float(np.mean(list(self._rewards.values()))) if self._rewards else 0.0
+            value = float(np.mean(list(self.rewards.values()))) if self.rewards else 0.0
         return RewardResult(value, info)
 
 

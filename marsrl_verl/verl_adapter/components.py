@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.config.hf_folder import end_ids, local_folder
 from marsrl_verl.config.models import adapters
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method
@@ -143,15 +144,4 @@ def endpoint_keys(config: DictConfig) -> dict[str, str]:
 def chat_tokenizer(config: DictConfig, tokenizer: Any) -> ChatTokenizer:
     """The tokenizer with the dataset's chat-template arguments and the model's end tokens."""
     template_kwargs = dict(config.data.get("apply_chat_template_kwargs") or {})
-    return ChatTokenizer(tokenizer, template_kwargs, end_ids(tokenizer.name_or_path))
-
-
-def end_ids(model_folder: str) -> frozenset[int]:
-    """The end tokens that the model's generation config names; none without such a file."""
-    from transformers import GenerationConfig
-
-    try:
-        ends = GenerationConfig.from_pretrained(model_folder).eos_token_id
-    except OSError:
-        ends = None
-    return frozenset([ends] if isinstance(ends, int) else ends or ())
+    return ChatTokenizer(tokenizer, template_kwargs, end_ids(local_folder(tokenizer.name_or_path)))

@@ -63,7 +63,10 @@ COMMANDS = dict(re.findall(r'^(marsrl-[a-z-]+) = "([\w.:]+)"$', PROJECT, re.MULT
 
 
 def test_commands_exist():
-    names = ("train", "eval", "serve", "export", "view", "prepare-data", "doctor", "new-method")
+    names = (
+        *("train", "eval", "serve", "export", "view", "rescore", "replay", "export-rollouts"),
+        *("prepare-data", "doctor", "new-method"),
+    )
     assert set(COMMANDS) == {f"marsrl-{name}" for name in names}
     for target in COMMANDS.values():
         module, _, function = target.partition(":")

@@ -10,7 +10,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from training_runs import REPOSITORY, START_TIMEOUT_S, TrainingRun, started, train, wait_for_step
+from training_runs import (
+    REPOSITORY,
+    START_TIMEOUT_S,
+    TrainingRun,
+    assert_rewards_are_found_again,
+    started,
+    train,
+    wait_for_step,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
@@ -82,6 +90,11 @@ def chats(tmp_path_factory) -> TrainingRun:
 
 def rows_of(run: TrainingRun, steps: int = STEPS) -> list[dict]:
     return [row for step in range(1, steps + 1) for row in run.rollouts(step)]
+
+
+def test_rollouts_graded_again_are_worth_what_they_were(killed_and_resumed, chats):
+    for run in (killed_and_resumed, chats):
+        assert_rewards_are_found_again(run.folder)
 
 
 def inserted(row: dict, tokenizer) -> list[str]:

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from training_runs import TrainingRun, train, train_and_kill
+from training_runs import TrainingRun, assert_rewards_are_found_again, train, train_and_kill
 
 from marsrl_verl.verl_adapter.checkpoint.sealed import load_state
 
@@ -42,6 +42,10 @@ def test_continuations_share_the_round_of_the_next_problems(killed_and_resumed):
     assert {row["stage"] for row in killed_and_resumed.rollouts(2)} == {"initial", "continuation"}
     # In step 1 only problems without a step to branch at can be trained, each with its six responses.
     assert metrics[1].get("attnrl/leaves_per_problem", 6) == 6 < metrics[2]["attnrl/leaves_per_problem"]
+
+
+def test_rollouts_graded_again_are_worth_what_they_were(killed_and_resumed):
+    assert_rewards_are_found_again(killed_and_resumed.folder)
 
 
 def test_continuations_begin_with_their_parents_tokens(killed_and_resumed):

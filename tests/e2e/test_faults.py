@@ -21,7 +21,15 @@ from faults import (
     stop_core,
     stop_core_while_the_trainer_computes,
 )
-from training_runs import REPEATABLE, STEPS, TrainingRun, checkpoint_log_probs, train, train_and_kill
+from training_runs import (
+    REPEATABLE,
+    STEPS,
+    TrainingRun,
+    assert_rewards_are_found_again,
+    checkpoint_log_probs,
+    train,
+    train_and_kill,
+)
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
@@ -48,6 +56,10 @@ def test_stages_follow_one_another_from_step_to_step(whole_run):
     verifier = [row for row in whole_run.rollouts(2) if row["stage"] == "verifier_1"]
     solver_samples = {row["trajectory"] for row in whole_run.rollouts(1)}
     assert {row["parent"] for row in verifier} <= solver_samples
+
+
+def test_rollouts_graded_again_are_worth_what_they_were(whole_run):
+    assert_rewards_are_found_again(whole_run.folder)
 
 
 def test_engine_and_trainer_agree_before_and_after_the_weights_changed(whole_run):

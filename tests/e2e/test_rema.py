@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from training_runs import TrainingRun, train, train_and_kill
+from training_runs import TrainingRun, assert_rewards_are_found_again, train, train_and_kill
 from transformers import AutoTokenizer
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES
@@ -76,6 +76,10 @@ def shared(tmp_path_factory) -> tuple[TrainingRun, Path]:
             "trainer.total_training_steps=2",
         )
     return run, record
+
+
+def test_rollouts_graded_again_are_worth_what_they_were(shared):
+    assert_rewards_are_found_again(shared[0].folder)
 
 
 def sampled_parts(row: dict) -> list[int]:

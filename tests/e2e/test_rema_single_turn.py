@@ -6,7 +6,13 @@ import json
 
 import pytest
 import torch
-from training_runs import TrainingRun, checkpoint_weights, train, train_and_kill
+from training_runs import (
+    TrainingRun,
+    assert_rewards_are_found_again,
+    checkpoint_weights,
+    train,
+    train_and_kill,
+)
 
 from marsrl_verl.algos.rema.json_actions import ActionKind, parse_action
 
@@ -36,6 +42,10 @@ def run(tmp_path_factory) -> TrainingRun:
     more = ("trainer.total_training_steps=40",)
     train_and_kill(root, "turns", 3, *SETTINGS, *more)
     return train(root, "turns", *SETTINGS, *more, "marsrl.run.existing=resume")
+
+
+def test_rollouts_graded_again_are_worth_what_they_were(run):
+    assert_rewards_are_found_again(run.folder)
 
 
 def test_each_phase_counts_first_and_then_trains_its_agent(run):

@@ -153,6 +153,20 @@ def export(checkpoint: Path, target: Path, *words: str) -> Path:
     return target
 
 
+def assert_rewards_are_found_again(folder: Path) -> None:
+    """All rollouts of a run, graded again by the run's own rewards."""
+    done = subprocess.run(
+        [sys.executable, "-m", "recipe.marsrl.rescore", str(folder)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{Path(__file__).parent}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\n0 changed: " in done.stdout and "not graded" not in done.stdout, done.stdout
+
+
 def assert_says_greedily(model: torch.nn.Module, folder: Path, rows: list[dict]) -> None:
     """A model of an exported folder generates, from an evaluation's greedy chats, the tokens of the run."""
     from transformers import AutoTokenizer

@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -231,7 +232,16 @@ def test_rollouts(tmp_path):
             "policy": "shared",
             "parent": "s#0",
             "fork": None,
-            "problem": {"id": "p1", "question": "1 + 1?", "ground_truth": "2", "data_source": "tiny"},
+            "problem": {
+                "id": "p1",
+                "question": "1 + 1?",
+                "ground_truth": "2",
+                "data_source": "tiny",
+                "ability": "",
+                "extra_info": {},
+            },
+            "rollout": "single_call",
+            "inputs": {"solution": "2", "solution_reward": 1.0},
             "prompt": "[system]\nAdd.\n\n[user]\n1 + 1?",
             "response": "<think>é</think>2",
             "final": "2",
@@ -253,6 +263,16 @@ def test_rollouts(tmp_path):
             "solution_reward": 1.0,
         }
     ]
+
+
+def test_what_rewards_read_of_a_problem_and_of_a_request_stands_once_in_a_file(tmp_path):
+    one = group(1)
+    one.request.problem.extra_info["level"] = 3
+    one.trajectories.append(replace(one.trajectories[0], trajectory_id="g1#1"))
+    first, second = written(RunFolder.create(tmp_path), 1, one)
+    assert first["problem"]["extra_info"] == {"level": 3} and first["inputs"] == one.request.inputs
+    assert set(first) - set(second) == {"rollout", "inputs"}
+    assert set(first["problem"]) - set(second["problem"]) == {"ability", "extra_info"}
 
 
 def test_every_key_of_the_schema_is_documented(tmp_path):

@@ -38,7 +38,7 @@ class ToolTree:
         config: of the method.
     """
 
-    pauses = grows = calls_tools = True
+    pauses = grows = calls_tools = grades_each = True
 
     def __init__(self, config: Config) -> None:
         self.config = config

@@ -80,7 +80,11 @@ class MarsRL(Method):
     Credit = MarsCredit
     roles: ClassVar[Mapping[str, Role]] = {
         SOLVER: Role(answers=True, may_be_frozen=True),
-        VERIFIER: Role(reward="marsrl_verl.algos.marsrl.verdict:VerdictReward", may_be_frozen=True),
+        VERIFIER: Role(
+            reward="marsrl_verl.algos.marsrl.verdict:VerdictReward",
+            may_be_frozen=True,
+            source_reward="solution_reward",
+        ),
         CORRECTOR: Role(answers=True, may_be_frozen=True),
     }
 

@@ -86,6 +86,8 @@ class ActionCall:
         EngineUnavailableError: the engine is gone.
     """
 
+    grades_each = True
+
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
         begun = context.conversation(0, request.role, request.messages)
         members = [one.trajectory() for one in await begun.sample_n(request.n, structured=GRAMMAR)]

@@ -10,19 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import ray
 from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.request import RolloutRequest, Sampling
-from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, sampled_part, sampled_text
 from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.settings.imports import running_at
 from marsrl_verl.tools.toolbox import Toolbox
@@ -171,25 +169,7 @@ def describe(output: RolloutOutput, chat: ChatTokenizer) -> None:
         for sequence in one.sequences:
             found = one.figures if len(one.sequences) == 1 else sequence.figures
             text = sequence.text if sequence.text is not None else one.text
-            found |= _figures(*_sampled(sequence, text, chat))
-
-
-def sampled_text(one: Trajectory, chat: ChatTokenizer) -> str | None:
-    """What the policy of a trajectory's one sequence chose, as text; None where nobody else wrote in it."""
-    if len(one.sequences) != 1 or one.sequences[0].response_mask.all():
-        return None
-    return _sampled(one.sequences[0], one.text, chat)[1]
-
-
-def _sampled(sequence: TokenSequence, text: str, chat: ChatTokenizer) -> tuple[TokenIds, str]:
-    """What the policy chose, ids and text: what tools and templates wrote is none of its style."""
-    mask = sequence.response_mask.astype(bool)
-    if mask.all():
-        return sequence.response_ids, text
-    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
-    return sequence.response_ids[mask], "\n".join(
-        chat.text(sequence.response_ids[begin:end]) for begin, end in edges
-    )
+            found |= _figures(*sampled_part(sequence, text, chat))
 
 
 def _figures(ids: TokenIds, text: str) -> dict[str, float]:

@@ -109,6 +109,7 @@ class Dialogue(Workflow):
         if ids is not None:
             distinct = distinct_share(ids.astype(np.uint64), REPEATED_TOKENS)
         return {
+            **({} if ids is not None else {"text": spoken.text}),  # no sequence has it
             "turn": turn,
             "role": role,
             "tokens": None if ids is None else int(ids.size),

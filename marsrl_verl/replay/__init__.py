@@ -1,0 +1,1 @@
+"""Recorded rollouts: graded again, traced, and written in the formats of others."""
