@@ -66,6 +66,13 @@ def replay() -> int:
     return main(sys.argv[1:])
 
 
+def play() -> int:
+    """`marsrl-play`, `python -m recipe.marsrl.play`."""
+    from marsrl_verl.replay.play import main
+
+    return main(sys.argv[1:])
+
+
 def export_rollouts() -> int:
     """`marsrl-export-rollouts`, `python -m recipe.marsrl.export_rollouts`."""
     from marsrl_verl.replay.export import main

@@ -64,7 +64,7 @@ COMMANDS = dict(re.findall(r'^(marsrl-[a-z-]+) = "([\w.:]+)"$', PROJECT, re.MULT
 
 def test_commands_exist():
     names = (
-        *("train", "eval", "serve", "export", "view", "rescore", "replay", "export-rollouts"),
+        *("train", "eval", "serve", "export", "view", "rescore", "replay", "play", "export-rollouts"),
         *("prepare-data", "doctor", "new-method"),
     )
     assert set(COMMANDS) == {f"marsrl-{name}" for name in names}
