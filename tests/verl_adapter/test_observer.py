@@ -95,8 +95,8 @@ def test_an_evaluation_says_how_many_problems_it_did_not_ask(tmp_path, capsys):
     problems = [Problem(f"v{i}", "x" * 99 if i < 2 else "1+1", "2") for i in range(5)]
     engine = ScriptedEngine(lambda item, k: Reply("\\boxed{2}"))
     sampling = {"solver": Sampling(max_new_tokens=50, max_prompt_tokens=60)}
-    means = observer.evaluate(engine, problems, MathPrompts(solver_instruction=""), sampling, "before", 0)
-    assert means["solver_accuracy"] == 1.0
+    result = observer.evaluate(engine, problems, MathPrompts(solver_instruction=""), sampling, "before", 0)
+    assert result.record.estimates["solver_accuracy"].mean == 1.0
     assert "2 of 5 held-out problems were not evaluated" in capsys.readouterr().out
     observer.close()
 
@@ -183,11 +183,11 @@ def test_evaluations_in_between_are_as_they_are_set(tmp_path):
     engine = ScriptedEngine(SkillModel(seed=1))
     runs = {}
     for tag, step in (("before", 0), ("step_2", 2)):
-        means = observer.evaluate(engine, problems, MathPrompts(), sampling, tag, step)
+        result = observer.evaluate(engine, problems, MathPrompts(), sampling, tag, step)
         assert observer.evaluated(tag)
         [record] = [one for one in read_evaluations(observer.folder.path) if one.tag == tag]
         runs[tag] = (record.problems, record.samples_per_problem, record.system.get("correction_rounds", 0))
-        assert ("system_accuracy" in means) == (tag == "before")
+        assert ("system_accuracy" in result.record.estimates) == (tag == "before")
     assert runs == {"before": (5, 1, 2), "step_2": (3, 2, 0)}
 
 

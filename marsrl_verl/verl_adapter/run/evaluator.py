@@ -62,11 +62,10 @@ class SystemEvaluator:
             engine = JournaledEngine(self._system.start(), self._journal)
             self.observer.note_tools(self._system.manager.tools)
             prompts, sampling = build_prompts(self.settings), sampling_settings(self.settings)
-            means = self.observer.evaluate(engine, problems, prompts, sampling, ALONE, self.step)
+            result = self.observer.evaluate(engine, problems, prompts, sampling, ALONE, self.step)
             if engine.taken:
                 self.observer.say([f"{engine.taken} answers were there already, of the same evaluation"])
-            if self.config.trainer.logger:
-                tracking.log({f"val/{name}": mean for name, mean in means.items()}, step=self.step)
+            tracking.log_evaluation(result, self.step)
             warnings = []
             if engine.failed:
                 warnings = [

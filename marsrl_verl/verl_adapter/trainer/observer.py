@@ -172,8 +172,8 @@ class TrainingObserver:
         sampling: dict[str, Sampling],
         tag: str,
         step: int,
-    ) -> dict[str, float]:
-        """Evaluates the method's system, keeps the record, and returns the means by metric name."""
+    ) -> EvaluationResult:
+        """Evaluates the method's system, and keeps the record."""
         settings, run = evaluation_at(self._settings.evaluation, tag), self._settings.run
         benchmarks = settings.benchmarks
         problems = first_problems(problems, settings.problems, each=bool(benchmarks))
@@ -206,14 +206,13 @@ class TrainingObserver:
         calls = [call for one in result.passes for call in one.all_calls]
         Copies().take(call.trajectory for call in calls)  # the last evaluation is kept until the run ends
         self.say(grade_warnings(call.trajectory for call in calls))
-        found = result.record.estimates | result.record.effort
         if missing := result.record.skipped:
             role = self._method.stages(self._settings.algo)[0].role
             self._progress.message(
                 f"warning: {missing} of {len(problems)} held-out problems were not evaluated: their prompts "
                 f"are longer than marsrl.roles.{role}.max_prompt_tokens"
             )
-        return {name: one.mean for name, one in found.items() if one.mean is not None}
+        return result
 
     def finish_evaluation(self, step: int, warnings: Sequence[str] = ()) -> None:
         """Writes and shows the result of a run that only evaluates the weights of `step`."""

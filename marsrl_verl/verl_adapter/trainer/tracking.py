@@ -1,22 +1,67 @@
-"""verl's loggers, with their files in the run's folder."""
+"""verl's loggers, with their files in the run's folder, a run that goes on where it resumes, and tables of
+what roles wrote."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from verl.utils.tracking import Tracking
+from verl.utils.tracking import Tracking, ValidationGenerationsLogger
 
 from marsrl_verl.config.checks.loggers import AUTO, default_loggers
-from marsrl_verl.reporting.files import free_name
+from marsrl_verl.evaluation.runs import Run
+from marsrl_verl.evaluation.suite import EvaluationResult
+from marsrl_verl.reporting.files import free_name, write_json_atomic
 from marsrl_verl.reporting.record import recorded
 
 _log = logging.getLogger(__name__)
 
 
-def start_tracking(config: DictConfig) -> Tracking:
+RUN_IDS = "tracking.json"
+"""In the run's folder, the ids that loggers know the run by."""
+_CONTINUED = {"wandb": ("WANDB_RUN_ID", "WANDB_RESUME"), "swanlab": ("SWANLAB_RUN_ID", "SWANLAB_RESUME")}
+_ID_DIGITS = 21
+"""Of a run's id: swanlab takes no other number."""
+
+
+class RunTracking(Tracking):
+    """verl's `Tracking`, for evaluations as well."""
+
+    def __init__(self, config: DictConfig) -> None:
+        trainer = config.trainer
+        names = list(trainer.logger)
+        super().__init__(
+            project_name=trainer.project_name,
+            experiment_name=trainer.experiment_name,
+            default_backend=names,
+            config=OmegaConf.to_container(recorded(config), resolve=True),
+        )
+        self._names, self._most_answers = names, trainer.log_val_generations
+        self._tables = ValidationGenerationsLogger(trainer.project_name, trainer.experiment_name)
+
+    def log_evaluation(self, result: EvaluationResult, step: int) -> None:
+        """Means of an evaluation, and a table of its first runs (`trainer.log_val_generations`)."""
+        if not self._names:
+            return
+        found = result.record.estimates | result.record.effort
+        means = {f"val/{name}": one.mean for name, one in found.items() if one.mean is not None}
+        self.log(means, step=step)
+        if runs := result.passes[0].runs[: self._most_answers]:
+            self._tables.log(self._names, [list(_row(run)) for run in runs], step)
+
+
+def _row(run: Run) -> tuple[str, str, float]:
+    """A run's question, what each stage wrote, and what the answer is worth."""
+    said = (f"[{call.request.stage}]\n{call.trajectory.text}" for call in run.calls)
+    return run.problem.question, "\n\n".join(said), run.final_reward
+
+
+def start_tracking(config: DictConfig) -> RunTracking:
     """verl's `Tracking` for `trainer.logger`, with `auto` replaced by what can start in this process.
 
     Upstream behaviour: each logger has a place of its own choice for its files, below the current folder or
@@ -30,23 +75,29 @@ def start_tracking(config: DictConfig) -> Tracking:
     if names:
         for variable, value in logger_variables(Path(config.marsrl.run.output_dir).absolute()).items():
             os.environ.setdefault(variable, value)
+        _go_on(Path(config.marsrl.run.output_dir).absolute(), names)
     try:
-        return _tracking(config)
+        return RunTracking(config)
     except Exception as error:  # whatever wandb and its server answer
         if not automatic:  # asked for by name
             raise
         _log.warning("Metrics go to metrics.jsonl alone: %s can't be started (%s)", ", ".join(names), error)
         config.trainer.logger = []
-        return _tracking(config)
+        return RunTracking(config)
 
 
-def _tracking(config: DictConfig) -> Tracking:
-    return Tracking(
-        project_name=config.trainer.project_name,
-        experiment_name=config.trainer.experiment_name,
-        default_backend=list(config.trainer.logger),
-        config=OmegaConf.to_container(recorded(config), resolve=True),
-    )
+def _go_on(folder: Path, names: Sequence[str]) -> None:
+    """Has loggers go on with the run of the folder's first start, where the user names no other."""
+    path = folder / RUN_IDS
+    known: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    new = {name: uuid.uuid4().hex[:_ID_DIGITS] for name in names if name in _CONTINUED}
+    ids = new | known
+    for name in new:
+        variable, resume = _CONTINUED[name]
+        if variable not in os.environ:
+            os.environ |= {variable: ids[name], resume: "allow"}
+    if ids != known:
+        write_json_atomic(path, ids)
 
 
 def logger_variables(folder: Path) -> dict[str, str]:

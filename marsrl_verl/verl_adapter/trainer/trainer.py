@@ -302,11 +302,10 @@ class RayMarsRLTrainer(EndingTrainer):
             problems += problems_of(batch, len(problems), "v")
         problems = problems[: self.settings.evaluation.problems]
         with self._timed("evaluate"):
-            means = self.observer.evaluate(
+            result = self.observer.evaluate(
                 self.async_rollout_manager, problems, self.prompts, self.sampling, tag, self.global_steps
             )
-        if self.config.trainer.logger:
-            self.tracking.log({f"val/{name}": mean for name, mean in means.items()}, step=self.global_steps)
+        self.tracking.log_evaluation(result, self.global_steps)
 
     # --- checkpoints --------------------------------------------------------------------------
 
