@@ -66,6 +66,18 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """What the page of a run (docs/view.md) is told of a method; it finds stages, forks and messages in the
+    rollouts."""
+
+    columns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Columns of tokens in the fields of `Method.record`, by name: the field with the ends of consecutive
+    parts of a response, and the one with the parts' values."""
+    silent: frozenset[str] = frozenset()
+    """Roles that must not tell the answer: the page warns where their responses have it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """What the trainer's own forward pass finds out about sequences at the end of a stage.
 
@@ -111,6 +123,8 @@ class Method:
     """When what is trained."""
     roles: ClassVar[Mapping[str, Role]] = {"solver": Role(answers=True)}
     """By name, in the order of reports. None is called `default`."""
+    view: ClassVar[View] = View()
+    """How the page of a run shows its rollouts."""
 
     def __init__(self, config: Any, tools: MethodTools) -> None:
         self.config, self.tools, self.prompts = config, tools, tools.prompts

@@ -31,7 +31,7 @@ from marsrl_verl.algos.attnrl.credit import TreeCredit, tree_metrics
 from marsrl_verl.algos.attnrl.responses import FirstResponses
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Probe, Traits
+from marsrl_verl.core.method import Method, Probe, Traits, View
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, RolloutRequest
@@ -130,6 +130,7 @@ class AttnRL(Method):
     Config = settings_of.Config
     Credit = TreeCredit
     Schedule = TreeSchedule
+    view = View(columns={"influence": ("steps", "influence")})
 
     config: settings_of.Config
     schedule: TreeSchedule

@@ -16,7 +16,7 @@ from marsrl_verl.algos.rema.single_turn.evaluation import PlanAndSolve
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, PhaseSchedule
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts, PlanPrompts
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Traits, fitting_prompts
+from marsrl_verl.core.method import Method, Traits, View, fitting_prompts
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, Shown, no_text
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
@@ -47,6 +47,7 @@ class ReMASingleTurn(Method):
     Prompts = MathPlanPrompts
     Schedule = PhaseSchedule
     roles = AGENTS
+    view = View(silent=frozenset({META_THINKING}))
 
     config: settings_of.Config
     prompts: PlanPrompts
