@@ -152,7 +152,7 @@ def test_a_tree_shows_who_left_whom(page, shown):
     nodes.nth(1).wait_for()
     branches = page.locator(".tree .branch")
     assert (nodes.count(), branches.count()) == (6, 1)
-    assert branches.locator("text").inner_text() == "0.5", "the mean reward of what continues there"
+    assert branches.locator("text").text_content() == "0.5", "the mean reward of what continues there"
     nodes.nth(1).locator("circle").click()
     playwright.expect(page.locator("article .chain")).to_contain_text("left at token 1")
     page.locator("article .chain button").first.click()

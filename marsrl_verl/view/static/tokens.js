@@ -66,7 +66,7 @@ function Turns({ found, column, rows, onOpen }) {
       return html`<li style=${{ borderColor: one.sampled ? colour(one.role) : one.events.some((each) => each.tool) ? "#cc79a7" : "var(--line)" }}>
         ${one.sampled && html`<header>turn ${one.turn} · <b>${one.role}</b>${one.events.map(({ turn, role, tokens, same, ...rest }) => html`
           <span>${shown(tokens)} tokens</span><${Facts} fields=${rest} />`)}</header>`}
-        ${!one.sampled && one.events.map(({ kind, turn, tool, arguments: given, call_id, outcome, entropy, entropy_change, fork_probability, forks_wanted, executed, attempts, by, ...rest }) => html`
+        ${!one.sampled && one.events.map(({ kind, turn, tool, arguments: given, call_id, outcome, entropy, entropy_change, fork_probability, forks_wanted, executed, attempts, waited, by, ...rest }) => html`
           <header><b>${tool || ""}</b> ${outcome && html`<span class=${outcome === "ok" ? "" : "worse"}>${outcome}</span>`}
             <${Facts} fields=${executed === false ? { ...rest, "not run": true } : rest} /></header>
           ${given !== undefined && given !== null && html`<pre>${asText(given)}</pre>`}
