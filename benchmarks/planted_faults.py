@@ -50,6 +50,10 @@ FAULTS = {
         "policies=lora_per_role",
         "actor_rollout_ref.model.lora_rank=16",
         "actor_rollout_ref.actor.optim.lr=0.005",
+        # A step for each agent, one after the other.
+        "marsrl.algo.filter.enabled=false",
+        "marsrl.algo.episodes=1",
+        "data.train_max_samples=8",
     ),
 }
 """Overrides of each run."""
@@ -87,10 +91,10 @@ class Telling:
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
         begun = context.conversation(0, request.role, request.messages)
-        members = await begun.sample_n(request.n)
-        for one in members:
-            one.append_text(f"\\boxed{{{request.problem.ground_truth}}}")
-        ended = [one.trajectory() for one in members]
+        plans = await begun.sample_n(request.n)
+        for plan in plans:
+            plan.append_text(f"\\boxed{{{request.problem.ground_truth}}}")
+        ended = [plan.trajectory() for plan in plans]
         for one, reward in zip(ended, await context.score(ended), strict=True):
             one.reward = reward
         return RolloutOutput(request.group_id, ended)
@@ -111,7 +115,7 @@ def main() -> int:
     )
     parser.add_argument("root", type=Path, help="folder for the runs")
     parser.add_argument("--only", nargs="+", choices=tuple(FAULTS), default=tuple(FAULTS))
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
     given = parser.parse_args()
     for name in given.only:
         steps = f"trainer.total_training_steps={given.steps}"

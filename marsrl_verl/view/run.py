@@ -188,9 +188,9 @@ class ViewedRun:
         for one in rollouts:
             role, count, says = one["role"], one["reward_count"], one["says_count"]
             if count >= _LEAST and one["reward_min"] == one["reward_max"]:
-                yield f"All {count} rewards of the {role} are {one['reward_mean']:g}: nothing teaches it."
+                yield f"All {count} rewards of {role} are {one['reward_mean']:g}: nothing teaches it."
             if role in self._view("silent") and says >= _LEAST and one["says_mean"] >= _LEAKS:
-                share = f"{one['says_mean']:.0%} of {says} responses of the {role} have the reference answer"
+                share = f"{one['says_mean']:.0%} of {says} responses of {role} have the reference answer"
                 yield f"{share}, which this role must not tell."
 
     def metrics(self) -> dict[str, Any]:
@@ -351,18 +351,19 @@ class ViewedRun:
             columns["advantage"] = _spread(advantages, len(ids))
         kept = read_token_columns(self._trained_path(file, name, ".parquet"), name, number)
         columns |= {name.replace("_", " "): values for name, values in kept.items()}
+        mask = np.ones(len(ids))
+        for begin, end in line["masked"]:
+            mask[begin:end] = 0
         if {"old_log_probs", "rollout_log_probs"} <= kept.keys():
-            pairs = zip(kept["old_log_probs"], kept["rollout_log_probs"], strict=True)
+            known = zip(kept["old_log_probs"], kept["rollout_log_probs"], mask, strict=True)
             columns["ratio old / rollout"] = [
-                None if old is None or sampled is None else math.exp(old - sampled) for old, sampled in pairs
+                math.exp(old - sampled) if chosen and old is not None and sampled is not None else None
+                for old, sampled, chosen in known
             ]
         for name, (ends, values) in dict(self._view("columns")).items():
             if line.get(ends) and line.get(values):
                 columns[name] = _spread(zip(line[ends], line[values], strict=True), len(ids))
         columns["policy version"] = _spread(line["versions"], len(ids))
-        mask = np.ones(len(ids))
-        for begin, end in line["masked"]:
-            mask[begin:end] = 0
         columns["mask"] = list(mask.tolist())
         return {"line": line, "pieces": self._pieces.of(ids), "columns": columns}
 

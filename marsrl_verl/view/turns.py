@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Line = Mapping[str, Any]
+Place = tuple[int | None, int | None]
+NOWHERE: Place = (None, None)
 
 
 def turns_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -27,15 +29,15 @@ def turns_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 def _messages(events: Sequence[Mapping[str, Any]], lines: Mapping[str, Line]) -> list[dict[str, Any]]:
     """Each event is a message; an agent's messages stand in its sequence, between those that it heard."""
-    turns, places = [], dict.fromkeys(lines, 0)
+    turns, read = [], dict.fromkeys(lines, 0)
     for event in events:
         role, tokens = event.get("role"), event.get("tokens")
-        line, place = lines.get(str(role)), (None, None)
+        line, place = lines.get(str(role)), NOWHERE
         if line is not None and tokens is not None:
-            heard = next((end for begin, end in line["masked"] if begin <= places[role] < end), None)
-            begin = places[role] if heard is None else heard
-            place = begin, min(begin + tokens, len(line["token_ids"]))
-            places[role] = place[1]
+            at = read[str(role)]
+            begin = next((end for begin, end in line["masked"] if begin <= at < end), at)
+            end = min(begin + tokens, len(line["token_ids"]))
+            place, read[str(role)] = (begin, end), end
         sequence = None if line is None else line["sequence"]
         turns.append(_turn(role, event.get("turn"), role is not None, sequence, place, [event]))
     return turns
@@ -52,11 +54,11 @@ def _calls(events: Sequence[Mapping[str, Any]], line: Line) -> list[dict[str, An
             turns.append(_turn(None, number, False, sequence, (begin, end), called))
             at, number = end, number + 1
     later = [one for one in events if one.get("turn") is None or one["turn"] >= number]
-    return [*turns, _turn(None, None, False, None, (None, None), later)] if later else turns
+    return [*turns, _turn(None, None, False, None, NOWHERE, later)] if later else turns
 
 
 def _turn(
-    role: Any, turn: Any, sampled: bool, sequence: Any, place: tuple[Any, Any], events: Sequence[Any]
+    role: Any, turn: Any, sampled: bool, sequence: Any, place: Place, events: Sequence[Any]
 ) -> dict[str, Any]:
     begin, end = place
     return {

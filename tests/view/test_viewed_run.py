@@ -104,8 +104,8 @@ def test_a_method_says_how_it_is_shown(tmp_path):
     folder.write_rollouts(9, [{**line, "role": "judge", "response": "12 or 2.5"} for line in lines], {})
     run = ViewedRun(tmp_path / "shown")
     assert run.overview()["warnings"] == [
-        "100% of 16 responses of the verifier have the reference answer, which this role must not tell.",
-        "All 16 rewards of the judge are 0: nothing teaches it.",
+        "100% of 16 responses of verifier have the reference answer, which this role must not tell.",
+        "All 16 rewards of judge are 0: nothing teaches it.",
     ]
     assert run.overview()["rollouts"][2]["says_mean"] == 0.0
     assert run.line("step_9.jsonl", 3)["columns"]["influence"] == [0.25, 0.5]

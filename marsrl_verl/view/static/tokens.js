@@ -8,6 +8,10 @@ function colouring(name, values) {
     return { of: (value) => diverging(value, most), legend: `−${shown(most)} to +${shown(most)}` };
   }
   if (name === "mask") return { of: (value) => (value ? "transparent" : "var(--none)"), legend: "grey: not chosen by the policy, not trained; underlined: first and last token of what is" };
+  if (name.startsWith("ratio")) {
+    const most = Math.max(...known.map((value) => Math.abs(Math.log(value))).filter(Number.isFinite), 1e-3);
+    return { of: (value) => diverging(Math.log(value), most), legend: `${shown(Math.exp(-most))} (orange) to ${shown(Math.exp(most))} (blue); 1 has no colour` };
+  }
   const [low, high] = [Math.min(...known), Math.max(...known)];
   return { of: (value) => sequential(value, low, high), legend: `${shown(low)} to ${shown(high)}` };
 }
