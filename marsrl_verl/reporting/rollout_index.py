@@ -168,8 +168,11 @@ def _decoded(line: bytes) -> _Line:
 
 @lru_cache(maxsize=1024)
 def _secret(ground_truth: str, question: str) -> tuple[str, ...]:
-    """References that the question does not have."""
-    return tuple(one for one in references(ground_truth) if not _has_word(question, one))
+    """References that the question does not have; a letter alone, as of a choice, is a word of any text."""
+    found = references(ground_truth)
+    return tuple(
+        one for one in found if not _has_word(question, one) and not (len(one) == 1 and one.isalpha())
+    )
 
 
 def _says_reference(line: _Line) -> bool | None:

@@ -130,7 +130,6 @@ class AttnRL(Method):
     Config = settings_of.Config
     Credit = TreeCredit
     Schedule = TreeSchedule
-    view = View(columns={"influence": ("steps", "influence")})
 
     config: settings_of.Config
     schedule: TreeSchedule
@@ -157,7 +156,8 @@ class AttnRL(Method):
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:
         """The probe's pass gives log-probabilities of first responses, and FCI needs the attention."""
-        return Traits(records_log_probs=True, fused_kernels=False)
+        view = View(columns={"influence": ("steps", "influence")})
+        return Traits(records_log_probs=True, fused_kernels=False, view=view)
 
     @classmethod
     def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:

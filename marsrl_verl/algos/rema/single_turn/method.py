@@ -47,7 +47,6 @@ class ReMASingleTurn(Method):
     Prompts = MathPlanPrompts
     Schedule = PhaseSchedule
     roles = AGENTS
-    view = View(silent=frozenset({META_THINKING}))
 
     config: settings_of.Config
     prompts: PlanPrompts
@@ -88,7 +87,8 @@ class ReMASingleTurn(Method):
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:
         """JSON plans are decoded by a grammar."""
-        return Traits(grammar_roles=settings_of.grammar_roles(config))
+        silent = View(silent=frozenset({META_THINKING}))
+        return Traits(grammar_roles=settings_of.grammar_roles(config), view=silent)
 
     @classmethod
     def active_roles(cls, config: settings_of.Config, evaluation: Any | None) -> tuple[str, ...]:
