@@ -62,6 +62,8 @@ def draw_learning_curve(
 def draw_role_panels(path: Path, steps: list[StepMetrics], roles: Sequence[str]) -> bool:
     """Write a PNG of how long each role's responses are, how many end by themselves, and how many groups have
     equal rewards, over the steps. False: no step says anything of them."""
+    from matplotlib.ticker import MaxNLocator
+
     panels: dict[str, tuple[Sequence[str], Callable[..., float]]] = {
         "Response length, tokens": (("response_length_mean",), float),
         "Finished responses, share": (
@@ -73,6 +75,7 @@ def draw_role_panels(path: Path, steps: list[StepMetrics], roles: Sequence[str])
     canvas = new_canvas(WIDTH, HEIGHT // 2, DPI)
     for axes, (title, (names, value)) in zip(canvas.figure.subplots(1, 3), panels.items(), strict=True):
         dress(axes, title, "training step", "", smaller=3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         for (colour, _), role in zip(cycle(MARKS), roles, strict=False):
             points = []
             for one in steps:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -167,29 +168,19 @@ def _decoded(line: bytes) -> _Line:
 
 
 @lru_cache(maxsize=1024)
-def _secret(ground_truth: str, question: str) -> tuple[str, ...]:
-    """References that the question does not have; a letter alone, as of a choice, is a word of any text."""
-    found = references(ground_truth)
-    return tuple(
-        one for one in found if not _has_word(question, one) and not (len(one) == 1 and one.isalpha())
-    )
+def _secret(ground_truth: str, question: str) -> re.Pattern[str] | None:
+    """Finds references, each as a word or number of its own, that the question does not have. A letter alone,
+    as of a choice, is a word of any text."""
+    words = [one for one in references(ground_truth) if len(one) > 1 or not one.isalpha()]
+    # The text itself first: so `re` looks for it before it looks around.
+    found = {rf"{one}(?<![\w.]{one})(?!\w|\.\d)" for one in map(re.escape, words)}
+    hidden = sorted(one for one in found if not re.search(one, question))
+    return re.compile("|".join(hidden)) if hidden else None
 
 
 def _says_reference(line: _Line) -> bool | None:
     secret = _secret(str(line.problem.ground_truth or ""), line.problem.question)
-    return any(_has_word(line.response, one) for one in secret) if secret else None
-
-
-def _has_word(text: str, word: str) -> bool:
-    """True if a text has a word, or a number that is no part of another one."""
-    at = text.find(word)
-    while at >= 0:
-        before, after = text[max(at - 1, 0) : at], text[at + len(word) :][:2]
-        part = before.isalnum() or before == "." or after[:1].isalnum()
-        if not part and not (after[:1] == "." and after[1:].isdigit()):
-            return True
-        at = text.find(word, at + 1)
-    return False
+    return None if secret is None else secret.search(line.response) is not None
 
 
 def index_path(rollouts: Path) -> Path:
