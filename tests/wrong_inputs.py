@@ -29,7 +29,6 @@ MODULES = {
     "prepare_data": "recipe.marsrl.prepare_data",
     "compare": "marsrl_verl.compare",
     "doctor": "recipe.marsrl.doctor",
-    "attnrl.show": "marsrl_verl.algos.attnrl.show",
     "rema.judge_data": "studies.rema_data.judge_data",
 }
 """The commands by the short names of the page."""
@@ -185,8 +184,6 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         compare marsrl cluster=cpu lr=1e-3 | There is no such key. | actor_rollout_ref.actor.optim.lr
         compare marsrl cluster=cpu --output few.jsonl | few.jsonl is a file | expected a folder
         compare broken_suite.yaml | is not YAML | expected ',' or ']'
-        attnrl.show --model nowhere --text hello | no folder here | organisation/name
-        attnrl.show --run outputs/none --sample x | holds no rollouts/ | outputs/NAME
         rema.judge_data few.jsonl --test out.parquet | of no known layout of pairs | --bad-rows skip
         doctor --output few.jsonl | nothing can be written in | marsrl.run.output_root | 1
     """)

@@ -10,13 +10,13 @@ from typing import Any
 from benchmarks.disruption.cuts import KINDS, Cut, draw_cuts, eligible_steps, mean_surprise, steps_by_kind
 from benchmarks.disruption.problems import AnswerCheck
 from benchmarks.disruption.sampling import Beginning, Decoding, sample_rest
-from marsrl_verl.algos.attnrl.show import measure_response
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
 from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.seeding import derive_generator, derive_seed
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from studies.tiny.influence import measure_response
 
 
 @dataclass(frozen=True, slots=True)

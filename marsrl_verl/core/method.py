@@ -48,8 +48,20 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """What the page of a run (docs/view.md) is told of a method; it finds stages, forks and messages in the
+    rollouts."""
+
+    columns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Columns of tokens in the fields of `Method.record`, by name: the field with the ends of consecutive
+    parts of a response, and the one with the parts' values."""
+    silent: frozenset[str] = frozenset()
+    """Roles that must not tell the answer: the page warns where their responses have it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Traits:
-    """What trainer and checks must know of a method's rollouts and loss."""
+    """What trainer, checks and reports must know of a method's rollouts and loss."""
 
     records_log_probs: bool = False
     """Whether `marsrl.off_policy.mode = recorded` finds the trainer's log-probabilities of a sample."""
@@ -66,6 +78,8 @@ class Traits:
     grammar_roles: frozenset[str] = frozenset()
     """Trained roles whose tokens the engine chooses among those that a grammar allows: its
     log-probabilities then are not the trainer's."""
+    view: View = View()
+    """How the page of a run shows its rollouts."""
 
 
 @dataclass(frozen=True, slots=True)

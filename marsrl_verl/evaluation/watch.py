@@ -297,7 +297,8 @@ class Watch:
             weighs = "; marsrl.off_policy.mode=tis weighs tokens by it" if could_weigh else ""
             text = (
                 f"engine and trainer differ by {gap:.3f} nats a token on average under the same weights: a "
-                f"weight sync that failed, number formats, or experts that are chosen otherwise{weighs}"
+                "weight sync that failed, number formats, experts that are chosen otherwise, or a response "
+                f"mask with tokens that nobody sampled{weighs}"
             )
         return self._tell(LOG_PROB_GAP, "", [step], text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +57,41 @@ def draw_learning_curve(
     _draw_training(training, steps, roles)
     _draw_evaluations(held_out, sorted(evaluations, key=lambda record: record.step))
     return write_png(path, canvas)
+
+
+def draw_role_panels(path: Path, steps: list[StepMetrics], roles: Sequence[str]) -> bool:
+    """Write a PNG of how long each role's responses are, how many end by themselves, and how many groups have
+    equal rewards, over the steps. False: no step says anything of them."""
+    from matplotlib.ticker import MaxNLocator
+
+    panels: dict[str, tuple[Sequence[str], Callable[..., float]]] = {
+        "Response length, tokens": (("response_length_mean",), float),
+        "Finished responses, share": (
+            ("truncation_share", "failed_share"),
+            lambda cut, failed: 1 - cut - failed,
+        ),
+        "Groups with equal rewards, share": (("equal_reward_groups", "groups"), lambda some, of: some / of),
+    }
+    canvas = new_canvas(WIDTH, HEIGHT // 2, DPI)
+    for axes, (title, (names, value)) in zip(canvas.figure.subplots(1, 3), panels.items(), strict=True):
+        dress(axes, title, "training step", "", smaller=3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for (colour, _), role in zip(cycle(MARKS), roles, strict=False):
+            points = []
+            for one in steps:
+                found = [one.metrics.get(role_metric(role, name)) for name in names]
+                if None not in found:
+                    points.append((one.step, value(*found)))
+            if points:
+                x, y = zip(*points, strict=True)
+                marker = "o" if len(x) < 3 else ""
+                axes.plot(x, y, color=colour, marker=marker, linewidth=2, label=role.capitalize())
+        axes.set_ylim(bottom=0)
+    handles, labels = canvas.figure.axes[-1].get_legend_handles_labels()
+    if handles:
+        canvas.figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        write_png(path, canvas)
+    return bool(handles)
 
 
 def new_canvas(width: int, height: int, dpi: int) -> FigureCanvasAgg:

@@ -10,7 +10,7 @@ from marsrl_verl.core.inert_text import markdown
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate
 from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord, EvaluationResult
-from marsrl_verl.reporting.curve import draw_learning_curve
+from marsrl_verl.reporting.curve import draw_learning_curve, draw_role_panels
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
 from marsrl_verl.reporting.files import write_json_atomic
 from marsrl_verl.reporting.html import write_report
@@ -59,9 +59,13 @@ def finish_run(
     write_json_atomic(folder.summary_path, build_summary(before, after, facts))
     title = f"{facts.method} · {facts.name} · {facts.mode}, seed {facts.seed}"
     draw_learning_curve(folder.curve_path, read_metrics(folder.path), list(records.values()), title, roles)
+    shown = [f"![Learning curve]({folder.curve_path.name})"]
+    by_role = folder.path / "pictures" / "roles.png"
+    if draw_role_panels(by_role, read_metrics(folder.path), roles):
+        shown.append(f"![By role](pictures/{by_role.name})")
     rows = changes(before, after)
     pictures = "" if last is None else _pictures(folder, last)
-    text = report_markdown(rows, before, after, facts, example, folder.curve_path.name, pictures)
+    text = report_markdown(rows, before, after, facts, example, "\n\n".join(shown), pictures)
     write_report(folder.report_path, text)
     return RunResult(rows, example, after)
 
@@ -147,13 +151,14 @@ def report_markdown(
     after: EvaluationRecord | None,
     facts: RunFacts,
     example: Example | None,
-    picture: str,
+    curves: str,
     pictures: str = "",
 ) -> str:
-    """The text of `report.md`; `pictures` are those of the evaluation after training."""
+    """The text of `report.md`; `curves` shows pictures of training, `pictures` those of the evaluation after
+    it."""
     record = after or before
     heading = f"# {markdown(facts.method)}: {markdown(facts.name)}"
-    sections = [heading, result_markdown(rows, record), f"![Learning curve]({picture})"]
+    sections = [heading, result_markdown(rows, record), curves]
     sections += _warnings(facts)
     if record is not None and record.sources:
         sections += [f"## By data source, {record.tag}", *_by_source(record)]

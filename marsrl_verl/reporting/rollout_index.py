@@ -10,22 +10,30 @@ Columns, one row for each line of the file (its keys: `rollout_log`):
     step, role, stage, group, trajectory, sequence, policy, parent, reward, graded, finish_reason, external,
     tokens, prompt_tokens, answer
     fork                  id of the trajectory that it left
+    left_at               tokens that it shares with that one, or with the parent that it continues; else null
+    says_reference        whether the response has the reference answer, as a word of its own; null where the
+                          question has it too, or there is none
     problem, question, data_source    the question's beginning
     events                how many
-    advantage             of its last trained token; null: it was not trained
+    advantage             of its last trained token; null: it was not trained when the file was written
+
+What was in a file of an earlier step and is trained in this one stands in the metadata (`trained_earlier`).
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from marsrl_verl.core.rows import TokenAdvantages
+from marsrl_verl.rewards.extraction import references
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,18 +42,21 @@ FOLDER = "index"
 PLAIN, PACKED = ".jsonl", ".jsonl.gz"
 _QUESTION = 160
 """Characters of a question."""
-_SIZE, LEFT_OUT = b"file_size", b"left_out"
-"""In the index's metadata: the bytes of its file, and how many lines the run left out of it."""
+_SIZE, LEFT_OUT, _EARLIER = b"file_size", b"left_out", b"trained_earlier"
+"""In the index's metadata: the bytes of its file, how many lines the run left out of it, and as JSON, by
+trajectory, the advantages of the last tokens of sequences that are in no line of it."""
 
 
 class _Problem(msgspec.Struct):
     id: str
     question: str = ""
+    ground_truth: Any = ""
     data_source: str = ""
 
 
 class _Fork(msgspec.Struct):
     trajectory: str
+    token: int | None = None
 
 
 class _Line(msgspec.Struct):
@@ -69,6 +80,8 @@ class _Line(msgspec.Struct):
     prompt_tokens: int | None = None
     answer: Any = None
     events: list[Any] = []
+    response: str = ""
+    prefix_tokens: int = 0
 
 
 _DECODER = msgspec.json.Decoder(_Line)
@@ -87,8 +100,9 @@ def schema() -> pa.Schema:
         **{"member": pa.int64(), "begin": pa.int64(), "size": pa.int64(), "step": number},
         **dict.fromkeys(("role", "stage", "group", "trajectory", "policy", "parent", "fork"), text),
         **dict.fromkeys(("problem", "question", "data_source", "finish_reason", "answer"), text),
-        **dict.fromkeys(("sequence", "tokens", "prompt_tokens", "events"), number),
-        **{"reward": pa.float32(), "advantage": pa.float32(), "graded": pa.bool_(), "external": pa.bool_()},
+        **dict.fromkeys(("sequence", "tokens", "prompt_tokens", "events", "left_at"), number),
+        **dict.fromkeys(("reward", "advantage"), pa.float32()),
+        **dict.fromkeys(("graded", "external", "says_reference"), pa.bool_()),
     }
     return pa.schema(types)
 
@@ -102,6 +116,7 @@ class IndexBuilder:
 
     def __init__(self, trained: TokenAdvantages | Mapping[str, Any] | None = None) -> None:
         self._trained = trained or {}
+        self._earlier = dict(self._trained)
         self._columns: dict[str, list[Any]] = {name: [] for name in schema().names}
 
     def add(self, line: bytes, member: int, begin: int) -> None:
@@ -110,12 +125,15 @@ class IndexBuilder:
         for name in _TAKEN:
             columns[name].append(getattr(found, name))
         parts = self._trained.get(found.trajectory) or []
+        self._earlier.pop(found.trajectory, None)
         advantages = parts[found.sequence] if found.sequence < len(parts) else []
         for name, value in (
             ("member", member),
             ("begin", begin),
             ("size", len(line)),
             ("fork", None if found.fork is None else found.fork.trajectory),
+            ("left_at", found.prefix_tokens or None if found.fork is None else found.fork.token),
+            ("says_reference", _says_reference(found)),
             ("problem", found.problem.id),
             ("question", found.problem.question[:_QUESTION]),
             ("data_source", found.problem.data_source),
@@ -129,7 +147,15 @@ class IndexBuilder:
         """All rows."""
         import pyarrow as pa
 
-        return pa.table(self._columns, schema=schema())
+        ends = {name: [one[-1][1] if one else None for one in parts] for name, parts in self._earlier.items()}
+        return pa.table(self._columns, schema=schema().with_metadata({_EARLIER: json.dumps(ends)}))
+
+
+def trained_earlier(index: pa.Table) -> dict[str, list[float | None]]:
+    """By trajectory of an earlier step's file that is trained in this one's step: the advantage of each
+    sequence's last token."""
+    found: dict[str, list[float | None]] = json.loads((index.schema.metadata or {}).get(_EARLIER, "{}"))
+    return found
 
 
 def _decoded(line: bytes) -> _Line:
@@ -139,6 +165,22 @@ def _decoded(line: bytes) -> _Line:
         if isinstance(error, msgspec.ValidationError):
             raise
         return msgspec.convert(json.loads(line), _Line)  # half of a surrogate pair, which JSON may spell
+
+
+@lru_cache(maxsize=1024)
+def _secret(ground_truth: str, question: str) -> re.Pattern[str] | None:
+    """Finds references, each as a word or number of its own, that the question does not have. A letter alone,
+    as of a choice, is a word of any text."""
+    words = [one for one in references(ground_truth) if len(one) > 1 or not one.isalpha()]
+    # The text itself first: so `re` looks for it before it looks around.
+    found = {rf"{one}(?<![\w.]{one})(?!\w|\.\d)" for one in map(re.escape, words)}
+    hidden = sorted(one for one in found if not re.search(one, question))
+    return re.compile("|".join(hidden)) if hidden else None
+
+
+def _says_reference(line: _Line) -> bool | None:
+    secret = _secret(str(line.problem.ground_truth or ""), line.problem.question)
+    return None if secret is None else secret.search(line.response) is not None
 
 
 def index_path(rollouts: Path) -> Path:
@@ -153,8 +195,9 @@ def write_index(rollouts: Path, rows: IndexBuilder, left_out: int = 0) -> None:
 
     path = index_path(rollouts)
     path.parent.mkdir(exist_ok=True)
-    about = {_SIZE: str(rollouts.stat().st_size), LEFT_OUT: str(left_out)}
-    table = rows.table().replace_schema_metadata(about)
+    table = rows.table()
+    about = {**table.schema.metadata, _SIZE: str(rollouts.stat().st_size), LEFT_OUT: str(left_out)}
+    table = table.replace_schema_metadata(about)
     temporary = path.with_suffix(".tmp")
     pq.write_table(table, temporary, compression="zstd")
     temporary.replace(path)

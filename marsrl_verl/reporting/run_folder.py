@@ -3,6 +3,7 @@
 run.json                 marks the folder as a run's: format version, when it was created
 .lock                    held by the process that writes here (run_lock)
 config.yaml              the resolved configuration
+view.json                what the method says of how its rollouts are shown (core.method.View)
 tools.json               what the rollouts' tools said of themselves when the run was started last
 metrics.jsonl            one line per training step (metrics_log)
 metrics.replaced.jsonl   lines that a resumed run made obsolete
@@ -31,6 +32,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from marsrl_verl.core.method import View
 from marsrl_verl.core.rows import Rows, TokenAdvantages
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord, EvaluationResult
@@ -240,6 +242,11 @@ class RunFolder:
                 return
             write_atomic(free_name(self.path, "config", ".yaml"), earlier)
         write_atomic(self.config_path, yaml)
+
+    def write_view(self, view: View) -> None:
+        """Write `view.json`."""
+        columns = {name: list(fields) for name, fields in view.columns.items()}
+        write_json_atomic(self.path / "view.json", {"columns": columns, "silent": sorted(view.silent)})
 
     def write_tools(self, tools: Mapping[str, object]) -> None:
         """Write `tools.json`: by tool, what it says of itself."""

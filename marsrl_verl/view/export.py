@@ -45,6 +45,7 @@ def _content(run: ViewedRun, problems: int) -> dict[str, Any]:
     step = max(len(names) / problems, 1.0)
     chosen = {names[int(k * step)] for k in range(min(problems, len(names)))}
     rows = [one for one in run.table().to_pylist() if one["problem"] in chosen]
+    run.add_advantages(rows)
     lines = {f"{one['file']}|{one['row']}": run.line(one["file"], one["row"]) for one in rows}
     for one in rows:
         line = lines[f"{one['file']}|{one['row']}"]["line"]

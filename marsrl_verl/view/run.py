@@ -6,9 +6,9 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.files import to_json
 from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.rollout_files import contains, read_bytes, read_line, rollout_files
-from marsrl_verl.reporting.rollout_index import read_index
+from marsrl_verl.reporting.rollout_index import read_index, trained_earlier
 from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import changes
 from marsrl_verl.reporting.token_columns import read_token_columns
 from marsrl_verl.view.tokens import TokenPieces
+from marsrl_verl.view.turns import turns_of
 
 _SETTINGS = {
     "method": "marsrl.algo.name",
@@ -41,6 +42,8 @@ _SETTINGS = {
     "seed": "marsrl.run.seed",
 }
 """Settings that the overview shows, by label."""
+_LEAST, _LEAKS = 16, 0.25
+"""So many rewards or responses say something; from this share on a role that must be silent tells answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Filter:
     last: int | None = None
     """Steps."""
     trained: bool | None = None
+    reference: bool | None = None
+    """Whether the response has the reference answer."""
     text: str = ""
     """Is in the line, letter case aside."""
 
@@ -70,6 +75,8 @@ class Filter:
 class _Indexed:
     state: tuple[int, int]
     table: pa.Table
+    earlier: dict[str, list[float | None]]
+    """What its step trained of earlier files (`rollout_index.trained_earlier`)."""
 
 
 class ViewedRun:
@@ -84,6 +91,8 @@ class ViewedRun:
         self.path = self.folder.path
         self._indexes: dict[Path, _Indexed] = {}
         self._table: tuple[str, pa.Table] | None = None
+        self._trained_later: dict[str, str] = {}
+        """By trajectory the file of the step that trained it, where its line is in an earlier one."""
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -118,6 +127,7 @@ class ViewedRun:
         lines = read_metrics(self.path)
         told = {label: self.setting(key) for label, key in _SETTINGS.items()}
         records = {one.tag: one for one in read_evaluations(self.path)}
+        rollouts = self._by_role()
         return {
             "name": self.name,
             "path": str(self.path),
@@ -130,7 +140,8 @@ class ViewedRun:
             "ended": bool(run),
             "seconds": run.get("seconds"),
             "versions": run.get("versions") or {},
-            "warnings": run.get("warnings") or [],
+            "warnings": [*(run.get("warnings") or []), *self._found_wrong(rollouts)],
+            "rollouts": rollouts,
             "changes": [
                 {
                     "label": one.info.label,
@@ -158,6 +169,30 @@ class ViewedRun:
             ],
         }
 
+    def _by_role(self) -> list[dict[str, Any]]:
+        """Figures of each role's rollouts in training."""
+        table = self.table()
+        table = table.filter(pc.and_(pc.starts_with(table["file"], "step_"), pc.invert(table["external"])))
+        says = pc.cast(table["says_reference"], pa.int32())
+        grouped = table.append_column("says", says).group_by("role", use_threads=False).aggregate(
+            [
+                ("row", "count"), ("advantage", "count"), ("tokens", "mean"), ("says", "mean"),
+                ("says", "count"),
+                *(("reward", what) for what in ("count", "mean", "min", "max")),
+            ]
+        )  # fmt: skip
+        return list(grouped.to_pylist())
+
+    def _found_wrong(self, rollouts: list[dict[str, Any]]) -> Iterator[str]:
+        """What the rollouts of a role show of a training that can't be right."""
+        for one in rollouts:
+            role, count, says = one["role"], one["reward_count"], one["says_count"]
+            if count >= _LEAST and one["reward_min"] == one["reward_max"]:
+                yield f"All {count} rewards of {role} are {one['reward_mean']:g}: nothing teaches it."
+            if role in self._view("silent") and says >= _LEAST and one["says_mean"] >= _LEAKS:
+                share = f"{one['says_mean']:.0%} of {says} responses of {role} have the reference answer"
+                yield f"{share}, which this role must not tell."
+
     def metrics(self) -> dict[str, Any]:
         """All series of `metrics.jsonl`: `steps`, and by name as many values, null where a step has none."""
         lines = read_metrics(self.path)
@@ -179,21 +214,37 @@ class ViewedRun:
         """The index of all files, with the columns `file` and `row`."""
         state = self.state()
         if self._table is None or self._table[0] != state:
-            parts = [self._indexed(path) for path in rollout_files(self._rollouts)]
-            self._table = state, pa.concat_tables(parts) if parts else _empty()
+            files = {path: self._indexed(path) for path in rollout_files(self._rollouts)}
+            table = pa.concat_tables([one.table for one in files.values()]) if files else _empty()
+            self._trained_later = {name: path.name for path, one in files.items() for name in one.earlier}
+            ends = {
+                f"{name}|{number}": value
+                for one in files.values()
+                for name, values in one.earlier.items()
+                for number, value in enumerate(values)
+            }
+            if ends:
+                names = pc.binary_join_element_wise(
+                    table["trajectory"], pc.cast(table["sequence"], pa.string()), "|"
+                )
+                later = pa.array(ends.values(), pa.float32()).take(pc.index_in(names, pa.array(ends)))
+                at = table.schema.get_field_index("advantage")
+                table = table.set_column(at, "advantage", pc.coalesce(table["advantage"], later))
+            self._table = state, table
         return self._table[1]
 
-    def _indexed(self, path: Path) -> pa.Table:
+    def _indexed(self, path: Path) -> _Indexed:
         about = path.stat()
         state = about.st_size, about.st_mtime_ns
         if path not in self._indexes or self._indexes[path].state != state:
             trained = self._json(self.path / "trained" / f"{_stem(path)}.json")
-            table = read_index(path, trained).replace_schema_metadata(None)
+            index = read_index(path, trained)
+            table = index.replace_schema_metadata(None)
             named = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int32), [path.name])
             table = table.append_column("file", named.cast(pa.string()))
             table = table.append_column("row", pa.array(np.arange(len(table), dtype=np.int32)))
-            self._indexes[path] = _Indexed(state, table)
-        return self._indexes[path].table
+            self._indexes[path] = _Indexed(state, table, trained_earlier(index))
+        return self._indexes[path]
 
     def chosen(self, wanted: Filter) -> pa.Table:
         """The lines of a filter."""
@@ -218,6 +269,8 @@ class ViewedRun:
                 also(pc.less_equal(table[name], high))
         if wanted.trained is not None:
             also(pc.equal(pc.is_valid(table["advantage"]), wanted.trained))
+        if wanted.reference is not None:
+            also(pc.equal(table["says_reference"], wanted.reference))
         found = table if keep is None else table.filter(keep)
         return self._with_text(found, wanted.text) if wanted.text else found
 
@@ -255,15 +308,25 @@ class ViewedRun:
         return {"total": len(grouped), "lines": len(table), "rows": page.to_pylist()}
 
     def lines(self, wanted: Filter, offset: int, limit: int, order: str = "") -> dict[str, Any]:
-        """Lines of a filter; `order`: a column, with `-` before it falling."""
+        """Lines of a filter; `order`: a column, with `-` before it falling. Those of one problem have their
+        advantages: [end, value] of consecutive parts of the response."""
         table = self.chosen(wanted)
         if order:
             how = "descending" if order.startswith("-") else "ascending"
             table = table.sort_by([(order.removeprefix("-"), how)])
-        return {"total": len(table), "rows": table.slice(offset, limit).to_pylist()}
+        rows = table.slice(offset, limit).to_pylist()
+        if wanted.problem or wanted.question:
+            self.add_advantages(rows)
+        return {"total": len(table), "rows": rows}
+
+    def add_advantages(self, rows: list[dict[str, Any]]) -> None:
+        """Give rows of the index the key `advantages`; null: not trained."""
+        for one in rows:
+            one["advantages"] = self._advantages_of(one["file"], one["trajectory"], one["sequence"])
 
     def line(self, file: str, row: int) -> dict[str, Any]:
-        """A line with all that is known of its tokens.
+        """A line with all that is known of its tokens, and the turns of its trajectory (`view.turns`); where
+        it has some, `others` are the trajectory's other lines by their sequences.
 
         Raises:
             KeyError: there is no such line.
@@ -271,39 +334,69 @@ class ViewedRun:
         place = self.lines(Filter(file=file), row, 1)["rows"]
         if not place:
             raise KeyError(f"{file} has no line {row}")
-        line = read_line(self._rollouts / file, place[0])
-        advantages = (self._trained(file).get(line["trajectory"]) or [])[line["sequence"] :][:1]
+        found = self._tokens(file, place[0])
+        line = found["line"]
+        table = self._indexed(self._rollouts / file).table
+        same = table.filter(pc.equal(table["trajectory"], line["trajectory"])).to_pylist()
+        others = {one["sequence"]: self._tokens(file, one) for one in same if one["row"] != row}
+        turns = turns_of([line, *(one["line"] for one in others.values())])
+        return {**found, "turns": turns, "others": others if turns else {}}
+
+    def _tokens(self, file: str, place: Mapping[str, Any]) -> dict[str, Any]:
+        line = read_line(self._rollouts / file, place)
+        ids = line["token_ids"]
+        name, number = line["trajectory"], line["sequence"]
         columns: dict[str, list[float | None]] = {}
-        if advantages:
-            columns["advantage"] = _spread(advantages[0], len(line["token_ids"]))
-        kept = read_token_columns(self._trained_path(file, ".parquet"), line["trajectory"], line["sequence"])
+        if advantages := self._advantages_of(file, name, number):
+            columns["advantage"] = _spread(advantages, len(ids))
+        kept = read_token_columns(self._trained_path(file, name, ".parquet"), name, number)
         columns |= {name.replace("_", " "): values for name, values in kept.items()}
-        if {"old_log_probs", "rollout_log_probs"} <= kept.keys():
-            pairs = zip(kept["old_log_probs"], kept["rollout_log_probs"], strict=True)
-            columns["ratio old / rollout"] = [
-                None if old is None or sampled is None else math.exp(old - sampled) for old, sampled in pairs
-            ]
-        columns["policy version"] = _spread(line["versions"], len(line["token_ids"]))
-        mask = np.ones(len(line["token_ids"]))
+        mask = np.ones(len(ids))
         for begin, end in line["masked"]:
             mask[begin:end] = 0
+        if {"old_log_probs", "rollout_log_probs"} <= kept.keys():
+            known = zip(kept["old_log_probs"], kept["rollout_log_probs"], mask, strict=True)
+            columns["ratio old / rollout"] = [
+                math.exp(old - sampled) if chosen and old is not None and sampled is not None else None
+                for old, sampled, chosen in known
+            ]
+        for name, (ends, values) in dict(self._view("columns")).items():
+            if line.get(ends) and line.get(values):
+                columns[name] = _spread(zip(line[ends], line[values], strict=True), len(ids))
+        columns["policy version"] = _spread(line["versions"], len(ids))
         columns["mask"] = list(mask.tolist())
-        return {"line": line, "pieces": self._pieces.of(line["token_ids"]), "columns": columns}
+        return {"line": line, "pieces": self._pieces.of(ids), "columns": columns}
 
-    def _trained(self, file: str) -> dict[str, Any]:
-        return self._json(self._trained_path(file, ".json")) or {}
+    def _advantages_of(self, file: str, trajectory: str, sequence: int) -> list[tuple[int, float]] | None:
+        """(end, advantage) of parts of a sequence; None: it was not trained."""
+        path = self._trained_path(file, trajectory, ".json")
+        parts = _advantages(path, path.stat().st_mtime_ns).get(trajectory) or [] if path.is_file() else []
+        return parts[sequence] or None if sequence < len(parts) else None
 
-    def _trained_path(self, file: str, suffix: str) -> Path:
-        return self.path / "trained" / f"{_stem(Path(file))}{suffix}"
+    def _trained_path(self, file: str, trajectory: str, suffix: str) -> Path:
+        """What a line's step knew of the tokens that it trained, or a later step that trained it."""
+        later = self._trained_later.get(trajectory, file)
+        return self.path / "trained" / f"{_stem(Path(later))}{suffix}"
 
     @cached_property
     def _pieces(self) -> TokenPieces:
         model = "actor_rollout_ref.model"
         return TokenPieces(self.setting(f"{model}.tokenizer_path") or self.setting(f"{model}.path"))
 
+    def _view(self, key: str) -> Any:
+        """What the method said of how it is shown (`core.method.View`); empty of earlier runs."""
+        return (self._json(self.path / "view.json") or {}).get(key) or ()
+
     @staticmethod
     def _json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+@lru_cache(maxsize=16)
+def _advantages(path: Path, time: int) -> dict[str, Any]:
+    """A file of advantages, as it was at that time."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _stem(path: Path) -> str:

@@ -20,7 +20,7 @@ from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.estimators import Estimate, Observations
 from marsrl_verl.evaluation.runs import ExampleSummary, Runs
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
-from marsrl_verl.reporting.curve import HEIGHT, WIDTH, draw_learning_curve, smooth
+from marsrl_verl.reporting.curve import HEIGHT, WIDTH, draw_learning_curve, draw_role_panels, smooth
 from marsrl_verl.reporting.example import example_markdown, example_text, pick_example
 from marsrl_verl.reporting.metrics_log import StepMetrics
 from marsrl_verl.reporting.report import finish_run
@@ -204,6 +204,21 @@ def test_curve_has_its_size_with_and_without_data(tmp_path):
     assert png_size(full) == png_size(empty) == (WIDTH, HEIGHT) == (1200, 700)
     assert full.read_bytes() != empty.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.png", "full.png"]
+
+
+def test_panels_by_role(monkeypatch, tmp_path):
+    drawn = []
+    plot = Axes.plot
+    noted = lambda axes, x, y, **more: drawn.append((more["label"], x, y)) or plot(axes, x, y, **more)  # noqa: E731
+    monkeypatch.setattr(Axes, "plot", noted)
+    names = ("response_length_mean", "truncation_share", "failed_share", "equal_reward_groups", "groups")
+    one = {f"role/verifier/{name}": value for name, value in zip(names, (50, 0.25, 0.25, 2, 8), strict=True)}
+    path = tmp_path / "roles.png"
+    assert not draw_role_panels(path, [StepMetrics(1, {"role/solver/reward_mean": 1.0}, {})], ("solver",))
+    assert not path.exists()
+    assert draw_role_panels(path, [StepMetrics(1, {}, {}), StepMetrics(2, one, {})], ("solver", "verifier"))
+    assert drawn == [("Verifier", (2,), (value,)) for value in (50, 0.5, 0.25)]
+    assert png_size(path) == (1200, 350)
 
 
 def test_passes_that_count_are_no_part_of_the_curve(monkeypatch, tmp_path):

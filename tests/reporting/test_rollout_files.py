@@ -148,3 +148,22 @@ def test_one_member_by_others_is_read(folder):
         file.writelines(json.dumps(one) + "\n" for one in LINES)
     path = folder / "step_3.jsonl.gz"
     assert [read_line(path, row) for row in read_index(path).to_pylist()] == LINES
+
+
+@pytest.mark.parametrize(
+    ("reference", "response", "says"),
+    [
+        *(("12", "It is 12. So", True), ("12", "0.12", False), ("12", "12.5", False), ("12", "a312", False)),
+        *((r"\frac{1}{2}", r"so \frac{1}{2}", True), ('["x+1", "1+x"]', "it is 1+x", True)),
+        *(("A", "A plan", None), ("7", "7", None), ("", "7", None)),
+    ],
+)
+def test_a_response_has_the_reference(reference, response, says):
+    """As a word or number of its own; null where the question has it, or a letter alone is asked for."""
+    line = {
+        **dict.fromkeys(("role", "stage", "group", "trajectory"), "x"), "step": 1, "response": response,
+        "problem": {"id": "p", "question": "7+5?", "ground_truth": reference},
+    }  # fmt: skip
+    rows = IndexBuilder()
+    rows.add(json.dumps(line).encode(), 0, 0)
+    assert rows.table()["says_reference"].to_pylist() == [says]

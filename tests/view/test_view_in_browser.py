@@ -9,8 +9,10 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from viewed import HOSTILE, make_run, write_step, write_tree
+from viewed import HOSTILE, group, make_run, record, write_step, write_tree
 
+from marsrl_verl.core.trajectory import Fork
+from marsrl_verl.reporting.rollout_log import step_lines
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.view.export import export
 from marsrl_verl.view.run import ViewedRun
@@ -146,12 +148,16 @@ def check_colours(page) -> None:
 
 def test_a_tree_shows_who_left_whom(page, shown):
     page.goto(f"{shown}#rollouts?problem=p4&of=step_4.jsonl")
-    nodes = page.locator(".tree circle")
+    nodes = page.locator(".tree .node")
     nodes.nth(1).wait_for()
-    assert nodes.count() == 1 + 6 and page.locator(".tree path").count() == 6
-    page.locator(".tree circle:not(.root)").last.click()
-    page.locator("article button", has_text="left p4/solver/0#0 at token 1").click()
+    branches = page.locator(".tree .branch")
+    assert (nodes.count(), branches.count()) == (6, 1)
+    assert branches.locator("text").text_content() == "0.5", "the mean reward of what continues there"
+    nodes.nth(1).locator("circle").click()
+    playwright.expect(page.locator("article .chain")).to_contain_text("left at token 1")
+    page.locator("article .chain button").first.click()
     page.locator("article h3", has_text="p4/solver/0#0").wait_for()
+    page.locator("article .chain", has_text="4 × solver, mean reward 0.5").wait_for()
 
 
 def test_what_a_run_writes_appears(page, tmp_path):
@@ -171,6 +177,53 @@ def test_runs_side_by_side(page, tmp_path):
         page.goto(f"{address}#curves?search=reward_mean")
         page.locator(".u-legend .u-series").nth(2).wait_for()
         assert page.locator(".chart .u-series").count() == 3, "steps and two runs"
+
+
+def test_the_same_problem_of_two_runs(page, tmp_path):
+    make_run(tmp_path / "one", steps=2)
+    other = make_run(tmp_path / "two", steps=0)
+    write_step(other, 1, question="other?")
+    write_step(other, 2)
+    write_step(other, 3)
+    with served(tmp_path / "one", tmp_path / "two") as address:
+        page.goto(f"{address}#rollouts")
+        page.get_by_role("button", name="beside").click()
+        columns = page.locator(".beside > div")
+        columns.nth(1).locator("article h3", has_text="p2/solver/0#0").wait_for()
+        columns.nth(0).locator("article h3", has_text="p1/solver/0#0").wait_for()
+        page.locator("[data-filter=role]").select_option("verifier")
+        found_rollouts(page, "4")
+        page.locator(".problem").nth(1).click()
+        columns.nth(0).locator("article h3", has_text="p2/solver/0#0").wait_for()
+        columns.nth(1).locator(".cell").nth(2).click()
+        columns.nth(1).locator("article h3", has_text="p2/verifier_1/0#0").wait_for()
+        columns.nth(0).locator("article h3", has_text="p2/solver/0#0").wait_for()
+        page.goto("about:blank")
+        page.go_back()
+        columns.nth(1).locator("article h3", has_text="p2/verifier_1/0#0").wait_for()
+
+
+def test_messages_calls_and_chains(page, tmp_path):
+    folder = make_run(tmp_path / "shown", steps=1, tokenizer=True)
+    one = group("p2", "solver", (1.0, 0.0), "1+1?")
+    one.trajectories[0].events = [
+        {"turn": 0, "tool": "python", "arguments": {"code": "1+1"}, "outcome": "ok"}
+    ]
+    one.trajectories[0].sequence.response_mask[1] = 0
+    one.trajectories[1].fork = Fork(one.trajectories[0].trajectory_id, 2)
+    folder.write_rollouts(2, step_lines(2, [one], record), {})
+    with served(tmp_path / "shown") as address:
+        page.goto(f"{address}#rollouts?problem=p2&of=step_2.jsonl")
+        call = page.locator("article .events li").nth(1)
+        playwright.expect(call).to_contain_text("python ok")
+        playwright.expect(call).to_contain_text("1+1")
+        call.get_by_text("1 left here, mean reward 0").wait_for()
+        page.locator("article select").select_option("mask")
+        assert page.locator("article .edge").count() == 1
+        page.goto(f"{address}#rollouts?problem=p1&of=step_1.jsonl&in=step_1.jsonl&row=2")
+        links = page.locator("article .events li")
+        links.nth(1).wait_for()
+        assert [links.nth(k).locator("b").first.inner_text() for k in (0, 1)] == ["solver", "verifier 1"]
 
 
 def test_one_file_needs_no_server(page, tmp_path):

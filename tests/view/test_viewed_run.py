@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from viewed import HOSTILE, TINY, make_run, write_step
+from viewed import HOSTILE, TINY, group, make_run, write_step
 
+from marsrl_verl.core.method import View
 from marsrl_verl.reporting.rollout_index import index_path
+from marsrl_verl.reporting.rollout_log import step_lines
 from marsrl_verl.view.run import Filter, ViewedRun, plain
 
 
@@ -42,6 +44,8 @@ def test_curves_have_every_metric(run):
         (Filter(problem="p2", role="solver"), 2),
         (Filter(trained=True), 2),
         (Filter(trained=False), 6),
+        (Filter(reference=True), 8),
+        (Filter(reference=False), 0),
         (Filter(file="step_1.jsonl"), None),
         (Filter(text="É1"), 4),
         (Filter(text="nowhere"), 0),
@@ -75,6 +79,36 @@ def test_a_line_has_columns_of_its_tokens(run):
     assert len(found["pieces"]) == 2
     with pytest.raises(KeyError, match="no line 99"):
         run.line(row["file"], 99)
+
+
+def test_what_a_later_step_trained_is_trained(tmp_path):
+    folder = make_run(tmp_path / "shown", steps=1)
+    later = {"p1/solver/0#1": [[(2, -0.5)]], "p1/solver/0#0": [[(1, 0.25), (2, 1.5)]]}
+    folder.write_rollouts(2, [], later)
+    run = ViewedRun(tmp_path / "shown")
+    first = run.lines(Filter(problem="p1", role="solver"), 0, 9)["rows"]
+    assert [one["advantage"] for one in first] == [1.5, 0.25], "the second was trained in its own step too"
+    assert first[0]["advantages"] == [[1, 0.25], [2, 1.5]]
+    assert run.line("step_1.jsonl", 0)["columns"]["advantage"] == [0.25, 1.5]
+    assert run.overview()["rollouts"][0]["advantage_count"] == 2
+
+
+def test_a_method_says_how_it_is_shown(tmp_path):
+    folder = make_run(tmp_path / "shown", steps=8)
+    overview = ViewedRun(tmp_path / "shown").overview()
+    assert overview["warnings"] == []
+    assert [one["says_mean"] for one in overview["rollouts"]] == [1.0, 1.0]
+    folder.write_view(View(columns={"influence": ("ends", "values")}, silent=frozenset({"verifier"})))
+    one = group("p9", "solver", (0.0,) * 16, "1+1?")
+    lines = step_lines(9, [one], lambda request, each: {"ends": [1, 2], "values": [0.25, 0.5]})
+    folder.write_rollouts(9, [{**line, "role": "judge", "response": "12 or 2.5"} for line in lines], {})
+    run = ViewedRun(tmp_path / "shown")
+    assert run.overview()["warnings"] == [
+        "100% of 16 responses of verifier have the reference answer, which this role must not tell.",
+        "All 16 rewards of judge are 0: nothing teaches it.",
+    ]
+    assert run.overview()["rollouts"][2]["says_mean"] == 0.0
+    assert run.line("step_9.jsonl", 3)["columns"]["influence"] == [0.25, 0.5]
 
 
 def test_a_run_is_seen_while_it_writes(run, tmp_path):

@@ -31,7 +31,7 @@ from marsrl_verl.algos.attnrl.credit import TreeCredit, tree_metrics
 from marsrl_verl.algos.attnrl.responses import FirstResponses
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Probe, Traits
+from marsrl_verl.core.method import Method, Probe, Traits, View
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, RolloutRequest
@@ -156,7 +156,8 @@ class AttnRL(Method):
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:
         """The probe's pass gives log-probabilities of first responses, and FCI needs the attention."""
-        return Traits(records_log_probs=True, fused_kernels=False)
+        view = View(columns={"influence": ("steps", "influence")})
+        return Traits(records_log_probs=True, fused_kernels=False, view=view)
 
     @classmethod
     def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:

@@ -62,6 +62,7 @@ class TrainingObserver:
         self.folder = RunFolder.create(run.output_dir, run.existing)
         self.folder.rollout_log = run.rollout_log
         self.folder.write_config(OmegaConf.to_yaml(recorded(config)))
+        self.folder.write_view(self._method.traits(settings.algo).view)
         self._writer = BackgroundWriter()
         self._tokens = 0
         self._begun_after = 0

@@ -49,7 +49,7 @@ function App() {
       <button class="theme" aria-label="dark or light" onClick=${() => setDark(!dark)}>${dark ? "light" : "dark"}</button>
     </header>
     ${view === "curves" ? html`<${Curves} runs=${runs} chosen=${chosen} version=${version} fields=${fields} />`
-      : view === "rollouts" ? html`<${Rollouts} key=${run} run=${run} version=${version} fields=${fields} />`
+      : view === "rollouts" ? html`<${Rollouts} key=${run} run=${run} runs=${runs} version=${version} fields=${fields} />`
         : html`<${Overview} key=${run} run=${run} version=${version} />`}
   </${Fragment}>`;
 }

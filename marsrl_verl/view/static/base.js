@@ -111,6 +111,7 @@ const SERIES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 
 // From orange (negative) over the ground to blue (positive).
 function diverging(value, most) {
+  if (Math.abs(value) < 1e-3 * most) return "transparent";
   const share = Math.min(Math.abs(value) / (most || 1), 1);
   const [red, green, blue] = value < 0 ? [213, 94, 0] : [0, 114, 178];
   return `rgba(${red}, ${green}, ${blue}, ${(0.08 + 0.62 * share).toFixed(3)})`;

@@ -10,7 +10,7 @@ function Chart({ title, steps, series, marks = [], height = 170 }) {
     const options = {
       width: box.current.clientWidth || 360, height,
       scales: { x: { time: false } },
-      axes: [{ ...axis, size: 28 }, { ...axis, size: 56, values: (_, some) => some.map((one) => shown(one)) }],
+      axes: [{ ...axis, size: 28, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis, size: 56, values: (_, some) => some.map((one) => shown(one)) }],
       cursor: { sync: { key: "steps" } },
       legend: { show: series.length > 1, live: true },
       series: [{ label: "step" }, ...series.map((one, number) => ({
@@ -40,9 +40,13 @@ function Chart({ title, steps, series, marks = [], height = 170 }) {
   return html`<figure class="chart"><figcaption>${title}</figcaption><div ref=${box}></div></figure>`;
 }
 
-// Curves whose name differs in the role alone are one picture.
-function byRole(series, roles, name) {
-  return roles.map((role) => ({ label: role, values: series[`role/${role}/${name}`] })).filter((one) => one.values);
+// Curves whose name differs in the role alone are one picture; `of`: a metric to divide by.
+function byRole(series, roles, name, of = null) {
+  const values = (role) => {
+    const [some, whole] = [series[`role/${role}/${name}`], series[`role/${role}/${of}`]];
+    return of && some ? some.map((value, k) => (value === null || !whole?.[k] ? null : value / whole[k])) : some;
+  };
+  return roles.map((role) => ({ label: role, values: values(role) })).filter((one) => one.values);
 }
 
 function MainCurves({ run, version, roles, evaluations }) {
@@ -53,7 +57,7 @@ function MainCurves({ run, version, roles, evaluations }) {
     ["Reward", byRole(series, roles, "reward_mean")],
     ["Response length, tokens", byRole(series, roles, "response_length_mean")],
     ["Entropy", byRole(series, roles, "entropy")],
-    ["Groups with equal rewards, share", byRole(series, roles, "equal_reward_groups")],
+    ["Groups with equal rewards, share", byRole(series, roles, "equal_reward_groups", "groups")],
     ["Gradient norm", pick(series, "actor/grad_norm")],
     ["Seconds a step", pick(series, "seconds/step", "seconds/rollout", "seconds/update_actor")],
   ].filter(([, some]) => some.length > 0);

@@ -27,6 +27,7 @@ function chosenRows(rows, wanted) {
     && (!wanted.low || one.reward >= Number(wanted.low)) && (!wanted.high || one.reward <= Number(wanted.high))
     && (!wanted.first || one.step >= Number(wanted.first)) && (!wanted.last || one.step <= Number(wanted.last))
     && (!wanted.trained || (one.advantage !== null) === (wanted.trained === "true"))
+    && (!wanted.reference || (one.says_reference !== null && one.says_reference === (wanted.reference === "true")))
     && (!text || one.text.toLowerCase().includes(text)));
 }
 

@@ -38,6 +38,18 @@ function Evaluation({ one }) {
     </tbody></table></div>`;
 }
 
+// What each role's rollouts came to in training: a role without reward, or one that tells the answer, is seen here.
+function ByRole({ rollouts }) {
+  if (!rollouts.length) return null;
+  return html`<div class="wide"><table>
+    <thead><tr><th>rollouts in training</th><th>number</th><th>reward, mean</th><th>from … to</th><th>trained</th>
+      <th>tokens, mean</th><th>has the reference</th></tr></thead>
+    <tbody>${rollouts.map((one) => html`<tr><td>${one.role}</td><td>${shown(one.row_count)}</td><td>${shown(one.reward_mean)}</td>
+      <td class=${one.reward_count > 1 && one.reward_min === one.reward_max ? "worse" : ""}>${shown(one.reward_min)} … ${shown(one.reward_max)}</td>
+      <td>${percent(one.advantage_count / one.row_count)}</td><td>${shown(one.tokens_mean)}</td><td>${percent(one.says_mean)}</td></tr>`)}</tbody>
+  </table></div>`;
+}
+
 function Overview({ run, version }) {
   const { data, error } = useData(`runs/${run}/overview`, version);
   if (error) return html`<${Message}>${error}</${Message}>`;
@@ -51,6 +63,7 @@ function Overview({ run, version }) {
     <${Changes} changes=${data.changes} />
     ${alone.map((one) => html`<${Evaluation} one=${one} />`)}
     <${MainCurves} run=${run} version=${version} roles=${data.roles} evaluations=${data.evaluations} />
+    <${ByRole} rollouts=${data.rollouts} />
     <h2>The run</h2>
     <div class="wide"><table class="facts"><tbody>
       ${Object.entries(data.settings).map(([name, value]) => html`<tr><td>${name}</td>

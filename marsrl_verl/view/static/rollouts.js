@@ -2,7 +2,7 @@
 "use strict";
 
 const PAGE = 200;
-const FILTERS = ["file", "role", "stage", "finish", "text", "low", "high", "first", "last", "trained"];
+const FILTERS = ["file", "role", "stage", "finish", "text", "low", "high", "first", "last", "trained", "reference"];
 
 function usePages(path, version) {
   const [found, setFound] = useState({ path: null, total: 0, lines: 0, rows: [] });
@@ -40,6 +40,9 @@ function Filters({ choices, fields, change }) {
   const select = (name, label, some) => html`<label>${label} <select value=${fields[name] || ""} data-filter=${name}
     onChange=${(event) => change({ [name]: event.target.value })}><option value="">all</option>
     ${some.map((one) => html`<option value=${one}>${one}</option>`)}</select></label>`;
+  const yes = (name, label) => html`<label>${label} <select value=${fields[name] || ""} data-filter=${name}
+    onChange=${(event) => change({ [name]: event.target.value })}><option value="">all</option>
+    <option value="true">yes</option><option value="false">no</option></select></label>`;
   const number = (name, label) => html`<${Field} type="number" step="any" placeholder=${label} aria-label=${label}
     data-filter=${name} value=${fields[name] || ""} commit=${(said) => change({ [name]: said })} />`;
   return html`<div class="filters">
@@ -47,9 +50,7 @@ function Filters({ choices, fields, change }) {
       data-filter="text" commit=${(said) => change({ text: said })} />
     ${select("file", "file", choices.file)}${select("role", "role", choices.role)}
     ${select("stage", "stage", choices.stage)}${select("finish", "end", choices.finish_reason)}
-    <label>trained <select value=${fields.trained || ""} data-filter="trained"
-      onChange=${(event) => change({ trained: event.target.value })}><option value="">all</option>
-      <option value="true">yes</option><option value="false">no</option></select></label>
+    ${yes("trained", "trained")}${yes("reference", "has the reference")}
     <label>reward ${number("low", "from")}${number("high", "to")}</label>
     <label>step ${number("first", "from")}${number("last", "to")}</label>
   </div>`;
@@ -63,7 +64,33 @@ function ProblemRow({ one, on, onOpen }) {
   </button>`;
 }
 
-function Rollouts({ run, version, fields }) {
+// The rollouts of a problem in one run. Of another run than the list's it is what asks the same question.
+function Problem({ run, fields, question, version, open, names, opened, other = false }) {
+  const everywhere = fields.over === "steps";
+  const evaluation = fields.of?.startsWith("eval");
+  const path = fields.problem ? query(`runs/${run}/lines`, {
+    problem: (everywhere || other) && question ? undefined : fields.problem, question: everywhere || other ? question : undefined,
+    file: everywhere || !evaluation ? undefined : fields.of, limit: 2000,
+  }) : null;
+  const { data: found, path: answered } = useData(path, version);
+  const same = (one) => everywhere || !other || one.file.startsWith("eval") === evaluation;
+  const all = found ? found.rows.filter(same) : [];
+  // Asked more than once: what has the same id, else what was asked first.
+  const id = all.some((one) => one.problem === fields.problem) ? fields.problem : all[0]?.problem;
+  const rows = everywhere ? all : all.filter((one) => one.problem === id);
+  const chosen = rows.find((one) => one.file === fields[names[0]] && String(one.row) === fields[names[1]]) || null;
+  useEffect(() => {
+    if (rows.length && !chosen && answered === path) open(rows[0], names, true);
+  }, [found, chosen === null]);
+  if (opened) opened.current = { rows, chosen };
+  if (found && rows.length === 0) return html`<${Message}>This run has no such problem.</${Message}>`;
+  return html`<${Fragment}>
+    ${rows.length > 0 && html`<${Structure} rows=${rows} chosen=${chosen} onOpen=${(one) => open(one, names)} />`}
+    ${chosen && html`<${Detail} run=${run} file=${chosen.file} row=${chosen.row} rows=${rows} onOpen=${(one) => open(one, names)} />`}
+  </${Fragment}>`;
+}
+
+function Rollouts({ run, runs, version, fields }) {
   const wanted = Object.fromEntries(FILTERS.map((name) => [name, fields[name]]));
   const { data: choices } = useData(`runs/${run}/choices`, version);
   const list = usePages(query(`runs/${run}/problems`, wanted), version);
@@ -73,16 +100,12 @@ function Rollouts({ run, version, fields }) {
     if (now.view === "rollouts") writeAddress("rollouts", { ...now.fields, ...changed }, replace);
   };
   const place = list.rows.findIndex((one) => one.problem === fields.problem && one.file === fields.of);
-  const everywhere = fields.over === "steps";
-  const { data: found } = useData(fields.problem ? query(`runs/${run}/lines`, {
-    problem: everywhere ? undefined : fields.problem, question: everywhere ? fields.question : undefined,
-    file: everywhere || !fields.of?.startsWith("eval") ? undefined : fields.of, limit: 2000,
-  }) : null, version);
-  const rows = found ? found.rows : [];
-  const chosen = rows.find((one) => one.file === fields.in && String(one.row) === fields.row) || null;
-  const open = (one) => go({ in: one.file, row: one.row });
-  const openProblem = (one) => go({ problem: one.problem, of: one.file, question: one.question_first, in: undefined, row: undefined });
-  useEffect(() => { if (rows.length && !chosen) go({ in: rows[0].file, row: rows[0].row }, true); }, [found]);
+  const none = { in: undefined, row: undefined, in2: undefined, row2: undefined };
+  const open = (one, names = ["in", "row"], replace = false) => go({ [names[0]]: one.file, [names[1]]: one.row }, replace);
+  const openProblem = (one) => go({ problem: one.problem, of: one.file, question: one.question_first, ...none });
+  const opened = useRef({ rows: [], chosen: null });
+  const beside = runs.length > 1 && fields.beside !== undefined ? Number(fields.beside) : null;
+  const others = runs.map((one, k) => [one, k]).filter(([, k]) => k !== run);
   useEffect(() => {
     if (list.rows.length && !readAddress().fields.problem) openProblem(list.rows[0]);
   }, [list.path, list.rows.length]);
@@ -92,6 +115,7 @@ function Rollouts({ run, version, fields }) {
       if (typing(event)) return;
       if (event.key === "j" && place + 1 < list.rows.length) openProblem(list.rows[place + 1]);
       if (event.key === "k" && place > 0) openProblem(list.rows[place - 1]);
+      const { rows, chosen } = opened.current;
       const at = rows.indexOf(chosen);
       if (event.key === "n" && at + 1 < rows.length) open(rows[at + 1]);
       if (event.key === "p" && at > 0) open(rows[at - 1]);
@@ -99,19 +123,27 @@ function Rollouts({ run, version, fields }) {
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   });
+  const question = list.rows[place]?.question_first || fields.question;
+  const shared = { fields, question, version, open };
   return html`<section class="rollouts">
     <aside>
-      ${choices && html`<${Filters} choices=${choices} fields=${fields} change=${(some) => go({ ...some, problem: undefined, in: undefined, row: undefined })} />`}
+      ${choices && html`<${Filters} choices=${choices} fields=${fields} change=${(some) => go({ ...some, problem: undefined, ...none })} />`}
       <p class="note">${list.error || `${shown(list.total)} problems, ${shown(list.lines)} rollouts`}</p>
       <${VirtualList} count=${list.rows.length} height=${62} selected=${place} onEnd=${list.more}
         row=${(k) => html`<${ProblemRow} one=${list.rows[k]} on=${k === place} onOpen=${() => openProblem(list.rows[k])} />`} />
     </aside>
     <main>
-      ${rows.length > 0 && html`<h2 class="problem-title">${rows[0].question}</h2>
-        <nav><button class=${everywhere ? "on" : ""} onClick=${() => go({ over: everywhere ? undefined : "steps" })}>
-          wherever it is asked</button><span class="note">j k problems · n p rollouts · c colours · / search</span></nav>
-        <${Structure} rows=${rows} chosen=${chosen} onOpen=${open} />`}
-      ${chosen && html`<${Detail} run=${run} file=${chosen.file} row=${chosen.row} rows=${rows} onOpen=${open} />`}
+      ${fields.problem && html`<h2 class="problem-title">${question}</h2>
+        <nav><button class=${fields.over ? "on" : ""} onClick=${() => go({ over: fields.over ? undefined : "steps" })}>
+          wherever it is asked</button>
+          ${others.map(([one, k]) => html`<button class=${beside === k ? "on" : ""}
+            onClick=${() => go({ beside: beside === k ? undefined : k })}>beside ${one.name}</button>`)}
+          <span class="note">j k problems · n p rollouts · c colours · / search</span></nav>`}
+      ${beside === null ? html`<${Problem} run=${run} names=${["in", "row"]} opened=${opened} ...${shared} />`
+        : html`<div class="beside"><div><h3>${runs[run].name}</h3>
+            <${Problem} run=${run} names=${["in", "row"]} opened=${opened} ...${shared} /></div>
+          <div><h3>${runs[beside].name}</h3>
+            <${Problem} key=${beside} run=${beside} names=${["in2", "row2"]} other=${true} ...${shared} /></div></div>`}
     </main>
   </section>`;
 }

@@ -1,4 +1,4 @@
-// The trajectories of one problem as its method has them: stages with their groups, or a tree.
+// The trajectories of one problem: stages with their groups, or a tree where some left or continue others.
 "use strict";
 
 const identity = (one) => `${one.file}|${one.row}`;
@@ -45,51 +45,89 @@ function Stages({ rows, chosen, onOpen }) {
     <h4>${words(stage)}</h4>
     ${[...groups].map(([group, some]) => {
       const rewards = some.map((one) => one.reward).filter((value) => value !== null);
-      const mean = rewards.length ? rewards.reduce((a, b) => a + b, 0) / rewards.length : null;
-      return html`<div class="group"><small title=${group}>mean reward ${shown(mean)} · step ${some[0].step}</small>
+      return html`<div class="group"><small title=${group}>mean reward ${shown(mean(rewards))} · step ${some[0].step}</small>
         <div>${some.map((one) => html`<${Cell} one=${one} chosen=${chosen} kin=${kin} onOpen=${onOpen} />`)}</div></div>`;
     })}</div>`)}</div>`;
 }
 
-// Trajectories under those that they left or continue.
+const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
+
+// Trajectories along their tokens, each under the one that it left or continues, from that token on.
 function Tree({ rows, chosen, onOpen }) {
   const firsts = rows.filter((one) => one.sequence === 0);
   const known = new Set(firsts.map((one) => one.trajectory));
-  const under = (one) => {
-    const before = one.fork || one.parent;
-    return known.has(before) && before !== one.trajectory ? before : "";
+  const before = (one) => {
+    const name = one.fork || one.parent;
+    return known.has(name) && name !== one.trajectory ? name : "";
   };
   const children = new Map();
-  for (const one of firsts) children.set(under(one), [...(children.get(under(one)) || []), one]);
+  for (const one of firsts) children.set(before(one), [...(children.get(before(one)) || []), one]);
+  // What leaves last is drawn first, so that no line crosses a bar.
+  for (const some of children.values()) some.sort((a, b) => (b.left_at ?? 1e9) - (a.left_at ?? 1e9));
+  const nodes = [];
+  Vendor.hierarchy({ trajectory: "" }, (one) => children.get(one.trajectory)).eachBefore((node) => {
+    if (node.depth === 0) return;
+    const above = node.parent.depth ? node.parent : null;
+    const shared = above !== null && node.data.left_at !== null;
+    node.origin = above === null ? 0 : shared ? above.origin : above.last + 2;
+    node.first = node.origin + (shared ? node.data.left_at : 0);
+    node.last = Math.max(node.origin + (node.data.tokens || 0), node.first);
+    node.row = nodes.push(node) - 1;
+  });
   const kin = lineage(rows, chosen);
-  const root = Vendor.hierarchy({ trajectory: "" }, (one) => children.get(one.trajectory));
-  const [across, down] = [26, 92];
-  Vendor.tree().nodeSize([across, down])(root);
-  const nodes = root.descendants();
-  const low = Math.min(...nodes.map((one) => one.x));
-  const [width, height] = [root.height * down + 40, Math.max(...nodes.map((one) => one.x)) - low + 30];
-  const place = (one) => [one.y + 14, one.x - low + 14];
-  return html`<div class="tree"><svg width=${width} height=${height} role="img" aria-label="tree of trajectories">
-    ${root.links().map(({ source, target }) => {
-      const [[a, b], [c, d]] = [place(source), place(target)];
-      const dim = kin && !(kin.has(target.data.trajectory) && (source.depth === 0 || kin.has(source.data.trajectory)));
-      return html`<path class=${dim ? "dim" : ""} d=${`M${a},${b}C${(a + c) / 2},${b} ${(a + c) / 2},${d} ${c},${d}`} />`;
+  const high = nodes.length > 60 ? 12 : 18;
+  const most = Math.max(...nodes.map((one) => one.last), 1);
+  const across = (tokens) => `${(4 + 85 * tokens / most).toFixed(3)}%`;
+  const wide = (tokens) => `${(85 * tokens / most).toFixed(3)}%`;
+  const down = (node) => node.row * high + high / 2 + 2;
+  const parts = nodes.flatMap((one) => one.data.advantages || []).map(([, value]) => Math.abs(value));
+  const largest = Math.max(...parts, 1e-9);
+  // Places where others leave: the last of them ends the line, the first has what they are worth on average.
+  const places = new Map();
+  for (const node of nodes) {
+    if (!node.parent.depth) continue;
+    const name = `${node.parent.row}|${node.first}`;
+    places.set(name, [...(places.get(name) || []), node]);
+  }
+  const dim = (node) => (kin && !kin.has(node.data.trajectory) ? "dim" : "");
+  const told = ({ data: one }) => `${one.trajectory}\nreward ${shown(one.reward)}, ${one.finish_reason}, ${shown(one.tokens)} tokens`
+    + (one.advantages ? one.advantages.map(([end, value]) => `\nadvantage ${shown(value)} up to token ${end}`).join("") : "\nnot trained");
+  return html`<${Fragment}><p class="note">bars: responses along their tokens${parts.length > 0 && html`, by advantage
+      <i style=${{ background: diverging(-1, 1) }}></i>−${shown(largest)} to <i style=${{ background: diverging(1, 1) }}></i>+${shown(largest)}`};
+      ${places.size > 0 && " number at a branch: mean reward of what continues there;"} circles: rewards</p>
+    <div class="tree"><svg width="100%" height=${nodes.length * high + 18} role="img" aria-label="tree of trajectories">
+    ${[...places.values()].map((some) => {
+      const rewards = some.map((one) => one.data.reward).filter((value) => value !== null);
+      const x = across(some[0].first);
+      return html`<g class=${`branch ${some.every(dim) ? "dim" : ""}`}>
+        <line x1=${x} x2=${x} y1=${down(some[0].parent)} y2=${down(some[some.length - 1])} />
+        ${rewards.length > 0 && html`<text x=${x} dx="-5" y=${down(some[0]) + 4} text-anchor="end">${shown(mean(rewards), 2)}</text>`}
+        <title>${`${some.length} from token ${some[0].first - some[0].origin}: mean reward ${shown(mean(rewards))}`}</title></g>`;
     })}
     ${nodes.map((node) => {
-      const [x, y] = place(node);
-      const one = node.data;
-      if (node.depth === 0) return html`<circle cx=${x} cy=${y} r="5" class="root" />`;
-      const state = `${one.trajectory === chosen?.trajectory ? "on" : ""}${kin && !kin.has(one.trajectory) ? " dim" : ""}`;
-      return html`<circle cx=${x} cy=${y} r="9" class=${`${state}${one.advantage === null ? "" : " trained"}`}
-        style=${{ fill: rewardColour(one.reward) }} onClick=${() => onOpen(one)}>
-        <title>${`${one.trajectory}\nreward ${shown(one.reward)}, ${shown(one.tokens)} tokens, advantage ${shown(one.advantage)}`}</title>
-      </circle>`;
-    })}</svg></div>`;
+      const { data: one } = node;
+      const y = down(node);
+      const state = `${one.trajectory === chosen?.trajectory ? "on" : ""} ${one.advantage === null ? "" : "trained"}`;
+      let from = node.first;
+      const drawn = (one.advantages || []).map(([end, value]) => {
+        const [begin, stop] = [from, Math.max(node.origin + end, from)];
+        from = stop;
+        return stop > begin && html`<rect x=${across(begin)} width=${wide(stop - begin)} y=${y - 5} height="10"
+          style=${{ fill: diverging(value, largest) }} />`;
+      });
+      return html`<g class=${`node ${dim(node)} ${state}`} onClick=${() => onOpen(one)}>
+        <rect class="bar" x=${across(node.first)} width=${wide(Math.max(node.last - node.first, 0.5))} y=${y - 5} height="10" />
+        ${drawn}
+        <circle cx=${across(node.last)} cy=${y} r="6" transform="translate(9 0)" style=${{ fill: rewardColour(one.reward) }} />
+        ${one.reward !== null && one.reward !== 0 && one.reward !== 1 && html`<text x=${across(node.last)} dx="19" y=${y + 4}>${shown(one.reward, 2)}</text>`}
+        <title>${told(node)}</title></g>`;
+    })}
+    <text x=${across(most)} y=${nodes.length * high + 14} text-anchor="end">${shown(most)} tokens</text>
+    </svg></div></${Fragment}>`;
 }
 
 function Structure({ rows, chosen, onOpen }) {
-  const branches = rows.some((one) => one.fork) || rows.some((one) => one.parent && one.parent.startsWith(one.group.split("/")[0])
-    && rows.find((other) => other.trajectory === one.parent)?.role === one.role);
+  const branches = rows.some((one) => one.left_at !== null);
   const [shape, setShape] = useState(null);
   const used = shape || (branches ? "tree" : "stages");
   return html`<div class="structure">

@@ -21,7 +21,6 @@ from marsrl_verl.algos.attnrl.branch_points import (
     aggregated_influence,
     choose_branch_points,
 )
-from marsrl_verl.algos.attnrl.show import measure_response
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.attention.choices import FciBackend
@@ -30,6 +29,7 @@ from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.demo.problems import Split
 from studies.tiny.command_line import print_premise
+from studies.tiny.influence import measure_response
 from studies.tiny.measure import build_engine
 from studies.tiny.premise_figures import Figure, show
 from studies.tiny.tokenizer import build_tokenizer

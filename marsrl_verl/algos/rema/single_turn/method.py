@@ -16,7 +16,7 @@ from marsrl_verl.algos.rema.single_turn.evaluation import PlanAndSolve
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, PhaseSchedule
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts, PlanPrompts
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, Traits, fitting_prompts
+from marsrl_verl.core.method import Method, Traits, View, fitting_prompts
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, Shown, no_text
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
@@ -87,7 +87,8 @@ class ReMASingleTurn(Method):
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:
         """JSON plans are decoded by a grammar."""
-        return Traits(grammar_roles=settings_of.grammar_roles(config))
+        silent = View(silent=frozenset({META_THINKING}))
+        return Traits(grammar_roles=settings_of.grammar_roles(config), view=silent)
 
     @classmethod
     def active_roles(cls, config: settings_of.Config, evaluation: Any | None) -> tuple[str, ...]:
