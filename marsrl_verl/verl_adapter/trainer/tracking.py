@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from verl.utils.tracking import Tracking, ValidationGenerationsLogger
@@ -29,13 +30,13 @@ _ID_DIGITS = 21
 """Of a run's id: swanlab takes no other number."""
 
 
-class RunTracking(Tracking):
-    """verl's `Tracking`, for evaluations as well."""
+class RunTracking:
+    """verl's loggers of a run (`Tracking`), and its tables."""
 
     def __init__(self, config: DictConfig) -> None:
         trainer = config.trainer
         names = list(trainer.logger)
-        super().__init__(
+        self._loggers = Tracking(
             project_name=trainer.project_name,
             experiment_name=trainer.experiment_name,
             default_backend=names,
@@ -43,6 +44,15 @@ class RunTracking(Tracking):
         )
         self._names, self._most_answers = names, trainer.log_val_generations
         self._tables = ValidationGenerationsLogger(trainer.project_name, trainer.experiment_name)
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        """Metrics of a step."""
+        if self._names:
+            self._loggers.log(data, step=step)
+
+    def finish(self) -> None:
+        """Ends the loggers."""
+        self._loggers.finish()
 
     def log_evaluation(self, result: EvaluationResult, step: int) -> None:
         """Means of an evaluation, and a table of its first runs (`trainer.log_val_generations`)."""
