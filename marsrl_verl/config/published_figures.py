@@ -29,7 +29,7 @@ _PROMPTS, _ANY_ROLE = "marsrl.prompts", "marsrl.roles.default."
 
 @dataclass(frozen=True, slots=True)
 class PaperConditions:
-    """What a suite sets. Null is left to the user."""
+    """A suite's settings. Null is left to the user."""
 
     settings: Mapping[str, Any]
     """By dotted keys."""

@@ -49,7 +49,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the page of a run (docs/view.md) is told of a method; it finds stages, forks and messages in the
+    """A method's declaration for the page of a run (docs/view.md), which finds stages, forks and messages in the
     rollouts."""
 
     columns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Traits:
     """Trained roles whose tokens the engine chooses among those that a grammar allows: its
     log-probabilities then are not the trainer's."""
     view: View = View()
-    """How the page of a run shows its rollouts."""
+    """Its declaration for the page of a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class BenchmarkProblems:
     name: str
     problems: tuple[SourceProblem, ...]
     rows: int
-    """Of the file, those of problems that stand there several times included."""
+    """Rows of the file, repeated problems included."""
     fields: tuple[str, ...] = ()
     """Texts of `extra_info` that its rows have, of pairs of answers (`PAIR_FIELDS`)."""
 

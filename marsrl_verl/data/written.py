@@ -19,7 +19,7 @@ class PassRate:
     rate: float | None = None
     """Share of right answers; None: there are no grades."""
     answers: int = 0
-    """How many were graded."""
+    """Graded rollouts."""
 
 
 def write_parquet(

@@ -1,4 +1,4 @@
-"""What of a recorded response its policy wrote, and what tools, templates and other agents wrote between."""
+"""Parts of a recorded response: those of its policy, and those of tools, templates and other agents."""
 
 from __future__ import annotations
 

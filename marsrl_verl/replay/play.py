@@ -36,7 +36,7 @@ class Person:
         self._turn = asyncio.Lock()
 
     async def answer(self, messages: Sequence[dict[str, Any]]) -> str:
-        """What the person writes; EOFError: nobody will any more."""
+        """The person's answer; EOFError: none will come any more."""
         async with self._turn:
             for message in messages:
                 self._show(f"[{message['role']}]\n{message['content']}\n")

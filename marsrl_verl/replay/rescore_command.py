@@ -31,7 +31,7 @@ _ANSWER = 60
 
 @dataclass
 class StageGrades:
-    """What became of the sequences of a role at a stage."""
+    """Recorded and new rewards of a role's sequences at a stage."""
 
     recorded: list[float] = field(default_factory=list)
     """Rewards; of the same sequences"""

@@ -25,7 +25,7 @@ _KEYS = (
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.tokenizer_path",
 )
-"""What grades depend on, and where the tokenizer is on this machine."""
+"""Settings that grades depend on, and the place of the tokenizer on this machine."""
 
 
 def recorded_config(run: Path, words: list[str]) -> DictConfig:

@@ -167,7 +167,7 @@ def _summary(line: Line) -> str:
 
 
 def _own_advantages(line: Line) -> list[float]:
-    """Of the tokens that the policy wrote."""
+    """Advantages of the tokens that the policy wrote."""
     values: list[float] = []
     for end, value in line["advantages"]:
         values += [value] * (end - len(values))

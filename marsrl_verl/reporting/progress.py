@@ -38,12 +38,12 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True)
 class RoundState:
-    """How far a generation round is: one of training, or an evaluation."""
+    """Progress of a generation round: one of training, or an evaluation."""
 
     seconds: float
     """Since it began."""
     groups: int
-    """Of all stages, that have begun."""
+    """Groups of all stages that have begun."""
     scored: int
     """Those that have ended, with their scores."""
     tokens: int
@@ -62,7 +62,7 @@ class RoundState:
 
 
 def round_line(state: RoundState) -> str:
-    """How far a round is, in a line."""
+    """A round's progress in a line."""
     rate = state.tokens / state.seconds if state.seconds > 0 else 0.0
     left, oldest = state.seconds_left, state.oldest
     return " | ".join(

@@ -180,14 +180,14 @@ class ChatTokenizer:
 
 
 def sampled_text(one: Trajectory, chat: ChatTokenizer) -> str | None:
-    """What the policy of a trajectory's one sequence chose, as text; None where nobody else wrote in it."""
+    """Text that the policy of a trajectory's one sequence chose; None where nobody else wrote in it."""
     if len(one.sequences) != 1 or one.sequences[0].response_mask.all():
         return None
     return sampled_part(one.sequences[0], one.text, chat)[1]
 
 
 def sampled_part(sequence: TokenSequence, text: str, chat: ChatTokenizer) -> tuple[TokenIds, str]:
-    """What the policy chose, ids and text: what tools and templates wrote is none of its style."""
+    """Ids and text that the policy chose: what tools and templates wrote is none of its style."""
     mask = sequence.response_mask.astype(bool)
     if mask.all():
         return sequence.response_ids, text

@@ -49,7 +49,7 @@ class EvaluationConfig(Settings):
     top_p: float | None = top_p(None, fix="null takes the roles' own.")
     """Smallest probability mass that is kept in the evaluation's sampled pass; null: the roles' own."""
     repetition_penalty: float = limits(1.0, gt=0.0, fix="1 is no penalty; 1.1 is a usual one.")
-    """Of the evaluation's tokens, at a temperature and greedily: above 1, tokens that prompt or response have
+    """Penalty of the evaluation's tokens, sampled and greedy: above 1, tokens that prompt or response have
     already become less likely."""
     greedy: bool = True
     """Evaluate at temperature 0 too."""

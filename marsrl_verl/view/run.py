@@ -66,7 +66,7 @@ class Filter:
     """Steps."""
     trained: bool | None = None
     reference: bool | None = None
-    """Whether the response has the reference answer."""
+    """True if the response has the reference answer."""
     text: str = ""
     """Is in the line, letter case aside."""
 
@@ -76,7 +76,7 @@ class _Indexed:
     state: tuple[int, int]
     table: pa.Table
     earlier: dict[str, list[float | None]]
-    """What its step trained of earlier files (`rollout_index.trained_earlier`)."""
+    """Trajectories of earlier files that its step trained (`rollout_index.trained_earlier`)."""
 
 
 class ViewedRun:
@@ -184,7 +184,7 @@ class ViewedRun:
         return list(grouped.to_pylist())
 
     def _found_wrong(self, rollouts: list[dict[str, Any]]) -> Iterator[str]:
-        """What the rollouts of a role show of a training that can't be right."""
+        """Warnings from a role's rollouts of a training that can't be right."""
         for one in rollouts:
             role, count, says = one["role"], one["reward_count"], one["says_count"]
             if count >= _LEAST and one["reward_min"] == one["reward_max"]:
@@ -374,7 +374,7 @@ class ViewedRun:
         return parts[sequence] or None if sequence < len(parts) else None
 
     def _trained_path(self, file: str, trajectory: str, suffix: str) -> Path:
-        """What a line's step knew of the tokens that it trained, or a later step that trained it."""
+        """Token columns of a line, from its own step or the later one that trained it."""
         later = self._trained_later.get(trajectory, file)
         return self.path / "trained" / f"{_stem(Path(later))}{suffix}"
 
@@ -384,7 +384,7 @@ class ViewedRun:
         return TokenPieces(self.setting(f"{model}.tokenizer_path") or self.setting(f"{model}.path"))
 
     def _view(self, key: str) -> Any:
-        """What the method said of how it is shown (`core.method.View`); empty of earlier runs."""
+        """The method's declaration of its view (`core.method.View`); empty of earlier runs."""
         return (self._json(self.path / "view.json") or {}).get(key) or ()
 
     @staticmethod

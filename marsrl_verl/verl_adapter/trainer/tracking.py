@@ -27,7 +27,7 @@ RUN_IDS = "tracking.json"
 """In the run's folder, the ids that loggers know the run by."""
 _CONTINUED = {"wandb": ("WANDB_RUN_ID", "WANDB_RESUME"), "swanlab": ("SWANLAB_RUN_ID", "SWANLAB_RESUME")}
 _ID_DIGITS = 21
-"""Of a run's id: swanlab takes no other number."""
+"""Digits of a run's id: swanlab takes no other number."""
 
 
 class RunTracking:
