@@ -199,6 +199,7 @@ def test_refused(words, said, capsys):
     assert status == 2 and all(one in printed for one in said), printed
 
 
+@pytest.mark.with_presets("grpo")
 def test_the_plan_counts_each_benchmarks_answers(copies, capsys):
     words = ["data=parquet", "cluster=8xgpu", "dry_run=true", "algo=grpo", "model=qwen2_5_7b_instruct"]
     words += ["benchmarks=aime24,gsm8k", copies["aime24"], copies["gsm8k"], "marsrl.evaluation.greedy=false"]
@@ -208,6 +209,7 @@ def test_the_plan_counts_each_benchmarks_answers(copies, capsys):
     assert "alone 4 16 16" in plan and "train" not in plan.split("Data")[1]
 
 
+@pytest.mark.with_presets("grpo")
 @pytest.mark.parametrize("instruction", [None, r"Put your answer within \\boxed{}."])
 def test_prompts_that_ask_for_no_boxed_answer_are_warned_of(copies, capsys, instruction):
     words = [

@@ -36,7 +36,7 @@ COMMANDS = commands(f"""
     null for text | marsrl.reward.solver.target=null | marsrl.reward.solver.target = null | text
     null for our node | marsrl.pipeline=null | marsrl.pipeline = null | step_prompt_budget
     null for a name | name=null | name = null | expected text
-    key of another node | marsrl.roles.solver.repetition_penalty=1.2 | marsrl.roles.solver.repetition_penalty
+    key of another node | marsrl.roles.solver.frequency_penalty=1.2 | marsrl.roles.solver.frequency_penalty
         | max_new_tokens
     our node as a whole | marsrl=null | marsrl = null | keys below it
     name of no key | data.seed=${{marsrl.run.sed}} | ${{marsrl.run.sed}} | mean ${{marsrl.run.seed}}?

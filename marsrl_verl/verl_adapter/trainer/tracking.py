@@ -42,7 +42,7 @@ class RunTracking:
             default_backend=names,
             config=OmegaConf.to_container(recorded(config), resolve=True),
         )
-        self._names, self._most_answers = names, trainer.log_val_generations
+        self._names, self._most_answers = names, trainer.get("log_val_generations") or 0
         self._tables = ValidationGenerationsLogger(trainer.project_name, trainer.experiment_name)
 
     def log(self, data: dict[str, Any], step: int) -> None:
