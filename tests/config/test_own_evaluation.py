@@ -168,7 +168,9 @@ def test_metrics_tables_picture_and_example(tmp_path, capsys, words):
 
     engine = ScriptedEngine(script)
     for tag in ("before", "after"):
-        means = observer.evaluate(engine, problems, prompts, sampling, tag, 0 if tag == "before" else 1)
+        found = observer.evaluate(engine, problems, prompts, sampling, tag, 0 if tag == "before" else 1)
+    estimates = found.record.estimates | found.record.effort
+    means = {name: one.mean for name, one in estimates.items()}
     assert means == {"plan_success": 0.75, "plan_success_greedy": 0.75, "turns": 3.0, "turns_greedy": 3.0}
 
     request = RolloutRequest("p0/plan/0", problems[0], "plan", "planner", (), n=1)

@@ -47,8 +47,7 @@ class RunTracking:
 
     def log(self, data: dict[str, Any], step: int) -> None:
         """Metrics of a step."""
-        if self._names:
-            self._loggers.log(data, step=step)
+        self._loggers.log(data, step=step)
 
     def finish(self) -> None:
         """Ends the loggers."""

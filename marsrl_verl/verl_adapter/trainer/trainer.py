@@ -287,8 +287,9 @@ class RayMarsRLTrainer(EndingTrainer):
     def _fit_record(self) -> None:
         """Write the step's metrics down."""
         self.observer.record(self.global_steps, self.metrics, self.timing)
-        timings = {f"timing_s/{name}": seconds for name, seconds in self.timing.items()}
-        self.tracking.log({**self.metrics, **timings}, self.global_steps)
+        if self.config.trainer.logger:
+            timings = {f"timing_s/{name}": seconds for name, seconds in self.timing.items()}
+            self.tracking.log({**self.metrics, **timings}, self.global_steps)
 
     # --- evaluation ---------------------------------------------------------------------------
 
