@@ -41,12 +41,22 @@ class Viewer:
         self._folder, self._ended = folder, threading.Event()
         self.looks = 0
         """How often something had changed."""
-        self._thread = threading.Thread(target=self._follow)
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._try)
         self._thread.start()
 
     def close(self) -> None:
+        """Raises RuntimeError: the page could not be followed."""
         self._ended.set()
         self._thread.join()
+        if self._error is not None or not self.looks:
+            raise RuntimeError("the page was not followed") from self._error
+
+    def _try(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # raised again by close()
+            self._error = error
 
     def _follow(self) -> None:
         while not (self._folder / "metrics.jsonl").exists():
@@ -72,7 +82,7 @@ class Viewer:
 
 
 def _get(address: str, token: str, part: str) -> bytes:
-    with urllib.request.urlopen(f"{address}/api/runs/0/{part}?token={token}") as answer:
+    with urllib.request.urlopen(f"{address}/api/runs/0/{part}?token={token}", timeout=60) as answer:
         found: bytes = answer.read()
         return found
 

@@ -21,10 +21,16 @@ _FIGURES = ("published", "published_rows", "benchmarks", "only", "in_between")
 _IMPLIED: Mapping[str, Any] = {
     f"{_NODE}.problems": None,
     f"{_NODE}.repetition_penalty": 1.0,
+    f"{_NODE}.solutions_per_plan": 1,
+    f"{_NODE}.both_orders": False,
+    "marsrl.roles.default.top_k": -1,
+    "marsrl.roles.default.max_sequence_tokens": None,
     "data.val_max_samples": -1,
 }
 """Conditions of every suite that does not set them otherwise."""
-_PROMPTS, _ANY_ROLE = "marsrl.prompts", "marsrl.roles.default."
+_ANY_ROLE, _ANY_REWARD = "marsrl.roles.default.", "marsrl.reward.default."
+_ANSWERS = "marsrl.reward.solver."
+"""Rewards of roles that a method grades itself are its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +50,18 @@ class PaperConditions:
         own, defaults = tree.get("marsrl") or {}, tree.get("defaults", ())
         evaluation = own.get("evaluation") or {}
         others = [one for one in defaults if isinstance(one, str) and one != "_self_"]
-        if others and "published" not in evaluation:
-            return cls.of_suite(folders, others[-1])
+        parent = cls.of_suite(folders, others[-1]) if others else None
+        if parent is not None and "published" not in evaluation:
+            return parent
         settings = dict(_IMPLIED)
         for key, option in (pair for one in defaults if isinstance(one, dict) for pair in one.items()):
             chosen = _option(folders, key.removeprefix("override").strip(" /"), option)
             settings |= _leaves(chosen.get("marsrl") or {})
-        return cls(settings | _leaves(own), evaluation.get("benchmarks") or {})
+        settings |= _leaves(own)
+        benchmarks = evaluation.get("benchmarks") or {}
+        if parent is not None:  # whose figures stand there, too
+            settings, benchmarks = settings | dict(parent.settings), {**benchmarks, **parent.benchmarks}
+        return cls(settings, benchmarks)
 
 
 def without_other_figures(
@@ -62,13 +73,16 @@ def without_other_figures(
         config: resolved, its benchmarks read (`adopt_benchmarks`).
         conditions: of the suite.
         rows: how many of each benchmark are evaluated.
-        named: the keys that the command line sets; prompts are the method's own where it names none.
+        named: the keys that the command line sets; prompts and rewards are the method's own where it names
+            none.
     """
     shown = {model: dict(one) for model, one in (config.marsrl.evaluation.get("published") or {}).items()}
     if not shown:
         return []
-    prompts = {key for key in named if key.startswith(_PROMPTS)}
-    changed = sorted(prompts | set(_changed(config, conditions.settings)))
+    own = {
+        key for key in named if key.startswith(("marsrl.prompts", "marsrl.reward.")) and "judge" not in key
+    }
+    changed = sorted(own | set(_changed(config, conditions.settings)))
     told, taken = [], dict[str, str]()
     if changed:
         taken = dict.fromkeys(BENCHMARKS, "")
@@ -117,7 +131,7 @@ def _changed(config: DictConfig, settings: Mapping[str, Any]) -> Iterator[str]:
     for key, value in settings.items():
         roles = config.marsrl.roles if key.startswith(_ANY_ROLE) else ["default"]
         for role in roles:
-            own = key.replace(_ANY_ROLE, f"marsrl.roles.{role}.")
+            own = key.replace(_ANY_ROLE, f"marsrl.roles.{role}.").replace(_ANY_REWARD, _ANSWERS)
             parent, _, name = own.rpartition(".")
             node = OmegaConf.select(config, parent)
             if isinstance(node, DictConfig) and name in node and node[name] != value:

@@ -47,6 +47,9 @@ def recorded_config(run: Path, words: list[str]) -> DictConfig:
     for text in check_overrides(arguments, available_groups(arguments)).overrides:
         override = OverridesParser.create().parse_override(text)
         key, value = override.key_or_group, override.value()
+        if key.startswith("marsrl.reward.default"):
+            fix = "Name the role: marsrl.reward.<role>.…"
+            raise ConfigError([ConfigIssue(key, "A recorded run has a reward for each role.", fix, value)])
         if key == _GROUP:
             _choose_reward(config, _option(str(value), arguments), str(value))
         elif not key.startswith(_KEYS) or override.is_delete():

@@ -57,7 +57,7 @@ class RoundState:
 
     @property
     def seconds_left(self) -> float | None:
-        """Expected, if the groups under way take as long as those that have ended; None before the first."""
+        """Expected, if groups go on ending at the rate so far; None before the first."""
         return self.seconds / self.scored * (self.groups - self.scored) if self.scored else None
 
 
@@ -199,7 +199,7 @@ class PlainProgress(Progress):
 
     def round(self, state: RoundState) -> None:
         """Print how far it is, once a minute."""
-        if self._state.clock() - self._told >= ROUND_EVERY_S:
+        if state.groups and self._state.clock() - self._told >= ROUND_EVERY_S:
             self._told = self._state.clock()
             self.message(f"  {round_line(state)}")
 

@@ -131,6 +131,8 @@ def test_of_a_suite_some(copies):
         ("marsrl.roles.solver.max_new_tokens=90", ""),
         ("marsrl.evaluation.greedy=false marsrl.evaluation.samples_per_problem=1", ""),
         ("marsrl.prompts.kwargs.solver_instruction=Go", ""),
+        ("marsrl.roles.solver.top_k=20", ""),
+        ("marsrl.reward.solver.target=marsrl_verl.rewards.exact:ExactAnswerReward", ""),
         (f"++{NODE}.aime24.problems=1", "aime24"),
         (f"++{NODE}.aime24.samples_per_problem=2", "NAME.samples_per_problem"),
     ],
@@ -157,6 +159,15 @@ def test_conditions_are_the_suites_and_not_the_models(copies, tmp_path):
     assert composed(*words, "suite=rema", model).config.marsrl.roles.solver.max_new_tokens == 2048
     found = composed(*words, "suite=shorter", f"hydra.searchpath=[file://{tmp_path / 'own'}]")
     assert found.config.marsrl.evaluation.published == {} and "max_new_tokens" in found.warnings[0]
+
+
+def test_figures_of_attnrl_are_of_its_reward(copies):
+    words = ("suite=attnrl", *SUITES["attnrl"][0], "benchmarks=aime24", copies["aime24"])
+    assert composed(*words).config.marsrl.evaluation.published
+    found = composed(*words, "reward=exact")
+    assert (
+        found.config.marsrl.evaluation.published == {} and "marsrl.reward.solver.target" in found.warnings[0]
+    )
 
 
 def test_figures_of_a_papers_own_rows_need_these(copies, monkeypatch):

@@ -97,6 +97,7 @@ def test_an_option_without_effect_is_refused(tmp_path):
         ("reward=nothing", "has no such option"),
         ("marsrl.reward.judge.target=recorded_runs:AllRight", "no such role"),
         ("marsrl.reward.solver.target=nowhere:Reward", "nowhere"),
+        ("marsrl.reward.default.target=x:Y", "Name the role: marsrl.reward.<role>"),
     ],
 )
 def test_refused(tmp_path, capsys, word, message):

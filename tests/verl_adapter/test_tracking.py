@@ -141,7 +141,8 @@ def test_a_resumed_run_goes_on_in_wandb_and_a_replaced_one_does_not(tmp_path, en
     environment["WANDB_RUN_ID"] = "mine"
     environment.pop("WANDB_RESUME")
     start_tracking(config(tmp_path, "wandb"))
-    assert seen[-1][:2] == ["mine", None]
+    assert seen[-1][:2] == ["mine", "allow"]
+    assert json.loads((tmp_path / "run" / tracking.RUN_IDS).read_text())["wandb"] == "mine"
 
 
 def test_an_evaluation_is_logged_with_what_its_first_runs_said(tmp_path, environment, monkeypatch):

@@ -98,7 +98,7 @@ def _weights_of(folder: Path) -> list[tuple[str, int, int]]:
     """Names, sizes and times of a model's files: another model may come to lie in a folder."""
     if not folder.is_dir():
         return []
-    files = ((path.name, path.stat()) for path in folder.iterdir() if path.is_file())
+    files = ((path.name, path.stat()) for path in folder.iterdir() if path.is_file() and path.suffix != ".md")
     return sorted((name, of.st_size, of.st_mtime_ns) for name, of in files)
 
 

@@ -61,7 +61,10 @@ class RunTracking:
         means = {f"val/{name}": one.mean for name, one in found.items() if one.mean is not None}
         self.log(means, step=step)
         if runs := result.passes[0].runs[: self._most_answers]:
-            self._tables.log(self._names, [list(_row(run)) for run in runs], step)
+            rows = [list(_row(run)) for run in runs]
+            # Upstream behaviour: wandb's table has the columns of the first evaluation for good.
+            rows += [["", "", 0.0]] * (self._most_answers - len(rows))
+            self._tables.log(self._names, rows, step)
 
 
 def _row(run: Run) -> tuple[str, str, float]:
@@ -99,12 +102,11 @@ def _go_on(folder: Path, names: Sequence[str]) -> None:
     """Has loggers go on with the run of the folder's first start, where the user names no other."""
     path = folder / RUN_IDS
     known: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    new = {name: uuid.uuid4().hex[:_ID_DIGITS] for name in names if name in _CONTINUED}
-    ids = new | known
-    for name in new:
+    ids = dict(known)
+    for name in (name for name in names if name in _CONTINUED):
         variable, resume = _CONTINUED[name]
-        if variable not in os.environ:
-            os.environ |= {variable: ids[name], resume: "allow"}
+        ids[name] = os.environ.setdefault(variable, known.get(name) or uuid.uuid4().hex[:_ID_DIGITS])
+        os.environ.setdefault(resume, "allow")
     if ids != known:
         write_json_atomic(path, ids)
 
