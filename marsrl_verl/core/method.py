@@ -61,7 +61,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What trainer, checks and reports must know of a method's rollouts and loss."""
+    """Facts of a method's rollouts and loss that trainer, checks and reports need."""
 
     records_log_probs: bool = False
     """Whether `marsrl.off_policy.mode = recorded` finds the trainer's log-probabilities of a sample."""

@@ -40,7 +40,7 @@ class Turn:
     calls: tuple[Mapping[str, Any], ...] = ()
     """Their events (`tools.toolbox.event`)."""
     result: str | None = None
-    """What it read of them, all calls' together; None: nothing."""
+    """Results that it read, those of all calls together; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

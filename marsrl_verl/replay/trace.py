@@ -80,7 +80,7 @@ def _files(run: Path, step: int | None) -> list[Path]:
 
 
 def trained_advantages(run: Path, name: str) -> dict[str, Any]:
-    """Of what a step trained, by trajectory and sequence, [end, advantage] of consecutive tokens."""
+    """Advantages that a step trained, by trajectory and sequence: [end, advantage] of tokens in a row."""
     path = run / "trained" / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 

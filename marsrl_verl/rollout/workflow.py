@@ -99,7 +99,7 @@ class Episode:
         self._end: tuple[FinishReason, str | None, str | None] | None = None
         self._answer: tuple[str, float | None, str | None] | None = None
         self.rewards: dict[str, float] = {}
-        """Of single agents."""
+        """Rewards of single agents."""
         self._reward: float | None = None
         self._info: dict[str, Plain] = {}
         self._metrics: dict[str, float] = {}

@@ -76,3 +76,11 @@ def test_variables_that_a_logger_reads(checked, no_login, monkeypatch):
     monkeypatch.setenv("VOLC_ACCESS_KEY_ID", "k")
     with pytest.raises(ConfigError, match="VOLC_SECRET_ACCESS_KEY, MLP_TRACKING_REGION"):
         checked({KEY: ["vemlp_wandb"]})
+
+
+def test_a_table_needs_a_logger_that_takes_one(checked, no_login):
+    table = {"trainer.log_val_generations": 8}
+    for names in ([], ["console", "file"], ["auto"]):
+        with pytest.raises(ConfigError, match="No logger of the run takes tables"):
+            checked({KEY: names, **table})
+    checked({KEY: ["tensorboard"], **table})

@@ -13,7 +13,6 @@ from marsrl_verl.core.trajectory import FinishReason, Fork, RewardResult, Trajec
 from marsrl_verl.evaluation.estimators import Observations
 from marsrl_verl.evaluation.runs import Call, Run, Runs
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
-from marsrl_verl.reporting.files import to_json, write_atomic, write_lines_atomic
 from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.rollout_log import SCHEMA_VERSION, step_lines
 from marsrl_verl.reporting.run_folder import (
@@ -412,45 +411,9 @@ def test_a_kill_while_the_config_changes_leaves_one(tmp_path, monkeypatch, kill_
     assert folder.config_path.read_text() == "a: 1\n"
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "x.json"
-    write_atomic(path, "old")
-
-    def breaking_off():
-        yield "new"
-        raise MemoryError
-
-    with pytest.raises(MemoryError):
-        write_lines_atomic(path, breaking_off())
-    assert path.read_text() == "old"
-    assert [item.name for item in tmp_path.iterdir()] == ["x.json"]
-
-
-def test_half_of_a_surrogate_pair_is_kept_in_json_and_stops_nothing(tmp_path):
-    path = tmp_path / "x.json"
-    write_atomic(path, to_json({"a": "ü\ud800"}))
-    assert json.loads(path.read_text(encoding="utf-8")) == {"a": "ü\ud800"}
-
-
-def test_arrays_are_lists_in_json():
-    value = {"a": np.arange(3, dtype=np.int32), "b": [np.float32(0.5)]}
-    assert to_json(value) == '{"a": [0, 1, 2], "b": [0.5]}'
-    assert (
-        to_json({**value, "c": np.array([1.0, np.nan])}) == '{"a": [0, 1, 2], "b": [0.5], "c": [1.0, null]}'
-    )
-    with pytest.raises(TypeError, match="set has no form in JSON"):
-        to_json({"a": {1}})
-
-
 def test_half_written_files_of_a_killed_run_are_removed(tmp_path):
     folder = RunFolder.create(tmp_path)
     written(folder, 1, group(1))
     (tmp_path / "rollouts" / ".step_2.jsonl.77.tmp").write_text("{")
     folder.roll_back(1)
     assert [path.name for path in (tmp_path / "rollouts").iterdir()] == ["step_1.jsonl"]
-
-
-def test_json_has_no_nan():
-    assert to_json({"a": [float("inf"), np.int64(3)], "b": (True, None, "ü")}) == (
-        '{"a": [null, 3], "b": [true, null, "ü"]}'
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import netrc
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +15,9 @@ from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.upstream_names import loggers
 from marsrl_verl.settings.issues import ConfigIssue
 
-_KEY = "trainer.logger"
+_KEY, _TABLE = "trainer.logger", "trainer.log_val_generations"
+_WITH_TABLES = {"wandb", "vemlp_wandb", "swanlab", "mlflow", "trackio", "clearml", "tensorboard"}
+"""Of verl's loggers, those of its `ValidationGenerationsLogger`."""
 AUTO = "auto"
 """In place of all names: `default_loggers`, chosen where the trainer starts."""
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -29,6 +31,10 @@ def check_loggers(ctx: Context) -> list[ConfigIssue]:
     """Names, packages and logins. A dry run, which may be made on another machine, notes what is missing."""
     names = [str(name) for name in ctx.get(_KEY) or []]
     if names == [AUTO]:
+        names = default_loggers(os.environ)
+    if issue := _no_table(ctx, names):
+        return [issue]
+    if ctx.get(_KEY) == [AUTO]:
         return []
     if problems := [problem for name in names for problem in check_choice(_KEY, name, loggers())]:
         return problems
@@ -39,6 +45,15 @@ def check_loggers(ctx: Context) -> list[ConfigIssue]:
         return problems
     ctx.notes += [f"{_KEY}={problem.value}: {problem.what}" for problem in problems]
     return []
+
+
+def _no_table(ctx: Context, names: Sequence[str]) -> ConfigIssue | None:
+    """A table of runs that no logger takes."""
+    if not ctx.get(_TABLE) or set(names) & _WITH_TABLES:
+        return None
+    what = f"No logger of the run takes tables: {', '.join(names) or 'it has none'}."
+    fix = f"Leave it out, or name one of {', '.join(sorted(_WITH_TABLES))} in {_KEY}."
+    return ConfigIssue(_TABLE, what, fix, ctx.get(_TABLE))
 
 
 def default_loggers(environment: Mapping[str, str]) -> list[str]:
