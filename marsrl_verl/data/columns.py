@@ -69,13 +69,20 @@ def reference_of(data: Mapping[str, Any], columns: Columns) -> str:
     if columns.answer_lists and isinstance(value, str):
         value = _listed(value) or value
     if columns.answers_together and isinstance(value, list):
-        value = ", ".join(str(one).strip().strip("$") for one in value)
+        value = ", ".join(_without_dollars(str(one)) for one in value)
     if columns.aliases is not None:
         value = _with_aliases(value, value_at(data, columns.aliases))
     truth = _final_answer(ground_truth_of({"ground_truth": value}), columns)
     if not references(truth):
         raise RowError(f"the answer in {columns.answer} is empty", fix)
     return truth
+
+
+def _without_dollars(text: str) -> str:
+    """The text of a single formula: `$x$` is `x`, `$x$, $y$` stays."""
+    text = text.strip()
+    inner = text.strip("$")
+    return inner.strip() if text.startswith("$") and text.endswith("$") and "$" not in inner else text
 
 
 def _plain_answer(value: Any) -> Any:

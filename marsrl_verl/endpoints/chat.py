@@ -39,14 +39,25 @@ class Pace:
     def __init__(self, per_minute: float | None) -> None:
         self._interval_s = 60.0 / per_minute if per_minute else 0.0
         self._next = -math.inf
+        self._turn = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Return when it is one's turn."""
-        now = time.monotonic()
-        at = max(now, self._next)
-        self._next = at + self._interval_s
-        if at > now:
-            await asyncio.sleep(at - now)
+        """Return when it is one's turn; who is cancelled before has taken none."""
+        async with self._turn:
+            now = time.monotonic()
+            at = max(now, self._next)
+            if at > now:
+                await asyncio.sleep(at - now)
+            self._next = at + self._interval_s
+
+
+def longest_s(service: ServiceConfig, calls: int) -> float:
+    """Most seconds until the last of so many calls at once is answered: all attempts with their pauses, as
+    often as calls wait for each other, and the turns of a limit on requests a minute."""
+    attempts = (service.retries + 1) * service.timeout_s + service.retries * LONGEST_PAUSE_S
+    rate = service.max_requests_per_minute
+    turns = 0.0 if rate is None else calls * (service.retries + 1) * 60.0 / rate
+    return -(-calls // service.max_concurrent_requests) * attempts + turns
 
 
 class ModelEndpoint:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.replay.atif import document
@@ -17,11 +16,10 @@ from marsrl_verl.replay.inspect_log import write_log
 from marsrl_verl.replay.parts import Responses
 from marsrl_verl.replay.recorded import Line
 from marsrl_verl.replay.settings import recorded_config
-from marsrl_verl.replay.trace import trained_advantages
 from marsrl_verl.reporting.files import write_json_atomic
 from marsrl_verl.reporting.rollout_files import read_lines, rollout_files
 from marsrl_verl.reporting.run_folder import OutputFolderError
-from marsrl_verl.reporting.token_columns import read_token_columns
+from marsrl_verl.reporting.trained_tokens import TrainedTokens, stem
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 
 ATIF, INSPECT = "atif", "inspect"
@@ -56,18 +54,17 @@ def main(arguments: Sequence[str]) -> int:
         print(printable(error), file=sys.stderr)
         return EXIT_WRONG_CONFIGURATION
     count = files = 0
+    trained = TrainedTokens.of_run(given.run)
     for path in rollout_files(given.run / "rollouts"):
-        name = path.name.partition(".")[0]
+        name = stem(path)
         if given.step is not None and name not in {f"step_{step}" for step in given.step}:
             continue
-        found = list(_trajectories(given.run, path, given.problem))
+        found = list(_trajectories(trained, path, given.problem))
         if not found:
             continue
         count += len(found)
         if given.format == ATIF:
-            files += _write_atif(
-                given.output / name, found, responses, model, given.run / "trained" / f"{name}.parquet"
-            )
+            files += _write_atif(given.output / name, found, responses, model, trained, path.name)
         else:
             target = given.output / f"{name}.eval"
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -81,26 +78,25 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _trajectories(run: Path, path: Path, problems: Sequence[str] | None) -> Iterator[list[Line]]:
+def _trajectories(trained: TrainedTokens, path: Path, problems: Sequence[str] | None) -> Iterator[list[Line]]:
     """The lines of each trajectory of a file, with the advantages of their tokens."""
-    trained: dict[str, Any] = trained_advantages(run, path.name.partition(".")[0])
     wanted = (line for line in read_lines(path) if not problems or line["problem"]["id"] in problems)
     for name, some in groupby(wanted, key=lambda line: line["trajectory"]):
-        lines = list(some)
-        of = trained.get(name) or []
-        for line in lines:
-            number = line["sequence"]
-            line["advantages"] = of[number] if number < len(of) else []
-        yield lines
+        yield [{**line, "advantages": trained.advantages(path.name, name, line["sequence"])} for line in some]
 
 
 def _write_atif(
-    folder: Path, found: Sequence[Sequence[Line]], responses: Responses, model: str, columns: Path
+    folder: Path,
+    found: Sequence[Sequence[Line]],
+    responses: Responses,
+    model: str,
+    trained: TrainedTokens,
+    file: str,
 ) -> int:
     files = 0
     for lines in found:
         for line in lines:
-            kept = read_token_columns(columns, line["trajectory"], line["sequence"])
+            kept = trained.columns(file, line["trajectory"], line["sequence"])
             made = document(
                 line, responses, model, alone=len(lines) == 1, log_probs=kept.get("rollout_log_probs", ())
             )

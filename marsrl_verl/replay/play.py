@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, TextIO
 
 from marsrl_verl.core.inert_text import printable
@@ -35,17 +37,43 @@ class Person:
         self._screen, self._keys = screen, keys
         self._turn = asyncio.Lock()
 
-    async def answer(self, messages: Sequence[dict[str, Any]]) -> str:
-        """The person's answer; EOFError: none will come any more."""
+    async def answer(
+        self, messages: Sequence[dict[str, Any]], left: Callable[[], Awaitable[bool]] | None = None
+    ) -> str:
+        """The person's answer.
+
+        Args:
+            messages: of the chat.
+            left: tells whether nobody waits for the answer any more; then the chat is not shown.
+
+        Raises:
+            EOFError: none will come any more.
+            ConnectionError: nobody waits for it.
+        """
         async with self._turn:
+            if left is not None and await left():
+                raise ConnectionError("the client has left")
             for message in messages:
                 self._show(f"[{message['role']}]\n{message['content']}\n")
             self._show(f"[your answer, ended by a line with {END}]")
-            return await asyncio.to_thread(self._read)
+            return await asyncio.wrap_future(self._typed())
 
     def _show(self, text: str) -> None:
         # A prompt holds text of models, which may not steer the terminal.
         print(printable(text), file=self._screen, flush=True)
+
+    def _typed(self) -> Future[str]:
+        """What is typed, read in a thread that doesn't keep the process from ending."""
+        answer: Future[str] = Future()
+
+        def read() -> None:
+            try:
+                answer.set_result(self._read())
+            except Exception as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=read, daemon=True).start()
+        return answer
 
     def _read(self) -> str:
         lines: list[str] = []
@@ -58,7 +86,7 @@ class Person:
 
 def application(person: Person, model: str) -> Any:
     """`/v1/chat/completions` and `/v1/models` of a person."""
-    from fastapi import FastAPI, HTTPException
+    from fastapi import Body, FastAPI, HTTPException, Request
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -67,7 +95,7 @@ def application(person: Person, model: str) -> Any:
         return {"object": "list", "data": [{"id": model, "object": "model", "owned_by": "person"}]}
 
     @app.post("/v1/chat/completions")
-    async def complete(body: dict[str, Any]) -> dict[str, Any]:
+    async def complete(request: Request, body: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008
         messages = body.get("messages")
         readable = isinstance(messages, list) and all(
             isinstance(one, dict) and isinstance(one.get("content"), str) and "role" in one
@@ -76,8 +104,8 @@ def application(person: Person, model: str) -> Any:
         if not readable or not messages or body.get("stream"):
             raise HTTPException(400, "expected messages of text, and no stream")
         try:
-            text = await person.answer(messages)
-        except EOFError as error:
+            text = await person.answer(messages, request.is_disconnected)
+        except (EOFError, ConnectionError) as error:
             raise HTTPException(503, str(error)) from error
         return {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
@@ -106,5 +134,5 @@ def main(words: Sequence[str]) -> int:
 
     print(_USAGE.format(url=f"http://127.0.0.1:{options.port}/v1", model=options.model), flush=True)
     app = application(Person(sys.stdout, sys.stdin), options.model)
-    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
+    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning", timeout_graceful_shutdown=1)
     return 0

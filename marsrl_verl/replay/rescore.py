@@ -34,6 +34,8 @@ from marsrl_verl.verl_adapter.components import (
     sampling_settings,
 )
 
+_AT_ONCE = 64
+"""Responses that are graded at a time; a reward's time limit counts from where it is asked."""
 NO_TOKENIZER = "what its policy wrote itself needs the run's tokenizer (actor_rollout_ref.model.path)"
 
 
@@ -76,6 +78,7 @@ class Rescorer:
             self._method = self._class(settings.algo, tools)
         self._graded: dict[str, RewardResult] = {}
         """By trajectory, of all files so far."""
+        self._places = asyncio.Semaphore(_AT_ONCE)
 
     def close(self) -> None:
         """Release what the rewards hold."""
@@ -178,7 +181,12 @@ class Rescorer:
             ScoreRequest.of(request, one, None if chat is None else sampled_text(one, chat))
             for one in members
         ]
-        return list(await asyncio.gather(*map(reward.score, asked)))
+
+        async def score(one: ScoreRequest) -> RewardResult:
+            async with self._places:
+                return await reward.score(one)
+
+        return list(await asyncio.gather(*map(score, asked)))
 
     async def _play(self, group: Group, members: list[Trajectory]) -> dict[str, str]:
         """Grade a workflow's episodes."""

@@ -16,6 +16,7 @@ from marsrl_verl.replay.settings import recorded_config
 from marsrl_verl.reporting.rollout_files import read_line, rollout_files
 from marsrl_verl.reporting.rollout_index import read_index
 from marsrl_verl.reporting.run_folder import OutputFolderError
+from marsrl_verl.reporting.trained_tokens import TrainedTokens
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 
 if TYPE_CHECKING:
@@ -63,26 +64,19 @@ def problem_lines(run: Path, problem: str, step: int | None) -> list[Line]:
     import pyarrow.compute as pc
 
     found: list[Line] = []
+    trained = TrainedTokens.of_run(run)
     for path in _files(run, step):
         table = read_index(path)
-        places = table.filter(pc.equal(table["problem"], problem)).to_pylist()
-        trained = trained_advantages(run, path.name.partition(".")[0]) if places else {}
-        for place in places:
+        for place in table.filter(pc.equal(table["problem"], problem)).to_pylist():
             line = read_line(path, place)
-            of = (trained.get(line["trajectory"]) or [])[line["sequence"] :][:1]
-            found.append({**line, "file": path.name, "advantages": of[0] if of else []})
+            of = trained.advantages(path.name, line["trajectory"], line["sequence"])
+            found.append({**line, "file": path.name, "advantages": of})
     return found
 
 
 def _files(run: Path, step: int | None) -> list[Path]:
     files = rollout_files(run / "rollouts")
     return files if step is None else [one for one in files if one.name.startswith(f"step_{step}.")]
-
-
-def trained_advantages(run: Path, name: str) -> dict[str, Any]:
-    """Advantages that a step trained, by trajectory and sequence: [end, advantage] of tokens in a row."""
-    path = run / "trained" / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _some_ids(run: Path, step: int | None) -> list[str]:

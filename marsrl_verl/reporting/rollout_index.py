@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 FOLDER = "index"
 PLAIN, PACKED = ".jsonl", ".jsonl.gz"
+_NUMBERS = re.compile(r"(?im)^\W*\d{1,2}[.):](?=\s)|\bstep\s+\d{1,2}\b")
+"""Numbers of a list's entries and of steps, which tell nothing of a short reference."""
 _QUESTION = 160
 """Characters of a question."""
 _SIZE, LEFT_OUT, _EARLIER = b"file_size", b"left_out", b"trained_earlier"
@@ -180,7 +182,9 @@ def _secret(ground_truth: str, question: str) -> re.Pattern[str] | None:
 
 def _says_reference(line: _Line) -> bool | None:
     secret = _secret(str(line.problem.ground_truth or ""), line.problem.question)
-    return None if secret is None else secret.search(line.response) is not None
+    if secret is None or not secret.search(line.response):
+        return None if secret is None else False
+    return secret.search(_NUMBERS.sub("", line.response)) is not None
 
 
 def index_path(rollouts: Path) -> Path:

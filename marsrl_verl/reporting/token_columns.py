@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from marsrl_verl.core.rows import Rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def write_token_columns(path: Path, rows: Rows, names: Sequence[str]) -> None:
@@ -31,13 +36,19 @@ def write_token_columns(path: Path, rows: Rows, names: Sequence[str]) -> None:
 
 def read_token_columns(path: Path, trajectory: str, sequence: int) -> dict[str, list[float | None]]:
     """A sequence's columns by name, null for a NaN; empty where it was not trained or nothing is kept."""
-    import pyarrow.parquet as pq
-
     if not path.is_file():
         return {}
-    chosen = [("trajectory", "=", trajectory), ("sequence", "=", sequence)]
-    found = pq.read_table(path, filters=chosen).drop_columns(["trajectory", "sequence"]).to_pylist()
-    return {
-        name: [None if value != value else float(value) for value in values]
-        for name, values in (found[0].items() if found else ())
-    }
+    table, rows = _table(path, path.stat().st_mtime_ns)
+    row = rows.get((trajectory, sequence))
+    found = {} if row is None else table.slice(row, 1).to_pylist()[0]
+    return {name: [None if one != one else float(one) for one in values] for name, values in found.items()}
+
+
+@lru_cache(maxsize=1)
+def _table(path: Path, time: int) -> tuple[pa.Table, dict[tuple[str, int], int]]:
+    """A file as it was at that time, and the row of each sequence: readers ask for one after the other."""
+    import pyarrow.parquet as pq
+
+    table, key = pq.read_table(path), ("trajectory", "sequence")
+    names = zip(*(table[name].to_pylist() for name in key), strict=True)
+    return table.drop_columns(list(key)), {name: row for row, name in enumerate(names)}

@@ -17,7 +17,7 @@ from marsrl_verl.core.inert_text import one_line, valid_unicode
 from marsrl_verl.core.request import Message
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.endpoints.chat import LONGEST_PAUSE_S, ChatEndpoint
+from marsrl_verl.endpoints.chat import ChatEndpoint, longest_s
 from marsrl_verl.endpoints.config import EndpointConfig
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest, ServiceError, accepted_answers
 from marsrl_verl.rewards.loading import ClassLoadError
@@ -118,10 +118,8 @@ class JudgeReward(RoleReward):
         return RewardResult(float(right), {"answer": answer, "judged": True})
 
     def longest_s(self, calls: int) -> float:
-        """All attempts with their pauses, as often as calls wait for each other."""
-        one = self.config.endpoint
-        attempts = (one.retries + 1) * one.timeout_s + one.retries * LONGEST_PAUSE_S
-        return -(-calls // one.max_concurrent_requests) * attempts
+        """The endpoint's (`endpoints.chat.longest_s`)."""
+        return longest_s(self.config.endpoint, calls)
 
     def close(self) -> None:
         """End the event loop."""

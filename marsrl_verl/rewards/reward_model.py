@@ -13,7 +13,7 @@ from pydantic import Field
 
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.endpoints.chat import LONGEST_PAUSE_S, ModelEndpoint
+from marsrl_verl.endpoints.chat import ModelEndpoint, longest_s
 from marsrl_verl.endpoints.client import RequestError
 from marsrl_verl.endpoints.config import ServiceConfig
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest, ServiceError
@@ -95,10 +95,8 @@ class ScoredReward(RoleReward):
         self.grader.check_problem(problem)
 
     def longest_s(self, calls: int) -> float:
-        """The grader's, and all attempts with their pauses, as often as calls wait for each other."""
-        one = self.endpoint
-        attempts = (one.retries + 1) * one.timeout_s + one.retries * LONGEST_PAUSE_S
-        return (self.grader.longest_s(calls) or 0.0) + -(-calls // one.max_concurrent_requests) * attempts
+        """The grader's and the endpoint's (`endpoints.chat.longest_s`)."""
+        return (self.grader.longest_s(calls) or 0.0) + longest_s(self.endpoint, calls)
 
     def close(self) -> None:
         """Release what the grader holds."""

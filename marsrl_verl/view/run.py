@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from marsrl_verl.reporting.rollout_files import contains, read_bytes, read_line,
 from marsrl_verl.reporting.rollout_index import read_index, trained_earlier
 from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import changes
-from marsrl_verl.reporting.token_columns import read_token_columns
+from marsrl_verl.reporting.trained_tokens import TrainedTokens, advantages, stem
 from marsrl_verl.view.tokens import TokenPieces
 from marsrl_verl.view.turns import turns_of
 
@@ -91,8 +91,7 @@ class ViewedRun:
         self.path = self.folder.path
         self._indexes: dict[Path, _Indexed] = {}
         self._table: tuple[str, pa.Table] | None = None
-        self._trained_later: dict[str, str] = {}
-        """By trajectory the file of the step that trained it, where its line is in an earlier one."""
+        self._trained = TrainedTokens(self.path, {})
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -216,7 +215,8 @@ class ViewedRun:
         if self._table is None or self._table[0] != state:
             files = {path: self._indexed(path) for path in rollout_files(self._rollouts)}
             table = pa.concat_tables([one.table for one in files.values()]) if files else _empty()
-            self._trained_later = {name: path.name for path, one in files.items() for name in one.earlier}
+            later = {name: stem(path) for path, one in files.items() for name in one.earlier}
+            self._trained = TrainedTokens(self.path, later)
             ends = {
                 f"{name}|{number}": value
                 for one in files.values()
@@ -227,9 +227,9 @@ class ViewedRun:
                 names = pc.binary_join_element_wise(
                     table["trajectory"], pc.cast(table["sequence"], pa.string()), "|"
                 )
-                later = pa.array(ends.values(), pa.float32()).take(pc.index_in(names, pa.array(ends)))
+                values = pa.array(ends.values(), pa.float32()).take(pc.index_in(names, pa.array(ends)))
                 at = table.schema.get_field_index("advantage")
-                table = table.set_column(at, "advantage", pc.coalesce(table["advantage"], later))
+                table = table.set_column(at, "advantage", pc.coalesce(table["advantage"], values))
             self._table = state, table
         return self._table[1]
 
@@ -237,8 +237,7 @@ class ViewedRun:
         about = path.stat()
         state = about.st_size, about.st_mtime_ns
         if path not in self._indexes or self._indexes[path].state != state:
-            trained = self._json(self.path / "trained" / f"{_stem(path)}.json")
-            index = read_index(path, trained)
+            index = read_index(path, advantages(self.path, stem(path)))
             table = index.replace_schema_metadata(None)
             named = pa.DictionaryArray.from_arrays(np.zeros(len(table), np.int32), [path.name])
             table = table.append_column("file", named.cast(pa.string()))
@@ -322,7 +321,8 @@ class ViewedRun:
     def add_advantages(self, rows: list[dict[str, Any]]) -> None:
         """Give rows of the index the key `advantages`; null: not trained."""
         for one in rows:
-            one["advantages"] = self._advantages_of(one["file"], one["trajectory"], one["sequence"])
+            found = self._trained.advantages(one["file"], one["trajectory"], one["sequence"])
+            one["advantages"] = found or None
 
     def line(self, file: str, row: int) -> dict[str, Any]:
         """A line with all that is known of its tokens, and the turns of its trajectory (`view.turns`); where
@@ -347,9 +347,9 @@ class ViewedRun:
         ids = line["token_ids"]
         name, number = line["trajectory"], line["sequence"]
         columns: dict[str, list[float | None]] = {}
-        if advantages := self._advantages_of(file, name, number):
-            columns["advantage"] = _spread(advantages, len(ids))
-        kept = read_token_columns(self._trained_path(file, name, ".parquet"), name, number)
+        if parts := self._trained.advantages(file, name, number):
+            columns["advantage"] = _spread(parts, len(ids))
+        kept = self._trained.columns(file, name, number)
         columns |= {name.replace("_", " "): values for name, values in kept.items()}
         mask = np.ones(len(ids))
         for begin, end in line["masked"]:
@@ -367,17 +367,6 @@ class ViewedRun:
         columns["mask"] = list(mask.tolist())
         return {"line": line, "pieces": self._pieces.of(ids), "columns": columns}
 
-    def _advantages_of(self, file: str, trajectory: str, sequence: int) -> list[tuple[int, float]] | None:
-        """(end, advantage) of parts of a sequence; None: it was not trained."""
-        path = self._trained_path(file, trajectory, ".json")
-        parts = _advantages(path, path.stat().st_mtime_ns).get(trajectory) or [] if path.is_file() else []
-        return parts[sequence] or None if sequence < len(parts) else None
-
-    def _trained_path(self, file: str, trajectory: str, suffix: str) -> Path:
-        """Token columns of a line, from its own step or the later one that trained it."""
-        later = self._trained_later.get(trajectory, file)
-        return self.path / "trained" / f"{_stem(Path(later))}{suffix}"
-
     @cached_property
     def _pieces(self) -> TokenPieces:
         model = "actor_rollout_ref.model"
@@ -390,17 +379,6 @@ class ViewedRun:
     @staticmethod
     def _json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-@lru_cache(maxsize=16)
-def _advantages(path: Path, time: int) -> dict[str, Any]:
-    """A file of advantages, as it was at that time."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
-def _stem(path: Path) -> str:
-    return path.name.split(".")[0]
 
 
 def _empty() -> pa.Table:

@@ -87,6 +87,12 @@ def test_all_parts_of_an_answer_are_wanted(tmp_path, response, right):
         assert reward.score(request(response, one.problem.ground_truth)).value == right
 
 
+def test_several_formulas_keep_their_signs(tmp_path):
+    row = {"question": "Solve.", "final_answer": ["$x=1$, $y=2$"]}
+    (one,) = read_benchmark("olympiadbench", lines(tmp_path / "a.jsonl", row)).problems
+    assert one.problem.ground_truth == "$x=1$, $y=2$"
+
+
 def test_the_hub_is_read_with_its_own_library(monkeypatch):
     import datasets
 

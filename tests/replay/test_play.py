@@ -49,6 +49,17 @@ def test_what_nobody_can_read_is_refused(body):
     assert client.post("/v1/chat/completions", json=body).status_code == 400 and not screen.getvalue()
 
 
+def test_chats_of_clients_that_have_left_are_not_shown():
+    screen = io.StringIO()
+
+    async def left() -> bool:
+        return True
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(Person(screen, io.StringIO("a\n.\n")).answer(CHAT, left))
+    assert not screen.getvalue()
+
+
 def test_two_chats_at_a_time_are_shown_one_after_the_other():
     screen = io.StringIO()
 

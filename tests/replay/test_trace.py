@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from recorded_runs import recorded
@@ -32,6 +33,16 @@ def test_stages_follow_what_they_were_built_from(tmp_path, capsys):
     assert "Reference: 2" in out and "Correctness: Wrong" in out
     one = shown(capsys, run, "--problem", "p11", "--step", "1")
     assert [line for line in one.splitlines() if ": group " in line] == headings[:1]
+
+
+@pytest.mark.with_presets("marsrl")
+def test_what_a_later_step_trained_has_its_advantages(tmp_path, capsys):
+    run = recorded(tmp_path, "marsrl")
+    (run / "trained").mkdir(exist_ok=True)
+    (run / "trained" / "step_2.json").write_text(json.dumps({"p11/solver/0#1": [[[9, 0.25]]]}))
+    shutil.rmtree(run / "index", ignore_errors=True)
+    out = shown(capsys, run, "--problem", "p11", "--step", "1")
+    assert "#1 solver  reward 1  advantage +0.25  stop" in out and out.count("advantage") == 1
 
 
 @pytest.mark.with_presets("arpo_random")

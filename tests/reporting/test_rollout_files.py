@@ -155,6 +155,7 @@ def test_one_member_by_others_is_read(folder):
     [
         *(("12", "It is 12. So", True), ("12", "0.12", False), ("12", "12.5", False), ("12", "a312", False)),
         *((r"\frac{1}{2}", r"so \frac{1}{2}", True), ('["x+1", "1+x"]', "it is 1+x", True)),
+        *(("2", "1. Add.\n2. Check.", False), ("2", "**Step 2**: add", False), ("2", "2. It is 2.", True)),
         *(("A", "A plan", None), ("7", "7", None), ("", "7", None)),
     ],
 )

@@ -125,5 +125,8 @@ def test_a_wrong_setting_is_refused_by_name(kwargs, said):
 
 
 def test_it_asks_of_problems_and_time_what_its_grader_asks():
-    found = ScoredReward(endpoint={**THERE, "retries": 1, "timeout_s": 10}, grader=EXACT)
+    there = {**THERE, "retries": 1, "timeout_s": 10}
+    found = ScoredReward(endpoint=there, grader=EXACT)
     assert found.tells_answer and found.longest_s(17) == 2 * (2 * 10 + 60)
+    paced = ScoredReward(endpoint={**there, "max_requests_per_minute": 30}, grader=EXACT)
+    assert paced.longest_s(17) - found.longest_s(17) == 17 * 2 * 2, "two seconds for each of 17 * 2 attempts"

@@ -21,6 +21,7 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
+from marsrl_verl.endpoints.chat import Pace
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_files import write_rollouts
 from marsrl_verl.reporting.rollout_log import step_lines
@@ -367,6 +368,21 @@ def test_no_more_requests_a_minute_than_allowed():
     solve(Server(busy_once), requests=[make_request(n=4)], max_requests_per_minute=1200.0, backoff_s=0.0)
     assert len(times) == 5
     assert times[-1] - times[0] >= 4 * 0.05 - 0.01 and min(np.diff(times)) > 0.03
+
+
+def test_who_gives_up_waiting_takes_no_turn():
+    async def run() -> float:
+        pace = Pace(600.0)
+        await pace.wait()
+        waiting = [asyncio.ensure_future(pace.wait()) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        for one in waiting[:-1]:
+            one.cancel()
+        began = time.monotonic()
+        await waiting[-1]
+        return time.monotonic() - began
+
+    assert asyncio.run(run()) < 0.5, "twenty turns would take two seconds"
 
 
 def test_a_proxy_of_the_environment_is_used(monkeypatch):

@@ -219,7 +219,7 @@ class Worker:
 
 
 def round_watch(ray: FakeRay, server: SimpleNamespace, worker: Worker, limit: float = 60.0) -> RoundWatch:
-    return RoundWatch(EngineWatch([server], LIMIT, ray.clock), [worker], limit, ray.clock)
+    return RoundWatch(EngineWatch([server], LIMIT, ray.clock), [worker], limit, ray.clock, number=0)
 
 
 IDLE = actor(pulse=lambda through_core: (0, 0))
@@ -257,7 +257,7 @@ def test_what_is_waited_for_longest_is_named(ray):
 
 
 def test_a_round_is_shown_with_what_all_workers_and_engines_are_at(ray):
-    """Counts of workers that have nothing of the round are those of earlier ones."""
+    """A worker that has nothing of the round yet still counts the one before."""
     shown: list[RoundState] = []
     at_it, idle = Worker(), Worker()
     at_it.count.begin_round(3)
@@ -265,7 +265,9 @@ def test_a_round_is_shown_with_what_all_workers_and_engines_are_at(ray):
     at_it.count.stages, at_it.count.oldest = {"solver": 4, "verifier": 1}, ("p1/solver", 9.0)
     idle.count.begin_round(2)
     engines = EngineWatch([actor(pulse=lambda through_core: (5, 70))] * 2, LIMIT, ray.clock)
-    watch = RoundWatch(engines, [at_it, idle], 60.0, ray.clock, shown.append)
+    look_for(ray, 20, RoundWatch(engines, [at_it, idle], 60.0, ray.clock, shown.append, number=4).look)
+    assert (shown[-1].groups, shown[-1].stages, shown[-1].oldest) == (0, {}, None)
+    watch = RoundWatch(engines, [at_it, idle], 60.0, ray.clock, shown.append, number=3)
     look_for(ray, 20, watch.look)
     last = shown[-1]
     assert (last.groups, last.scored, last.tokens, last.requests) == (10, 5, 640, 10)

@@ -66,8 +66,12 @@ def test_outputs_come_back_in_the_order_of_the_requests_each_trajectory_with_its
     assert [one.value for one in found] == [0, 1, 2, 0, 1, 0, 1]
     assert found[0].figures == {"reflection_words": 0.0}, "of its text: a single token has no n-grams"
     counts = asyncio.run(worker.counts())
-    assert counts == GroupCounts(submitted=3, answered=3, scored=3, graded=7, tokens=7)
+    assert counts == GroupCounts(submitted=3, answered=3, scored=3, graded=7, tokens=0)
     assert (counts.round, counts.before, counts.stages, counts.oldest) == (1, (0, 0, 0), {}, None)
+    worker._client.tokens = 5
+    asyncio.run(worker.run_requests((make_request("g3"),), SAMPLING, RoundId(2, 3)))
+    counts = asyncio.run(worker.counts())
+    assert (counts.round, counts.tokens, counts.before) == (2, 5, (3, 3, 5))
 
 
 def test_a_request_that_is_given_up_is_forgotten(worker_of):

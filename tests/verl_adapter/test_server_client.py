@@ -72,6 +72,14 @@ def test_a_request_goes_whole_to_one_server():
     assert servers.released == [("server-0", "group@3")]
 
 
+def test_sampled_tokens_are_counted():
+    given = [completion(answer([1, 4], "stop"), 3, DECODING), completion(answer([2], "length"), 3, DECODING)]
+    client = ServerClient(Servers(lambda n: given))
+    for _ in range(2):
+        asyncio.run(client.generate("planner", PROMPT, DECODING, session="group", name="group#1", n=2))
+    assert client.tokens == 6
+
+
 def test_a_session_is_a_new_one_after_a_weight_sync_and_a_request_of_the_engine_always():
     servers = Servers(lambda n: [])
     for synced in (3, 3, 4):

@@ -47,6 +47,8 @@ class ServerClient:
     synced: int = 0
     """Weight syncs so far, each of which emptied the engines' caches: a session is a new one for the router
     after it. The same for all clients of a round."""
+    tokens: int = 0
+    """Sampled so far, in all answers."""
 
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
@@ -62,7 +64,9 @@ class ServerClient:
         request_id = f"{name}:{uuid.uuid4().hex[:8]}"
         try:
             reference = server.generate_packed.remote(packed((policy, prompt_ids, decoding, request_id, n)))
-            return pickle.loads(await reference)
+            answers: list[Completion] = pickle.loads(await reference)
+            self.tokens += sum(len(one.token_ids) for one in answers)
+            return answers
         except asyncio.CancelledError:
             ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
             raise

@@ -188,6 +188,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> _WorkersRound:
         """Begins a generation round; `wait` on what this returns ends it. EngineUnavailableError: a server
         whose statistics are wanted is gone."""
+        self._rounds += 1
         look, servers = self._watched(), self._measured_servers
         before = _read(servers, look)
         answers = self._send_round(requests, sampling)
@@ -247,7 +248,6 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     def _send_round(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> list[Any]:
         """References to the answers of a new round, in the order of the requests, which the workers are dealt
         in turn. All of a worker's are one call: a call costs both sides half a millisecond."""
-        self._rounds += 1
         round_id, workers = RoundId(self._rounds, self._syncs), self.agent_loop_workers
         answers: list[Any] = [None] * len(requests)
         for number, worker in enumerate(workers[: len(requests)]):
@@ -272,11 +272,11 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         grades.look(trajectories, round_ended=ended)
 
     def _watched(self) -> Callable[[], object]:
-        """What looks after a new round."""
+        """Looks after the round that begins."""
         if self._engines is None:
             return lambda: None
-        workers = self.agent_loop_workers
-        return RoundWatch(self._engines, workers, self._progress_limit_s, show=self._show).look
+        workers, limit = self.agent_loop_workers, self._progress_limit_s
+        return RoundWatch(self._engines, workers, limit, show=self._show, number=self._rounds).look
 
     def forget_routes(self) -> None:
         """Let the next request of an id go to any engine. New weights have emptied the prefix caches, for

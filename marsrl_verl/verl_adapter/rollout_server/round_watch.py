@@ -42,7 +42,7 @@ class GroupCounts:
     graded: int = 0
     """Responses that are scored, those of groups that are not yet whole among them."""
     tokens: int = 0
-    """Sampled, of groups that have ended."""
+    """Sampled, in answers of the engines."""
     round: int = field(default=-1, compare=False)
     """The number of the last round, and what this had found when it began: submitted, scored, tokens."""
     before: tuple[int, int, int] = field(default=(0, 0, 0), compare=False)
@@ -59,7 +59,16 @@ class GroupCounts:
 
 class RoundWatch:
     """Looks after one round, in which a token, an answer or a score must come within `limit_s` seconds from
-    the servers that answer it or the workers that are at it (`RolloutWorker.counts`)."""
+    the servers that answer it or the workers that are at it (`RolloutWorker.counts`).
+
+    Args:
+        engines: signs of life of the servers.
+        workers: the actors.
+        limit_s: seconds without progress.
+        clock: seconds, monotonic.
+        show: takes the state at every look.
+        number: of the round (`RoundId`); what workers count of another one is not shown.
+    """
 
     def __init__(
         self,
@@ -68,8 +77,10 @@ class RoundWatch:
         limit_s: float,
         clock: Callable[[], float] = time.monotonic,
         show: Callable[[RoundState], None] = lambda state: None,
+        *,
+        number: int,
     ) -> None:
-        self._show, self._clock, self._began = show, clock, clock()
+        self._show, self._clock, self._began, self._number = show, clock, clock(), number
         self._engines = engines
         self._engines.begin()
         self._workers = tuple(workers)
@@ -99,8 +110,7 @@ class RoundWatch:
             )
 
     def _state(self, engines: Sequence[tuple[int, int] | None], counts: Sequence[GroupCounts]) -> RoundState:
-        now = max((one.round for one in counts), default=-1)
-        mine = [one for one in counts if one.round == now]
+        mine = [one for one in counts if one.round == self._number]
         stages: Counter[str] = Counter()
         for one in mine:
             stages.update(one.stages)

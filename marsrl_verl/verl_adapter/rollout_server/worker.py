@@ -91,7 +91,7 @@ class RolloutWorker(AgentLoopWorker):
     async def counts(self) -> GroupCounts:
         """What is done since this worker started."""
         done, now = self._done, time.monotonic()
-        done.graded = self._scorer.graded
+        done.graded, done.tokens = self._scorer.graded, self._client.tokens
         done.stages = dict(Counter(request.stage for request, _ in self._running.values()))
         first = next(iter(self._running.items()), None)  # a dictionary keeps the order in which they came
         done.oldest = None if first is None else (first[0], now - first[1][1])
@@ -130,6 +130,7 @@ class RolloutWorker(AgentLoopWorker):
         """A round of a request. All calls of a worker run concurrently."""
         if round_id.number != self._round:
             self._round, self._began = round_id.number, time.monotonic()
+            self._done.tokens = self._client.tokens
             self._done.begin_round(round_id.number)
         self._client.synced = round_id.syncs
         self._done.submitted += 1
@@ -141,7 +142,6 @@ class RolloutWorker(AgentLoopWorker):
             self._note_answered(request)
             self._answered.discard(request.group_id)
             self._done.scored += 1
-        self._done.tokens += sum(one.tokens for one in output.trajectories)
         describe(output, self._runner.chat)
         return RequestResult(output, time.monotonic() - self._began)
 

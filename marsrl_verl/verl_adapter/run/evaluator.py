@@ -63,8 +63,13 @@ class SystemEvaluator:
             self.observer.note_tools(self._system.manager.tools)
             prompts, sampling = build_prompts(self.settings), sampling_settings(self.settings)
             result = self.observer.evaluate(engine, problems, prompts, sampling, ALONE, self.step)
-            if engine.taken:
-                self.observer.say([f"{engine.taken} answers were there already, of the same evaluation"])
+            aside = len(self._journal.answers) - engine.taken
+            for count, what in (
+                (engine.taken, "were there already, of the same evaluation"),
+                (aside, "that are there are of other settings or weights, and set aside"),
+            ):
+                if count:
+                    self.observer.say([f"{count} answers {what}"])
             tracking.log_evaluation(result, self.step)
             warnings = []
             if engine.failed:
