@@ -56,6 +56,7 @@ def test_an_adapter_names_its_model_and_its_own_roles_prompts(tmp_path):
     assert "The run did not evaluate the weights of step 2." in text
 
 
+@pytest.mark.with_presets("grpo")
 def test_prompts_that_need_a_row_are_named(tmp_path, monkeypatch):
     one = exported(tmp_path, "algo=grpo", "policies=shared", *REAL)
 
