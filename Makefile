@@ -33,7 +33,7 @@ help:
 	@echo "make lint   ruff, mypy and the import contracts"
 	@echo "make gpu-check [CALL=1]"
 	@echo "            on a machine with an NVIDIA GPU: what proves the package there, in six calls of minutes"
-	@echo "            (docs/gpu_check.md); PY=python takes an environment of yours"
+	@echo "            (docs/guides/gpu_check.md); PY=python takes an environment of yours"
 	@echo "make check-gpu-extra"
 	@echo "            whether the extras for GPUs can be resolved on each Python (uv; metadata only, a minute)"
 	@echo "make check-gpu-sources"

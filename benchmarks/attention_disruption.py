@@ -15,7 +15,7 @@ are also split by whether the step lies in the first or the second half of the r
 A response takes part where it is right, so that there is an answer to lose (one that is cut off is wrong),
 and has a step of each kind. `nothing hidden` samples the rest anew from the same places with the same random
 numbers. Without `--data` the problems are the tiny world's, other ones for each seed. A file has verl's
-format or plain columns (`docs/data.md`), and its problems are the same for all seeds.
+format or plain columns (`docs/guides/data.md`), and its problems are the same for all seeds.
 """
 
 from __future__ import annotations

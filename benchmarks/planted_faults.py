@@ -1,4 +1,4 @@
-"""Three faults in short real runs, for whoever wants to see whether a run shows them (docs/view.md).
+"""Three faults in short real runs, for whoever wants to see whether a run shows them (docs/guides/view.md).
 
     python -m benchmarks.planted_faults outputs/faults [--only mask reward leak]
 

@@ -2,7 +2,7 @@
 # ReMA in a single turn (arXiv 2503.09501, appendix D.1) for Llama-3-8B-Instruct on one node with eight 80 GB GPUs: two agents,
 # trained in turns, each a whole model. The baselines: ALGO=vrp_rl and ALGO=mrp_rl. Plans as JSON actions: ALGO=rema_json; rewarded
 # by the agreement of their solutions: ALGO=rema_consistency. An adapter for each agent: POLICIES=lora_per_role,
-# which takes ten times the rate (docs/policies.md).
+# which takes ten times the rate (docs/guides/policies.md).
 set -euo pipefail
 : "${TRAIN_FILES:?set TRAIN_FILES to a parquet file of problems}"
 : "${VAL_FILES:?set VAL_FILES to a parquet file of held-out problems}"

@@ -8,7 +8,7 @@ set -euo pipefail
 : "${VAL_FILES:?set VAL_FILES to a parquet file of held-out problems}"
 : "${MODEL_PATH:?set MODEL_PATH to the folder of the model, on every node: hf download Qwen/Qwen3-30B-A3B-Thinking-2507 --local-dir FOLDER}"
 
-# A cluster that was started with a token (docs/cluster.md) asks for it; RAY_AUTH_MODE=disabled is for one without.
+# A cluster that was started with a token (docs/guides/clusters.md) asks for it; RAY_AUTH_MODE=disabled is for one without.
 export RAY_AUTH_MODE="${RAY_AUTH_MODE:-token}"
 token="${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}"
 if [ "$RAY_AUTH_MODE" = token ] && [ -z "${RAY_AUTH_TOKEN:-}" ] && [ ! -s "$token" ]; then

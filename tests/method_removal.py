@@ -105,8 +105,8 @@ def copy_without(method: str, root: Path) -> None:
     (root / "tests" / WITHOUT).write_text(method)
     settings = python(root, "-m", "marsrl_verl.config.settings_page", capture_output=True)
     settings.check_returncode()
-    (root / "docs" / "settings.md").write_text(settings.stdout)
-    python(root, "-m", "marsrl_verl.config.groups_page", "docs/running.md").check_returncode()
+    (root / "docs" / "reference" / "settings.md").write_text(settings.stdout)
+    python(root, "-m", "marsrl_verl.config.groups_page", "docs/guides/runs.md").check_returncode()
 
 
 def remove_importers(root: Path, gone: set[str]) -> set[str]:

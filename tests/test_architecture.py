@@ -1,4 +1,4 @@
-"""The picture in docs/architecture.md is what the packages import."""
+"""The picture in docs/reference/architecture.md is what the packages import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marsrl_verl.core.method import Method
 
 TREE = Path(__file__).parents[1]
 PACKAGE = TREE / "marsrl_verl"
-PAGE = TREE / "docs" / "architecture.md"
+PAGE = TREE / "docs" / "reference" / "architecture.md"
 APART = {"__init__", "version"}
 
 Edges = set[tuple[str, str]]
@@ -61,7 +61,7 @@ def block(edges: Edges) -> str:
 
 def test_the_picture_is_that_of_the_imports():
     right = block(reduced(all_edges()))
-    assert right in PAGE.read_text(), f"docs/architecture.md should have\n\n{right}"
+    assert right in PAGE.read_text(), f"docs/reference/architecture.md should have\n\n{right}"
 
 
 def test_the_page_names_what_there_is():

@@ -30,7 +30,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "examples" / "README.md",
     # Of wrong inputs names that are none are the point.
-    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "wrong_inputs.md"),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "messages.md"),
 ]
 ELSEWHERE = {
     "algo=mine",
@@ -128,7 +128,7 @@ def test_named_members_are_there(where):
 
 @pytest.mark.parametrize("one", [Method, Credit, Schedule])
 def test_tables_of_members_have_their_parameters(one):
-    text = (ROOT / "docs" / "new_method.md").read_text()
+    text = (ROOT / "docs" / "guides" / "new_method.md").read_text()
     rows = text.partition(f"\n| of a `{one.__name__}`")[2].partition("\n\n")[0]
     listed = {name: words.split(", ") for name, words in re.findall(r"`(\w+)\(([\w, ]+)\)", rows)}
     found = {name: [*inspect.signature(getattr(one, name)).parameters] for name in listed}
@@ -187,8 +187,8 @@ def test_named_options_are_there(page):
 
 
 def test_the_page_on_runs_has_every_option():
-    text = (ROOT / "docs" / "running.md").read_text()
-    assert updated(text) == text, "python -m marsrl_verl.config.groups_page docs/running.md"
+    text = (ROOT / "docs" / "guides" / "runs.md").read_text()
+    assert updated(text) == text, "python -m marsrl_verl.config.groups_page docs/guides/runs.md"
     for group in {path.name for path in (ROOT / "configs").iterdir()} - {"model_engine", "marsrl.yaml"}:
         rows = text.partition(f"\n### `{group}`\n")[2].partition("\n#")[0]
         options = {path.stem for path in (ROOT / "configs" / group).glob("[!_]*.yaml")}

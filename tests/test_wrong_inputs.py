@@ -58,13 +58,13 @@ def test_what_is_wrong_is_said(files, monkeypatch, capsys, one: WrongInput):
 
 
 def test_the_page_has_them_all():
-    text = (ROOT / "docs" / "wrong_inputs.md").read_text()
+    text = (ROOT / "docs" / "reference" / "messages.md").read_text()
     rows = re.findall(r"^\| `(.*?)` \| (.*) \| (\d) \| \d+ \|$", text, re.MULTILINE)
     typed = [(words, status) for words, _, status in rows]
     expected = [(cell(one.typed), str(one.status)) for one in ALL]
     if INPUTS != ALL:  # the page of a tree without a method has no line with its name
         expected = [one for one in expected if one in typed]
-    remedy = "python tests/wrong_inputs.py > docs/wrong_inputs.md"
+    remedy = "python tests/wrong_inputs.py > docs/reference/messages.md"
     assert typed == expected, remedy
     said = {words: told for words, told, _ in rows}
     parts = [(cell(one.typed), part) for one in ALL for part in (one.says, one.hint)]

@@ -1,6 +1,6 @@
-"""Wrong inputs as a new user types them, and what the commands say: `docs/wrong_inputs.md`.
+"""Wrong inputs as a new user types them, and what the commands say: `docs/reference/messages.md`.
 
-    python tests/wrong_inputs.py > docs/wrong_inputs.md
+    python tests/wrong_inputs.py > docs/reference/messages.md
 
 carries out each as a command of its own, in a folder with the files of `make_files`: ten minutes.
 `tests/test_wrong_inputs.py` looks at the same inputs within one process.
@@ -98,7 +98,7 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         plan actor_rollout_ref.actor.optim.lr=1e6 | a number from 0 to 1 | 1e-6 is a usual choice
         plan actor_rollout_ref.actor.optim.lr=high | as verl's default 1e-06 | such as 2, 0.5 or 1e-6
         plan actor_rollout_ref.actor.optim.lr_warmup_steps=-5 | at least -1 | lr_warmup_steps_ratio
-        plan marsrl.algo.group_size=3.5 | expected a whole number | docs/settings.md
+        plan marsrl.algo.group_size=3.5 | expected a whole number | docs/reference/settings.md
         plan marsrl.run.seed=-1 | from 0 to 4,294,967,295 | numpy and vLLM
         plan trainer.total_epochs=-1 | at least 1 | Set trainer.total_epochs to 1 or more.
         plan trainer.save_freq=-3 | at least -1 | -1 saves none
@@ -234,8 +234,7 @@ def make_files(folder: Path) -> None:
 _HEAD = """\
 # Wrong inputs
 
-What the commands say to wrong inputs, as `python tests/wrong_inputs.py > docs/wrong_inputs.md` prints it:
-each was carried out as a command of its own on 2 cores beside other work. `train` is
+What the commands say to wrong inputs, as `python tests/wrong_inputs.py` prints it: each was carried out as a command of its own on 2 cores beside other work. `train` is
 `python -m recipe.marsrl.main_marsrl`, `plan` the same with `dry_run=true cluster=cpu`; the other commands go
 by their last names. Of a message the table has one problem, in short. Most of the seconds are Python's
 imports. Status 2: nothing was started; 0: a warning of the plan.

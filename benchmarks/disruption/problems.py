@@ -38,7 +38,7 @@ def tiny_problems(count: int, seed: int) -> list[Problem]:
 
 def read_problems(path: Path, columns: Columns, count: int | None) -> list[Problem]:
     """The first `count` problems of a parquet, JSON-lines or JSON file, or all of them, each once. Rows are
-    read as the data script does (`docs/data.md`); ids are hashes of the chats.
+    read as the data script does (`docs/guides/data.md`); ids are hashes of the chats.
 
     Raises:
         DataError: the file can't be read.

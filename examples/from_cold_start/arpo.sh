@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ARPO's reasoning run (arXiv 2507.19849) for Qwen2.5-7B, from released data to its table, on one node with eight 80 GB GPUs:
-# bash arpo.sh [data|sft|train|evaluate|export|serve [key=value …]] (docs/cold_start.md).
+# bash arpo.sh [data|sft|train|evaluate|export|serve [key=value …]] (docs/guides/cold_start.md).
 set -euo pipefail
 BASE_MODEL="${BASE_MODEL:-Qwen/Qwen2.5-7B-Instruct}"
 # dongguanting/ARPO-SFT-54K, and ARPO/rl_datasets/train_10k.parquet of RUC-NLPIR/ARPO.

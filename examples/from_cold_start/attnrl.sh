@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # AttnRL (arXiv 2509.26628) for DeepSeek-R1-Distill-Qwen-1.5B, from released data to its table, on one node with eight 80 GB
-# GPUs: bash attnrl.sh [data|train|evaluate|export|serve [key=value …]] (docs/cold_start.md).
+# GPUs: bash attnrl.sh [data|train|evaluate|export|serve [key=value …]] (docs/guides/cold_start.md).
 set -euo pipefail
 BASE_MODEL="${BASE_MODEL:-deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B}"
 # Of RyanLiu112/AttnRL: data/train/dapo+math_train.parquet.

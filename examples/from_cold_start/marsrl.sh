@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # MarsRL (arXiv 2511.11373) for Qwen3-30B-A3B-Thinking-2507, from released data to its table, on four nodes with eight 80 GB
-# GPUs each, on which Ray runs: bash marsrl.sh [data|train|evaluate|export|serve [key=value …]] (docs/cold_start.md). One node
+# GPUs each, on which Ray runs: bash marsrl.sh [data|train|evaluate|export|serve [key=value …]] (docs/guides/cold_start.md). One node
 # does for the stages data, evaluate and serve.
 set -euo pipefail
 BASE_MODEL="${BASE_MODEL:-Qwen/Qwen3-30B-A3B-Thinking-2507}"

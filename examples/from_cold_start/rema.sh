@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ReMA in several turns (arXiv 2503.09501) for Qwen2.5-7B, from released data to a table, on four nodes with eight 80 GB GPUs
-# each, on which Ray runs: bash rema.sh [data|sft|train|evaluate|export|serve [key=value …]] (docs/cold_start.md).
+# each, on which Ray runs: bash rema.sh [data|sft|train|evaluate|export|serve [key=value …]] (docs/guides/cold_start.md).
 set -euo pipefail
 BASE_MODEL="${BASE_MODEL:-Qwen/Qwen2.5-7B}"
 # Of ziyuwan/ReMA-public: the reasoning agent's views of 804 dialogues, and data/MATH/train_lv3to5_8k.parquet.

@@ -80,10 +80,10 @@ def _load(target: str) -> type[Method]:
             if inspect.isclass(item) and issubclass(item, Method) and item.__module__ == module.__name__
         )
         what = f"Expected a class derived from {Method.__module__}:{Method.__name__}, found {found}."
-        fix = f"Methods in {module.__name__}: {', '.join(there) or 'none'} (docs/new_method.md)."
+        fix = f"Methods in {module.__name__}: {', '.join(there) or 'none'} (docs/guides/new_method.md)."
         raise ConfigError([ConfigIssue(KEY, what, fix, target)])
     if faults := [
-        ConfigIssue(KEY, what, f"Correct {source_of(cls, text)} (docs/new_method.md).", target)
+        ConfigIssue(KEY, what, f"Correct {source_of(cls, text)} (docs/guides/new_method.md).", target)
         for what, text in declaration_faults(cls)
     ]:
         raise ConfigError(faults)

@@ -47,7 +47,7 @@ _DESCRIPTIONS = {
 
 _OTHER_NAMES = {name: key for key, names in read_table("other_names").items() for name in names}
 """Names of settings in other trainers, and the keys here; where they stand alone."""
-_SEVERAL = "Several runs: one command each, with a name=… of its own (docs/running.md, Several runs)."
+_SEVERAL = "Several runs: one command each, with a name=… of its own (docs/guides/runs.md, Several runs)."
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,7 +228,7 @@ class MarsRLConfig(Settings):
     """The system behind an HTTP server, in place of an evaluation."""
     metrics: dict[str, Function[StepMetric]] = Field(default_factory=dict)
     """Metrics of your own, by name: functions (groups) -> number, or mapping of numbers, of the scored groups
-    of a step, logged as `own/<name>` (docs/metrics.md)."""
+    of a step, logged as `own/<name>` (docs/reference/metrics.md)."""
     watch: WatchConfig = Field(default_factory=WatchConfig)
     """What a run looks out for, and whether it then ends."""
 

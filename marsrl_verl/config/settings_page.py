@@ -1,6 +1,6 @@
-"""The reference of all settings, `docs/settings.md`, from their declarations.
+"""The reference of all settings, `docs/reference/settings.md`, from their declarations.
 
-python -m marsrl_verl.config.settings_page > docs/settings.md
+python -m marsrl_verl.config.settings_page > docs/reference/settings.md
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from marsrl_verl.tools.registry import installed_tools
 _HEAD = """\
 # Settings
 
-Generated from the declarations by `python -m marsrl_verl.config.settings_page > docs/settings.md`. A value of
-another kind or out of its range is refused before anything starts, and so is a key that does not exist. All
-other keys are verl's ([coming_from_verl.md](coming_from_verl.md)).
+Generated from the declarations by `python -m marsrl_verl.config.settings_page`. A value of another kind or
+out of its range is refused before anything starts, and so is a key that does not exist. All other keys are
+verl's ([coming from verl](../guides/from_verl.md)).
 """
 _TABLE_HEAD = ("| key | takes | default | |", "|---|---|---|---|")
 

@@ -29,7 +29,7 @@ def missing_studies(tree: Mapping[str, Any], choices: Mapping[str, str]) -> list
     )
     fix = (
         "Give the command in the folder of a clone, or put that folder on PYTHONPATH. The installed package "
-        "has model=tiny data=tiny, and model=custom for a model and data of yours (docs/own_model.md)."
+        "has model=tiny data=tiny, and model=custom for a model and data of yours (docs/guides/models.md)."
     )
     return [ConfigIssue(" ".join(presets) or next(iter(named)), what, fix)]
 

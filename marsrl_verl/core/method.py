@@ -49,8 +49,8 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A method's declaration for the page of a run (docs/view.md), which finds stages, forks and messages in
-    the rollouts."""
+    """A method's declaration for the page of a run (docs/guides/view.md), which finds stages, forks and
+    messages in the rollouts."""
 
     columns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Columns of tokens in the fields of `Method.record`, by name: the field with the ends of consecutive

@@ -137,7 +137,7 @@ def _form(name: str, known: Benchmark, rows: Sequence[Row], where: str) -> Sourc
     )
     found = ", ".join(first.data) or "none"
     what = f"Benchmark {name}, {where}: found columns {found}, expected {expected}."
-    raise DataError(what, "Name a published copy, or make one with prepare_data (docs/data.md).")
+    raise DataError(what, "Name a published copy, or make one with prepare_data (docs/guides/data.md).")
 
 
 def _file_rows(known: Benchmark, path: Path) -> list[Row]:

@@ -212,7 +212,7 @@ def _isolation(machine: Machine) -> Finding:
     reasons = "; ".join(f"{name}: {why}" if name else why for name, why in machine.not_isolated.items())
     if machine.isolation is None:
         what = f"the Python tool can't isolate programs here ({reasons})"
-        return _warning("isolation", what, "Use marsrl.tools.<name>.backend=remote (docs/tools.md).")
+        return _warning("isolation", what, "Use marsrl.tools.<name>.backend=remote (docs/guides/tools.md).")
     if machine.isolation.strength == Isolation.NAMESPACES.strength:
         what = f"the Python tool's programs have {machine.isolation}, the strongest there is"
         what += f" ({reasons})" if reasons else ""
@@ -220,7 +220,8 @@ def _isolation(machine: Machine) -> Finding:
     what = f"the Python tool's programs have {machine.isolation} alone ({reasons})"
     least = Isolation.LANDLOCK
     if machine.isolation.strength >= least.strength:
-        fix = "Allow what is missing (docs/tools.md), for programs that start processes and write files too."
+        programs = "programs that start processes and write files"
+        fix = f"Allow what is missing (docs/guides/tools.md), for {programs} too."
     else:
         fix = f"min_isolation is {least} unless told otherwise: allow user namespaces, or use backend=remote."
     return _warning("isolation", what, fix)

@@ -1,7 +1,7 @@
 """Metrics of a training step from its completed groups, by role and by stage.
 
-A metric's full name is `role/<role>/<name>` or `stage/<stage>/<name>` (docs/metrics.md). One without a
-single observation in the step is absent, never NaN.
+A metric's full name is `role/<role>/<name>` or `stage/<stage>/<name>` (docs/reference/metrics.md). One
+without a single observation in the step is absent, never NaN.
 """
 
 from __future__ import annotations

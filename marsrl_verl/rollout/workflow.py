@@ -50,7 +50,7 @@ STAGE_FIGURES = re.compile(
     r"|(truncation|failed|invalid_text|grading_error|mastered_token|masked_token)_share"
     r"|(reflection_words|repetition_share|distinct_4_share).*"
 )
-"""Names that the figures of every stage have (docs/metrics.md)."""
+"""Names that the figures of every stage have (docs/reference/metrics.md)."""
 
 
 class _Paused(BaseException):

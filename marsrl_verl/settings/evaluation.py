@@ -54,7 +54,7 @@ class EvaluationConfig(Settings):
     greedy: bool = True
     """Evaluate at temperature 0 too."""
     benchmarks: dict[str, BenchmarkConfig] = Field(default_factory=dict)
-    """What is evaluated, in place of `data.val_files`: benchmarks by name (docs/evaluation.md)."""
+    """What is evaluated, in place of `data.val_files`: benchmarks by name (docs/guides/evaluation.md)."""
     only: list[str] = Field(default_factory=list)
     """Names of those of `benchmarks` that are evaluated; empty: all."""
     published: dict[str, dict[str, float]] = Field(default_factory=dict)

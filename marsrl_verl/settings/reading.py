@@ -329,7 +329,7 @@ def _wrong_kind(key: str, value: Any, kind: str | None) -> ConfigIssue:
     else:
         fix = "Leave it out, or give a value of that type"
     if key.startswith("marsrl."):
-        fix += "; docs/settings.md documents every key"
+        fix += "; docs/reference/settings.md documents every key"
     what = f"The value has the wrong type; expected {kind or 'another'}."
     return ConfigIssue(key, what, f"{fix}.", value)
 

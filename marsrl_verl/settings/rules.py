@@ -154,7 +154,7 @@ def _fault(target: str, protocol: type[Any]) -> tuple[str, str] | None:
     module_name, colon, name = target.partition(":")
     expected = _in_words(_signature(protocol))
     if not (module_name and colon and name.isidentifier()):
-        return f"Expected {FORM}.", f"Name a function {expected} of yours so (docs/new_method.md)."
+        return f"Expected {FORM}.", f"Name a function {expected} of yours so (docs/guides/new_method.md)."
     try:
         module, _ = import_target(target)
     except ImportTargetError as error:
@@ -172,7 +172,7 @@ def _fault(target: str, protocol: type[Any]) -> tuple[str, str] | None:
         return f"The module {module_name} ({module.__file__}) has no {name!r}.", fix
     if not callable(function) or inspect.isclass(function):
         return f"Expected a function {expected}, found {function!r}.", f"Name a function as {FORM}."
-    fix = f"Let it be {name}{expected}, in {source_of(function)} (docs/new_method.md)."
+    fix = f"Let it be {name}{expected}, in {source_of(function)} (docs/guides/new_method.md)."
     if inspect.iscoroutinefunction(function):
         return "Expected a plain function, found a coroutine (async def).", fix
     if (found := _refused_arguments(function, _signature(protocol))) is not None:

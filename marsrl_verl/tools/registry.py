@@ -43,7 +43,7 @@ def tool_class(name: str, target: Any) -> type[Tool]:
 def _load(target: str) -> type[Tool]:
     module, class_name = import_target(target)
     found: Any = getattr(module, class_name, None)
-    fix = f"Derive the class from {Tool.__module__}:{Tool.__name__} and define them (docs/tools.md)."
+    fix = f"Derive the class from {Tool.__module__}:{Tool.__name__} and define them (docs/guides/tools.md)."
     if not (inspect.isclass(found) and Tool in found.__mro__):  # a protocol, which issubclass does not take
         what = f"{module.__name__} has no {class_name!r}." if found is None else f"{class_name} is no tool."
         raise ImportTargetError(what, fix)

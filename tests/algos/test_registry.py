@@ -72,7 +72,7 @@ REFUSED = {
     "roles that are no roles": (
         "strange_seven:Mine",
         "from marsrl_verl.core.method import Method\nclass Mine(Method):\n    roles = 'alice'\n",
-        "strange_seven.py:3 (docs/new_method.md)",
+        "strange_seven.py:3 (docs/guides/new_method.md)",
     ),
 }
 

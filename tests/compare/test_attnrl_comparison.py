@@ -1,4 +1,4 @@
-"""The table by step of docs/comparison.md is that of the record."""
+"""The table by step of docs/results/comparison.md is that of the record."""
 
 from __future__ import annotations
 
@@ -16,4 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.with_presets("grpo")
 def test_the_table_by_step_is_the_records():
     finished = runs_of(DOCS / "results" / "comparison_attnrl.json")
-    assert by_step(load_suite("attnrl"), finished, (4, 8, 12, 16)) in (DOCS / "comparison.md").read_text()
+    assert (
+        by_step(load_suite("attnrl"), finished, (4, 8, 12, 16))
+        in (DOCS / "results" / "comparison.md").read_text()
+    )

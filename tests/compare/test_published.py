@@ -1,4 +1,4 @@
-"""The tables of docs/comparison.md are those of the records in docs/results."""
+"""The tables of docs/results/comparison.md are those of the records in docs/results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORDS = {
 @pytest.mark.with_presets("grpo")
 def test_published_tables_are_those_of_the_records(name):
     suite, finished = load_suite(name), runs_of(path_of(name))
-    page = (DOCS / "comparison.md").read_text()
+    page = (DOCS / "results" / "comparison.md").read_text()
     outcomes, metrics = outcomes_of(suite, finished), metrics_of(finished)
     if suite.judged:
         assert verdict_table(suite, outcomes, metrics) in page
@@ -50,7 +50,7 @@ def test_descriptions_without_a_verdict_are_those_of_the_record():
     if TAKEN_AWAY:
         pytest.skip("its suite may be taken away")
     text = described(load_suite("rema"), runs_of(path_of("rema")), "mrp_rl")
-    assert text in (DOCS / "comparison.md").read_text()
+    assert text in (DOCS / "results" / "comparison.md").read_text()
 
 
 def test_a_description_is_the_mean_difference_of_equal_seeds(tmp_path):

@@ -286,9 +286,9 @@ def test_plan_without_a_frozen_policy_says_nothing_of_one(run):
     assert "no, frozen" not in shown
 
 
-# --- docs/policies.md ----------------------------------------------------------------------
+# --- docs/guides/policies.md ----------------------------------------------------------------------
 
-DOCS = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+DOCS = (Path(__file__).parents[2] / "docs" / "guides" / "policies.md").read_text()
 
 
 def test_the_file_of_the_documentation_is_one_override(run, tmp_path):

@@ -28,7 +28,7 @@ from marsrl_verl.machine.packages import (
 
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text()
-PAGE = (ROOT / "docs" / "installation.md").read_text()
+PAGE = (ROOT / "docs" / "start" / "installation.md").read_text()
 
 
 def pinned(extra: str) -> dict[str, str]:

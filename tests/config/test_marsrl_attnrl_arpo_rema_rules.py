@@ -86,7 +86,7 @@ def functions(tmp_path, monkeypatch):
             "Name",
         ),
         ("own_rules:Scores", "found <class 'own_rules.Scores'>", "Name a function"),
-        ("own_rules:of_two", "found of_two(response, steps)", "own_rules.py:18 (docs/new_method.md)"),
+        ("own_rules:of_two", "found of_two(response, steps)", "own_rules.py:18 (docs/guides/new_method.md)"),
         ("own_rules:waits", "found a coroutine", "Let it be waits(response: ResponseView)"),
         ("own_rules:looks_inside", "It needs hidden_states", "@needs for entropies, influence"),
         (":scores", "Expected package.module:function.", "(response: ResponseView)"),

@@ -20,8 +20,8 @@ def test_every_setting_has_a_documentation():
 
 
 def test_the_page_is_up_to_date():
-    assert (DOCS / "settings.md").read_text() == page(installed_methods()), (
-        "python -m marsrl_verl.config.settings_page > docs/settings.md"
+    assert (DOCS / "reference" / "settings.md").read_text() == page(installed_methods()), (
+        "python -m marsrl_verl.config.settings_page > docs/reference/settings.md"
     )
 
 

@@ -13,7 +13,7 @@ from marsrl_verl.config.verl_keys import translate as translate_for
 from marsrl_verl.settings.issues import ConfigError
 
 ROLES = ("solver", "verifier", "corrector")
-DOCS = Path(__file__).parents[2] / "docs" / "coming_from_verl.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guides" / "from_verl.md"
 
 
 def translate(overrides: tuple[str, ...]):

@@ -34,7 +34,7 @@ COMMANDS = commands(f"""
     misspelt group | modle=tiny | modle | Did you mean model?
     no key=value | 'group_size 4' | group_size 4 | key=value
     sweep | algo=marsrl,grpo | algo | one command is one run
-    multirun in full | --multirun | command line | docs/running.md
+    multirun in full | --multirun | command line | docs/guides/runs.md
     hydra's own | hydra.run.dir=x | hydra.run.dir | marsrl.run.output_dir
     reward class | marsrl.reward.solver.target=nowhere:Reward | nowhere:Reward | no module 'nowhere'
     model missing | actor_rollout_ref.model.path=./none | actor_rollout_ref.model.path | no such folder

@@ -269,8 +269,8 @@ def test_the_ability_is_written_as_named_and_none_is_made_up(tmp_path, capsys):
 
 def test_the_page_has_every_source():
     """But for those of a method that was taken out, with its lines of documentation."""
-    page = (TREE / "docs/data.md").read_text()
-    gone = {one for one in ("arpo", "attnrl", "rema") if not (TREE / f"docs/{one}.md").exists()}
+    page = (TREE / "docs/guides/data.md").read_text()
+    gone = {one for one in ("arpo", "attnrl", "rema") if not (TREE / f"docs/methods/{one}.md").exists()}
     there = [name for name in SOURCES if name.partition("_")[0] not in gone]
     assert [name for name in there if f"`{name}`" not in page] == []
 

@@ -18,7 +18,7 @@ from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS, PAGE = ROOT / "configs", ROOT / "docs" / "rehearsal.md"
+CONFIGS, PAGE = ROOT / "configs", ROOT / "docs" / "guides" / "rehearsal.md"
 NEEDED = ("algo", "model", "training")
 
 

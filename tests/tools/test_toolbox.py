@@ -350,10 +350,10 @@ def test_a_toolbox_is_made_from_settings_and_secrets():
 
 
 def test_the_documentations_tool_works():
-    text = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "tools.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(from.*?)```", text, re.DOTALL)
     module = ModuleType("documented_tool")
-    exec(compile(code, "docs/tools.md", "exec", dont_inherit=True), vars(module))
+    exec(compile(code, "docs/guides/tools.md", "exec", dont_inherit=True), vars(module))
     sys.modules["documented_tool"] = module
     try:
         kind = tool_class("die", "documented_tool:Die")

@@ -49,7 +49,8 @@ pytestmark = pytest.mark.slow
 
 OTHERS = sorted(Path(__file__).parent.glob("*_metrics.py"))
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS / "metrics.md", *(DOCS / f"{path.stem.removesuffix('_metrics')}.md" for path in OTHERS)]
+METHODS = [DOCS / "methods" / f"{path.stem.removesuffix('_metrics')}.md" for path in OTHERS]
+PAGES = [DOCS / "reference" / "metrics.md", *METHODS]
 """What every method logs, and each method's own page."""
 HEAD = "| name | unit | meaning |\n"
 

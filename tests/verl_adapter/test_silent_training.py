@@ -1,4 +1,4 @@
-"""Silent wrong training that others have shipped, looked for in every method (docs/coming_from_verl.md).
+"""Silent wrong training that others have shipped, looked for in every method (docs/guides/from_verl.md).
 
 Scripted groups come back in any order and go the trainer's way: scheduler, `select`, `arrange`,
 `set_advantages`, what ranks hold, verl's mini- and micro-batches. What arrives there is compared with the

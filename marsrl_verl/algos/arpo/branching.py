@@ -84,7 +84,7 @@ class BranchingConfig(Settings):
     """After a tool's result a trajectory is forked where P = α + β ΔH exceeds τ (`threshold`, the paper);
     with probability P (`bernoulli`, released code); with probability α (`random`); never (`off`: independent
     trajectories); or as a function of yours says, (place) -> bool or a number of forks
-    (docs/new_method.md)."""
+    (docs/guides/new_method.md)."""
     roots: int | None = limits(None, ge=1, why="null is half of the group")
     """Trajectories that begin at the prompt (N); null: half of `group_size`. Forks take the other places, and
     further roots what forks leave."""
@@ -101,7 +101,7 @@ class BranchingConfig(Settings):
     entropy rises."""
     entropy: EntropyOf = EntropyOf.RESULT
     """ΔH: `result`, mean entropy of the first tokens after the result less that of the first tokens of the
-    root; `call`, as the released code has it, of the turn before the call (docs/arpo.md)."""
+    root; `call`, as the released code has it, of the turn before the call (docs/methods/arpo.md)."""
     entropy_tokens: int = limits(20, ge=1, why="an entropy is of tokens")
     """Number of first tokens (k)."""
     top_log_probs: int = limits(20, ge=1, why="entropies are made of them")

@@ -111,7 +111,7 @@ def _tools(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     names = list(run.settings.tools)
     if not names:
         what = "There is no tool: nothing can be called, and no trajectory is forked."
-        fix = "Name one, e.g. marsrl.tools.python.target=python, or use algo=grpo (docs/tools.md)."
+        fix = "Name one, e.g. marsrl.tools.python.target=python, or use algo=grpo (docs/guides/tools.md)."
         yield ConfigIssue(_TOOLS, what, fix, {})
     for name, one in run.settings.tools.items():
         if one.max_calls is not None and one.max_calls >= config.call_limit:

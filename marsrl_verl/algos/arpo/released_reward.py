@@ -1,7 +1,7 @@
 r"""The reward of the released code, for runs that are to be compared with it.
 
-Its formula, holes included (docs/arpo.md): token F1 for mathematics too, on text without any punctuation, and
-a bonus for closing tags of two tools wherever they stand.
+Its formula, holes included (docs/methods/arpo.md): token F1 for mathematics too, on text without any
+punctuation, and a bonus for closing tags of two tools wherever they stand.
 """
 
 from __future__ import annotations

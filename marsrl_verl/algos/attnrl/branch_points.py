@@ -87,7 +87,7 @@ class BranchRule(Settings):
     probable tokens before the answer is named, TreeRL), `entropy` (the tokens drawn from the distributions of
     largest entropy, TreeRL in the code of AttnRL's authors), `random`, `earliest` or `uniform` steps; or a
     function of yours, (response) -> scores of its steps or tokens, the highest of which are chosen
-    (docs/new_method.md)."""
+    (docs/guides/new_method.md)."""
     num_branch_points: int = limits(2, ge=1, why="a tree branches")
     """Branch points of an expanded response (N)."""
     top_share: float = limits(0.2, gt=0.0, le=1.0, fix="0.2 is the paper's.")

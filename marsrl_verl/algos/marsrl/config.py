@@ -47,7 +47,7 @@ class Config(EstimatorConfig):
     """How the inputs of the next stage are chosen (§3.4): `random` (uniformly over all eligible outputs of
     the stage), `balanced` (half from each reward class; the odd one of an odd K from either with equal
     chance), `adaptive` (incorrect solutions and rightly found errors first), or a function of yours,
-    (candidates, k, rng) -> chosen (docs/new_method.md). It makes no difference which input an output
+    (candidates, k, rng) -> chosen (docs/guides/new_method.md). It makes no difference which input an output
     answers."""
     select_scope: SelectScope = SelectScope.PROBLEM
     """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""

@@ -187,6 +187,6 @@ def check_answer_form(ctx: Context) -> list[ConfigIssue]:
         ctx.warnings.append(
             "No prompt of the benchmarks' problems asks for a boxed answer, which rewards look for. Where "
             "the model gives none by itself: 'marsrl.prompts.kwargs.solver_instruction=\"…\"', or prompts "
-            "of your own (docs/evaluation.md, Benchmarks)."
+            "of your own (docs/guides/evaluation.md, Benchmarks)."
         )
     return []

@@ -97,7 +97,8 @@ def check_model_shape(ctx: Context) -> Iterator[ConfigIssue]:
             "It would be asked with the tiny world's prompts (a role's instructions are one word) and "
             f"have {response_tokens} tokens for an answer."
         )
-        fix = "Add model=custom, data.max_prompt_length=… and data.max_response_length=… (docs/own_model.md)."
+        lengths = "data.max_prompt_length=… and data.max_response_length=…"
+        fix = f"Add model=custom, {lengths} (docs/guides/models.md)."
         yield ctx.issue(_KEY, what, fix)
     longest, key = shape.get("max_position_embeddings"), f"{_ROLLOUT}.max_model_len"
     if isinstance(longest, int) and isinstance(ctx.get(key), int) and ctx.get(key) > longest:

@@ -72,7 +72,7 @@ def _state(ctx: Context, name: str, one: ToolConfig) -> Iterator[ConfigIssue]:
         found = (
             f"{what}; rollouts of {ctx.settings.algo.name} are forked, and forks would read of other calls."
         )
-        fix = "Define `fork` in its class (docs/tools.md), or train without forks."
+        fix = "Define `fork` in its class (docs/guides/tools.md), or train without forks."
         yield ConfigIssue(key, found, fix, one.target)
 
 

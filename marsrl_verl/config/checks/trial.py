@@ -49,7 +49,7 @@ def check_declaration(ctx: Context) -> Iterator[ConfigIssue]:
 def _issue(ctx: Context, what: str, text: str = "") -> ConfigIssue:
     """A fault of the method, to be corrected where it was raised, else where its source has the text."""
     placed = _PLACE.fullmatch(what)
-    fix = f"Correct {placed[2] if placed else source_of(ctx.method, text)} (docs/new_method.md)."
+    fix = f"Correct {placed[2] if placed else source_of(ctx.method, text)} (docs/guides/new_method.md)."
     return ctx.issue(_NAME, f"{placed[1]}." if placed else what, fix)
 
 

@@ -20,7 +20,7 @@ class Backend(Choice):
 
 
 class Isolation(Choice):
-    """What closes a sandbox, the strongest first (docs/tools.md)."""
+    """What closes a sandbox, the strongest first (docs/guides/tools.md)."""
 
     NAMESPACES = "namespaces"
     """Process, mount, network, IPC and user namespaces of its own, a file system of its own, a system call

@@ -123,7 +123,7 @@ class Closed:
         reasons = "; ".join(f"{name}: {self.passed_over[name]}" for name in stronger)
         return (
             f"programs have isolation {self.isolation}, which is weaker than {stronger[0]} ({reasons}). "
-            f"Allow what is missing (docs/tools.md), or accept it with isolation={self.isolation}."
+            f"Allow what is missing (docs/guides/tools.md), or accept it with isolation={self.isolation}."
         )
 
 

@@ -73,8 +73,8 @@ class PythonTool(Tool):
         except (IsolationError, SandboxError, OSError) as error:
             raise ToolUnavailableError(
                 f"programs can't be isolated here as min_isolation = {self._settings.min_isolation} wants: "
-                f"{error}. Allow what is missing (docs/tools.md), set a lower min_isolation, or run them "
-                "elsewhere (backend=remote)."
+                f"{error}. Allow what is missing (docs/guides/tools.md), set a lower min_isolation, or run "
+                "them elsewhere (backend=remote)."
             ) from error
 
     def about(self) -> Mapping[str, Plain]:

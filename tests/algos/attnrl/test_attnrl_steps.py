@@ -178,7 +178,7 @@ def test_the_state_is_restored():
 
 # --- branch points by a function of the user's, named by the setting alone -------------------------
 
-DOCS = Path(__file__).parents[3] / "docs" / "new_method.md"
+DOCS = Path(__file__).parents[3] / "docs" / "guides" / "new_method.md"
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ class GuardConfig(Settings):
         None, gt=0.0, lt=1.0, fix="0.5 is a message half of which came before."
     )
     """A message more of whose 20-grams of tokens stood in it before ends it (`repetition_share` of
-    docs/metrics.md); null: none does."""
+    docs/reference/metrics.md); null: none does."""
 
 
 class OverlongConfig(Switched):

@@ -2,7 +2,7 @@
 
 With shared weights both learn from every dialogue; with a policy for each, together or in turn
 (`core.alternation`). Each agent's list of messages is a row of the batch, compared with those of the same
-agent about the same problem. The released code differs in what docs/rema.md lists.
+agent about the same problem. The released code differs in what docs/methods/rema.md lists.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class FilterConfig(Switched):
     """Solutions (for the meta-thinking agent plans) of each problem that are counted."""
     rule: Rule[FilterRule, Keeps] = FilterRule.BOUNDS
     """Which problems are kept: those within `bounds`, or by a function of yours, (successes, samples) -> bool
-    (docs/new_method.md)."""
+    (docs/guides/new_method.md)."""
     lowest: float = limits(0.2, ge=0.0, le=1.0, why=_RATE, needs=_BOUNDS)
     """Least success rate of a problem that is kept, itself included."""
     highest: float = limits(0.8, ge=0.0, le=1.0, why=_RATE, needs=_BOUNDS)
