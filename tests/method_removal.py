@@ -103,10 +103,10 @@ def copy_without(method: str, root: Path) -> None:
         lines = page.read_text().splitlines(keepends=True)
         page.write_text("".join(line for line in lines if not named.search(line)))
     (root / "tests" / WITHOUT).write_text(method)
-    settings = python(root, "-m", "marsrl_verl.config.settings_page", capture_output=True)
-    settings.check_returncode()
-    (root / "docs" / "reference" / "settings.md").write_text(settings.stdout)
-    python(root, "-m", "marsrl_verl.config.groups_page", "docs/guides/runs.md").check_returncode()
+    for name, module in (("settings", "settings_page"), ("options", "groups_page")):
+        made = python(root, "-m", f"marsrl_verl.config.{module}", capture_output=True)
+        made.check_returncode()
+        (root / "docs" / "reference" / f"{name}.md").write_text(made.stdout)
 
 
 def remove_importers(root: Path, gone: set[str]) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 from composing import TAKEN_AWAY
 
 from marsrl_verl.algos.registry import installed_methods, method_class
-from marsrl_verl.config.groups_page import updated
+from marsrl_verl.config.groups_page import page as options_page
 from marsrl_verl.config.node import BY_NAME, BY_ROLE
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.credit import Credit, LossSpec
@@ -186,11 +186,11 @@ def test_named_options_are_there(page):
     assert missing <= ELSEWHERE
 
 
-def test_the_page_on_runs_has_every_option():
-    text = (ROOT / "docs" / "guides" / "runs.md").read_text()
-    assert updated(text) == text, "python -m marsrl_verl.config.groups_page docs/guides/runs.md"
+def test_the_page_of_options_has_every_option():
+    text = (ROOT / "docs" / "reference" / "options.md").read_text()
+    assert text == options_page(), "python -m marsrl_verl.config.groups_page > docs/reference/options.md"
     for group in {path.name for path in (ROOT / "configs").iterdir()} - {"model_engine", "marsrl.yaml"}:
-        rows = text.partition(f"\n### `{group}`\n")[2].partition("\n#")[0]
+        rows = text.partition(f"\n## `{group}`\n")[2].partition("\n#")[0]
         options = {path.stem for path in (ROOT / "configs" / group).glob("[!_]*.yaml")}
         assert set(re.findall(r"^\| `(\w+)`", rows, re.MULTILINE)) == options
 
