@@ -8,7 +8,8 @@ STAMP := $(VENV)/.installed
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 
-.PHONY: help install demo smollm2 compare test unit e2e rehearse test-without test-gpu-versions lint check-gpu-extra check-gpu-sources gpu-check clean
+.PHONY: help install demo smollm2 compare test unit e2e rehearse test-without test-gpu-versions lint docs lock \
+	check-gpu-extra check-gpu-sources gpu-check clean
 
 help:
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 5 minutes);"
@@ -30,7 +31,10 @@ help:
 	@echo "make test-gpu-versions"
 	@echo "            tests of kernels and verl's workers, and the demo, on the processor with the GPUs' vLLM, torch and"
 	@echo "            transformers, in an environment of their own (.venv-gpu-versions, 15 minutes)"
-	@echo "make lint   ruff, mypy and the import contracts"
+	@echo "make lint   ruff, mypy, the import contracts and the Dockerfiles"
+	@echo "make docs   the site, into site/; links, anchors and commands are checked"
+	@echo "make lock   requirements/*.lock: the newest versions of all packages that the extras allow;"
+	@echo "            make install LOCK=requirements/cpu-py311.lock installs exactly those"
 	@echo "make gpu-check [CALL=1]"
 	@echo "            on a machine with an NVIDIA GPU: what proves the package there, in six calls of minutes"
 	@echo "            (docs/guides/gpu_check.md); PY=python takes an environment of yours"
@@ -45,7 +49,7 @@ $(STAMP): pyproject.toml requirements/cpu-overrides.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check uv
 	$(VENV)/bin/uv pip install --python $(PY) --quiet --compile-bytecode $(TORCH_SOURCE) \
-		--override requirements/cpu-overrides.txt --editable '.[cpu,dev]'
+		--override requirements/cpu-overrides.txt $(if $(LOCK),--constraint $(LOCK)) --editable '.[cpu,dev]'
 	touch $@
 
 install: $(STAMP)
@@ -108,6 +112,21 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	! test -x $(VENV)/bin/hadolint || $(VENV)/bin/hadolint docker/Dockerfile docker/Dockerfile.cpu
+
+docs: $(STAMP)
+	$(VENV)/bin/mkdocs build --strict --quiet
+
+# For the Python and platform in the file's name, which others may use as far as versions have wheels there.
+LOCKED := $(VENV)/bin/uv pip compile pyproject.toml --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+	--quiet --upgrade
+
+lock: $(STAMP)
+	$(LOCKED) --extra cpu --extra dev --python-version 3.11 --override requirements/cpu-overrides.txt \
+		--output-file requirements/cpu-py311.lock
+	env -u UV_FIND_LINKS $(LOCKED) --extra gpu --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
+		--output-file requirements/gpu-py312.lock
+	sed -i 's/+cpu$$//' requirements/cpu-py311.lock
 
 # From the index alone: the CPU build of torch among the wheels at hand must not stand in for the GPU's.
 check-gpu-extra: $(STAMP)
@@ -127,4 +146,4 @@ check-gpu-sources: $(STAMP)
 	$(PY) tests/verl_adapter/gpu_sources.py .gpu_sources $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(GPU_VERSIONS) .gpu_sources .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf site $(VENV) $(GPU_VERSIONS) .gpu_sources .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,152 @@
+"""Commands of README, docs and examples: what starts a run composes, options are there, files are there.
+
+A block of shell code whose title says that it needs GPUs is composed as well; it is the run that needs them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+from composing import TAKEN_AWAY
+from test_docs import PAGES, ROOT
+
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.settings.issues import ConfigError
+
+_COMPOSED = ("main_marsrl", "main_eval", "serve")
+_SHELL = {
+    *(
+        "pip",
+        "uv",
+        "git",
+        "cd",
+        ".",
+        "source",
+        "export",
+        "curl",
+        "hf",
+        "ls",
+        "cat",
+        "tail",
+        "mkdir",
+        "cp",
+        "kill",
+    ),
+    *("ray", "kubectl", "sbatch", "docker", "ssh", "nvidia-smi", "apt-get", "tensorboard", "vllm", "lm_eval"),
+    *(
+        "chmod",
+        "scp",
+        "tar",
+        "inspect",
+        "python3",
+        "sudo",
+        "squeue",
+        "export",
+        "openssl",
+        "rsync",
+        "torchrun",
+    ),
+}
+"""Programs of others."""
+_ASSIGNED = re.compile(r"\w+=\S*$")
+
+
+def commands(path: Path) -> list[list[str]]:
+    """The words of each command in a page's blocks of shell code."""
+    found = []
+    for block in re.findall(
+        r"^```(?:bash|sh|shell|console)[^\n]*\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE
+    ):
+        for line in re.sub(r"\\\n\s*", "", block).splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            while words and _ASSIGNED.match(words[0]):
+                words.pop(0)
+            if words:
+                found.append(words)
+    return found
+
+
+ALL = [(path.relative_to(ROOT).as_posix(), words) for path in PAGES for words in commands(path)]
+
+
+def modules(words: list[str]) -> list[tuple[str, list[str]]]:
+    """Modules of ours that a command runs, with their words: also behind `ray job submit … --`, `nohup` or a
+    variable."""
+    found = []
+    for at, word in enumerate(words):
+        if (
+            word == "-m"
+            and at + 1 < len(words)
+            and re.match(r"(recipe|marsrl_verl|benchmarks|studies)\b", words[at + 1])
+        ):
+            rest = words[at + 2 :]
+            ends = [number for number, one in enumerate(rest) if one in ("&", "|", "&&", ";", ">", "2>&1")]
+            found.append((words[at + 1], rest[: min(ends, default=len(rest))]))
+        elif word in _SCRIPTS:
+            found.append((_SCRIPTS[word], words[at + 1 :]))
+    return found
+
+
+_SCRIPTS = {
+    "marsrl-train": "recipe.marsrl.main_marsrl",
+    "marsrl-eval": "recipe.marsrl.main_eval",
+    **{
+        f"marsrl-{one}": f"recipe.marsrl.{one}"
+        for one in ("serve", "export", "view", "replay", "play", "doctor")
+    },
+}
+
+
+@cache
+def options() -> frozenset[str]:
+    """All options that commands of the project have."""
+    folders = ("marsrl_verl", "benchmarks", "studies", "tests")
+    texts = (path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return frozenset(found for text in texts for found in re.findall(r'"(--[a-z][a-z-]*|-[a-z])"', text))
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), ALL, ids=[f"{page}: {shlex.join(words)[:60]}" for page, words in ALL]
+)
+def test_a_command_is_one(page, words):
+    ours = modules(words)
+    for module, rest in ours:
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+        if module.rpartition(".")[2] in _COMPOSED and module.startswith("recipe"):
+            composes(rest)
+        else:
+            assert {one.partition("=")[0] for one in rest if one.startswith("-")} <= options() | {
+                "--",
+                "-h",
+                "--help",
+            }
+    if ours:
+        return
+    program = words[0]
+    if program == "make":
+        return  # test_docs
+    if program == "bash" or program.startswith("examples/"):
+        assert (ROOT / (words[1] if program == "bash" else program)).exists()
+        return
+    assert Path(program).name in _SHELL | {"python", "pytest"}, f"{program}: whose command is it?"
+
+
+def composes(words: list[str]) -> None:
+    """Raises where a command's words name settings that there are none of."""
+    given = [one for one in words if not one.startswith("checkpoint=") and one not in ("-m", "--multirun")]
+    if any("=my_" in one or "my_configs" in one or "$" in one for one in given):
+        return  # what a reader has
+    try:
+        arguments = parse_arguments(
+            [*given, *([] if any(one.startswith("cluster=") for one in given) else ["cluster=cpu"])]
+        )
+        compose_config(arguments)
+    except ConfigError as error:
+        if not TAKEN_AWAY:
+            pytest.fail(str(error))
