@@ -115,7 +115,7 @@ lint: $(STAMP)
 	! test -x $(VENV)/bin/hadolint || $(VENV)/bin/hadolint docker/Dockerfile docker/Dockerfile.cpu
 
 docs: $(STAMP)
-	$(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 # For the Python and platform in the file's name, which others may use as far as versions have wheels there.
 LOCKED := $(VENV)/bin/uv pip compile pyproject.toml --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
