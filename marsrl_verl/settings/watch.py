@@ -16,7 +16,7 @@ class Action(Choice):
 
 
 class WatchConfig(Settings):
-    """What a run looks out for ([when a run ends early](../help/failures.md#collapse)): for each, `end` the
+    """What a run looks out for ([when a run ends early](../help/troubleshooting.md#collapse)): for each, `end` the
     run, or `warn` once when it begins and once when it is over."""
 
     steps: int = limits(
