@@ -14,7 +14,7 @@ from marsrl_verl.settings.run_view import RunView
 
 
 class AlternationConfig(Switched):
-    """Whether the roles' policies are trained in turn."""
+    """Settings for training the roles' policies in turn."""
 
     enabled: bool = False
     """Train one policy at a time. The others sample, and learn nothing meanwhile."""
@@ -24,7 +24,8 @@ class AlternationConfig(Switched):
     """Role whose policy has the first turn; null: the method's first one."""
 
     def checks(self, run: RunView, key: str, roles: Sequence[str]) -> Iterator[ConfigIssue]:
-        """Turns need policies that can take them. `key` is this node's; roles are in the method's order."""
+        """Checks that there are several trained policies, and that `first` is the role of one. `key` is this
+        node's; roles are in the method's order."""
         if not self.enabled:
             return
         if self.first is not None and self.first not in roles:
@@ -63,7 +64,7 @@ class Alternation:
         return cls(tuple(dict.fromkeys(names)), config.interval)
 
     def due(self, step: int) -> str:
-        """Whose turn training step `step` is; the first one is 1, and the first turn has `interval` steps."""
+        """The policy whose turn step `step` is; steps count from 1, and the first turn has `interval`."""
         return self.order[(step - 1) // self.interval % len(self.order)]
 
 
@@ -74,7 +75,7 @@ class AlternatingConfig(MethodConfig):
     """Trains the agents in turn, where each has a policy of its own."""
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:
-        """Turns need policies that can take them."""
+        """Checks that the policies can take turns, and everything else of the method's."""
         roles = tuple(run.settings.roles)
         return [*self.alternate.checks(run, "marsrl.algo.alternate", roles), *super().checks(run)]
 

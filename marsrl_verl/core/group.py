@@ -21,7 +21,7 @@ class Group:
 
     @property
     def group_id(self) -> str:
-        """The request's."""
+        """The group id of the request."""
         return self.request.group_id
 
     @property
@@ -35,7 +35,7 @@ class Group:
         return [one.value for one in self.comparable]
 
     def to_plain(self) -> dict[str, Plain]:
-        """As plain data, without the request."""
+        """The group as plain data, without the request."""
         return {
             "trajectories": [one.to_plain() for one in self.trajectories],
             "trained_before": sorted(self.trained_before),

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 REPLACEMENT = "\ufffd"
-"""Stands for what is no character."""
+"""Replaces halves of characters."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _LINE_ENDS = (0x2028, 0x2029)
@@ -31,7 +31,7 @@ def valid_unicode(text: str) -> str:
 
 
 def holds_surrogates(value: Any) -> bool:
-    """Whether a text in a JSON value has half of a surrogate pair."""
+    """True if a text in a JSON value has half of a surrogate pair."""
     return _SURROGATE.search(json.dumps(value, ensure_ascii=False)) is not None
 
 
@@ -42,7 +42,7 @@ def printable(text: object) -> str:
 
 
 def one_line(text: object) -> str:
-    """As `printable`, with a space for every run of white space."""
+    """Same as `printable`, with a space for every run of white space."""
     return " ".join(printable(text).split())
 
 

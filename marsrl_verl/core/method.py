@@ -32,19 +32,19 @@ from marsrl_verl.settings.evaluation import EvaluationConfig
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Who writes responses, in training or in the evaluation of a method."""
+    """A writer of responses, in training or in the evaluation of a method."""
 
     answers: bool = False
-    """Whether its responses answer the problem: what a reward function of verl's scores. Where any role does,
-    the start warns of data that ask another one for an answer."""
+    """If true, its responses answer the problem, and reward functions of verl's score them. If any role's do,
+    the start warns of data that ask another role for an answer."""
     reward: str | None = None
     """Its reward class (`package.module:Class`), where the configuration names none; None: the presets'
     (`marsrl.reward.default`)."""
     may_be_frozen: bool = False
-    """Whether text is enough of it, so that a frozen policy may play it (`marsrl.policies`)."""
+    """If true, its text alone is enough, so that a frozen policy may play it (`marsrl.policies`)."""
     source_reward: str | None = None
-    """The input of its requests that is the reward of the trajectory they were built from, for its reward to
-    look at; recorded rollouts are graded again by what that one is worth then."""
+    """Name of the request input that holds the reward of the trajectory it was built from, which this role's
+    reward reads. When recorded rollouts are graded again, the new reward of that trajectory is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ class Traits:
     """Facts of a method's rollouts and loss that trainer, checks and reports need."""
 
     records_log_probs: bool = False
-    """Whether `marsrl.off_policy.mode = recorded` finds the trainer's log-probabilities of a sample."""
+    """If true, samples have the trainer's log-probabilities for `marsrl.off_policy.mode = recorded`."""
     fused_kernels: bool = True
-    """Whether the trainer's forward pass may spare the logits of all tokens."""
+    """If true, the trainer's forward pass may do without the logits of all tokens."""
     notes_turns: bool = False
-    """Whether its rollouts note the turn of a token (annotation `turn`), which `marsrl.training.loss_mean`
-    averages over."""
+    """If true, its rollouts note the turn of each token (annotation `turn`), for means over turns
+    (`marsrl.training.loss_mean`)."""
     annotations: frozenset[str] = frozenset()
-    """What its rollouts and probes note of tokens beside the turn, and its policy loss reads
-    (`LossSpec.columns`). A sequence need not have it."""
+    """Annotations of tokens beside the turn that its rollouts and probes write and its policy loss reads
+    (`LossSpec.columns`). A sequence need not have them."""
     stop_strings: frozenset[str] = frozenset()
     """Strings that end a message in its rollouts, those of frozen policies as well."""
     grammar_roles: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the trainer's own forward pass finds out about sequences at the end of a stage.
+    """A measurement of sequences by the trainer's own forward pass at the end of a stage.
 
     Every probe's pass annotates the log-probabilities under the trainer's weights
     (`trainer_log_probs`), and those of tokens that these very weights sampled (`recorded_log_probs`).
@@ -92,16 +92,16 @@ class Probe:
 
     name: str
     measure: str | None = None
-    """`package.module:Class` of what is measured on the ranks beside them; None: nothing."""
+    """`package.module:Class` of a measure that runs on the ranks beside them; None: no other."""
     settings: Mapping[str, Plain] = field(default_factory=dict)
     inputs: Callable[[TokenSequence], dict[str, NDArray[Any]]] | None = None
     """The (T,) columns that `measure` reads."""
     outputs: tuple[str, ...] = ()
     """The (T,) annotations that it writes."""
     entropies: bool = False
-    """Whether the tokens' entropies are annotated too (`recorded_entropies`)."""
+    """If true, the tokens' entropies are annotated too (`recorded_entropies`)."""
     shares_prefixes: bool = True
-    """Whether common beginnings may be computed once; False where `measure` reads whole rows."""
+    """If true, common beginnings may be computed once; False where `measure` reads whole rows."""
 
 
 class Method:
@@ -123,11 +123,11 @@ class Method:
     """The class of `marsrl.prompts` where the configuration names none. Others are derived from its
     interface (`core.prompts.interface`)."""
     Credit: ClassVar[type[Credit]] = EstimatorCredit
-    """What tokens are worth."""
+    """The class that computes advantages and masks of tokens."""
     Schedule: ClassVar[type[Schedule]] = Schedule
-    """When what is trained."""
+    """The class that decides what is trained in which step."""
     roles: ClassVar[Mapping[str, Role]] = {"solver": Role(answers=True)}
-    """By name, in the order of reports. None is called `default`."""
+    """Roles by name, in the order of reports. None is called `default`."""
 
     def __init__(self, config: Any, tools: MethodTools) -> None:
         self.config, self.tools, self.prompts = config, tools, tools.prompts
@@ -143,7 +143,7 @@ class Method:
 
     @classmethod
     def traits(cls, config: Any) -> Traits:
-        """What trainer and checks must know. `config` may hold choices as plain words."""
+        """Facts that trainer and checks need. `config` may hold choices as plain words."""
         return Traits()
 
     @classmethod
@@ -160,9 +160,9 @@ class Method:
     def opening_prompts(
         cls, config: Any, prompts: Any, problem: Problem
     ) -> Mapping[str, tuple[Message, ...]]:
-        """The chats that decide whether a problem is asked, by role: nothing is requested where one of them
-        exceeds its role's limit. They are what the first role is sent, and, of a role that is shown more of
-        the problem, the shortest that it can be sent. Checks and `data.filter_overlong_prompts` measure
+        """The chats that decide whether a problem is used, by role: nothing is requested if one of them
+        exceeds its role's limit. They are the first role's prompt and, for a role that is shown more of the
+        problem, the shortest prompt that it can have. Checks and `data.filter_overlong_prompts` measure
         them."""
         return {cls.stages(config)[0].role: prompts.problem(problem)}
 
@@ -179,7 +179,7 @@ class Method:
 
     @classmethod
     def evaluation(cls, config: Any, evaluation: Any, prompts: Any) -> Any:
-        """How what it trains is evaluated, an `evaluation.runs.Evaluation`; None: the first stage's role
+        """The evaluation of what it trains, an `evaluation.runs.Evaluation`; None: the first stage's role
         answers by that stage's rollout (`evaluation.single_role.SingleRole`).
 
         Args:
@@ -191,34 +191,35 @@ class Method:
 
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float] | None:
-        """Figures of scored groups of one role, or of one stage, beside those that all have, by name. None:
-        how many answers are right (`evaluation.single_role.answer_metrics`)."""
+        """Metrics of scored groups of one role, or of one stage, beside those that all have, by name. None:
+        the share of right answers (`evaluation.single_role.answer_metrics`)."""
         return None
 
     @classmethod
     def outcome(cls, request: RolloutRequest, trajectory: Trajectory) -> tuple[str, str | None] | None:
-        """What a scored trajectory decided, and which decision was right as far as that is known, where its
-        role has few to decide between: a verdict, an action. A run warns of a role that always decides alike
+        """The decision of a scored trajectory, and the right one if it is known, where its role chooses
+        between few: a verdict, an action. A run warns of a role that always decides alike
         (`marsrl.watch.one_outcome`). None: it decides nothing."""
         return None
 
     @classmethod
     def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Plain]]:
-        """What a role says in the trial before a run starts (`testing.trial`), and what its reward finds
-        there (`RewardResult.info`): answers that lead to each of the stages. By default a boxed number.
+        """The text that a role writes in the trial before a run starts (`testing.trial`), and its reward's
+        findings (`RewardResult.info`); together they must lead to each of the stages. By default a boxed
+        number.
 
         Args:
-            role: who speaks.
+            role: the role that writes.
             k: number of the trajectory in its group; even ones are rewarded.
-            number: how many messages the role has written in it before.
+            number: messages that the role has written in it before.
         """
         return f"\\boxed{{{k}}}", {"answer": str(k)}
 
     # --- the course of a problem --------------------------------------------------------------------
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
-        """The requests of a new problem, all of one stage. Empty: it is not asked. By default one group of
-        the first stage, where all opening prompts are within their limits."""
+        """The requests of a new problem, all of one stage. Empty: it is skipped. By default one group of the
+        first stage, if all opening prompts are within their limits."""
         stage, chats = self.stages(self.config)[0], fitting_prompts(self, problem)
         return [stage.request(problem, chats[stage.role], step)] if chats else []
 
@@ -227,7 +228,7 @@ class Method:
     ) -> list[RolloutRequest] | None:
         """The requests that follow a stage, once every group of the problem there is complete; all of one
         stage among its `next`. `groups` is ordered by group id. Empty: the problem ends here. None: it is
-        rejected; it ends, and where problems are trained, nothing of it is."""
+        rejected: it ends, and where whole problems are trained, nothing of it is trained."""
         return []
 
     def observe_stage(self, stage: str, problems: Sequence[Sequence[Group]], step: int) -> None:
@@ -235,11 +236,11 @@ class Method:
         is called for any of them."""
 
     def probes(self, stage: str) -> tuple[Probe, ...]:
-        """What the trainer finds out about the sequences of a stage before `observe_stage`."""
+        """Measurements of a stage's sequences that the trainer takes before `observe_stage`."""
         return ()
 
     def late_rewards(self, groups: Sequence[Group]) -> Mapping[str, RewardResult]:
-        """Rewards by trajectory id that only a complete unit tells."""
+        """Rewards, by trajectory id, that are known only when a unit is complete."""
         return {}
 
     # --- observation --------------------------------------------------------------------------------
@@ -253,12 +254,12 @@ class Method:
         return {}
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Plain]:
-        """Fields of a trajectory's line in the rollout log, beside the usual ones. It has a reward: those
-        whose problem ended before `late_rewards` gave one are left out."""
+        """Fields of a trajectory's line in the rollout log, beside the usual ones. The trajectory has a
+        reward: those whose problem ended before `late_rewards` gave one are left out."""
         return {"answer": trajectory.scored.info.get("answer")}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold of the method itself, beside its schedule, as plain data."""
+        """The method's own state for a checkpoint, beside its schedule's, as plain data."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -268,7 +269,7 @@ class Method:
 
 
 def observe_step(method: Method, view: StepView) -> dict[str, float]:
-    """Have a method and its schedule see what a step trains; the metrics of both."""
+    """Shows a method and its schedule what a step trains; returns the metrics of both."""
     return method.observe_step(view) | method.schedule.observe_step(view)
 
 
@@ -296,7 +297,7 @@ def trained_stages(method: Method, step: int) -> frozenset[str]:
 
 
 def is_trained(method: Method, groups: Sequence[Group], step: int) -> bool:
-    """Whether a complete unit has anything that an update of this step trains."""
+    """True if a complete unit has anything that an update of this step trains."""
     stages = trained_stages(method, step)
     found = [group for group in groups if group.request.stage in stages]
     return bool(found) and method.credit.trains(found)

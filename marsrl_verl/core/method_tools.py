@@ -1,4 +1,4 @@
-"""What methods, schedules and their like are built with, beside their settings."""
+"""Tools that methods, schedules and their like are built with, beside their settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marsrl_verl.core.request import Message
 
 @dataclass(frozen=True, slots=True)
 class MethodTools:
-    """What a method is built with, beside its settings."""
+    """Tools that a method is built with, beside its settings."""
 
     prompts: Any
     """The object of `marsrl.prompts`."""
@@ -21,19 +21,19 @@ class MethodTools:
     max_prompt_tokens: Mapping[str, int | None] = field(default_factory=dict)
     """Longest prompt of each role; None: no limit (a role that another model plays)."""
     tokenizer: Any = None
-    """The model's."""
+    """The model's tokenizer."""
     seed: int = 0
     """All random choices derive from it and from ids."""
     problems: int = 1
     """Problems per step as configured (`data.train_batch_size`)."""
     policies: Mapping[str, str] = field(default_factory=dict)
-    """By role, the name of its policy; of a role that is not named nobody knows it."""
+    """Name of the policy of each role; unknown for roles that are left out."""
     frozen_roles: frozenset[str] = frozenset()
     """Roles whose policy is not trained here."""
     settings: Any = None
     """The whole `marsrl` node."""
 
     def fits(self, role: str, messages: tuple[Message, ...]) -> bool:
-        """Whether a chat is within its role's limit."""
+        """True if a chat is within its role's limit."""
         limit = self.max_prompt_tokens.get(role)
         return limit is None or self.prompt_tokens is None or self.prompt_tokens(messages) <= limit

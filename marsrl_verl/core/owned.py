@@ -1,7 +1,7 @@
 """Arrays that outlive their step, in memory of their own.
 
-What a round brings back is read in place, out of memory that others manage: a view keeps all of its answer
-from being freed (Ray's object store). That is right for a step, whose end drops it; what is kept longer is
+The results of a round are read in place, out of memory that others manage (Ray's object store): a view keeps
+its whole result from being freed. That is right within a step, whose end drops it; what is kept longer is
 copied.
 """
 
@@ -19,7 +19,7 @@ from marsrl_verl.core.trajectory import Trajectory
 
 
 def is_owned(array: NDArray[Any]) -> bool:
-    """Whether its memory is numpy's; also of a view of an array whose memory is."""
+    """True if numpy owns the array's memory, or that of the array it is a view of."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array.base is None
@@ -29,7 +29,7 @@ class Copies:
     """Copies of what is not owned; arrays that several sequences share (prompts) stay shared."""
 
     def __init__(self) -> None:
-        # With the original, whose place in memory nobody else takes as long as it is there.
+        # With the original, whose place in memory is not used again as long as it is there.
         self._made: dict[Any, tuple[NDArray[Any], NDArray[Any]]] = {}
 
     def array(self, array: NDArray[Any]) -> NDArray[Any]:

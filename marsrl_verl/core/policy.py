@@ -10,7 +10,7 @@ from marsrl_verl.settings.choices import Choice
 
 
 class PolicyKind(Choice):
-    """What a policy is made of."""
+    """Kind of a policy."""
 
     MODEL = "model"
     """A model of its own."""
@@ -23,7 +23,7 @@ class PolicyKind(Choice):
 
     @property
     def trained(self) -> bool:
-        """Whether it has weights of ours."""
+        """True if it has weights of ours."""
         return self in (PolicyKind.MODEL, PolicyKind.LORA)
 
 
@@ -40,7 +40,7 @@ class Policy:
 
     @property
     def trained(self) -> bool:
-        """Whether it has weights of ours. Of the others only text is known: they give no sequences."""
+        """True if it has weights of ours. Others give only text, no sequences."""
         return self.kind.trained
 
 
@@ -51,7 +51,7 @@ class PolicySet:
     where that step had nothing to train. So all that is sampled between two syncs has one version.
 
     Args:
-        policies: by any order, with distinct names.
+        policies: in any order, with distinct names.
         roles: role -> name of its policy; roles that are absent use the only policy with weights.
 
     Raises:
@@ -76,7 +76,7 @@ class PolicySet:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all policies."""
+        """Names of all policies."""
         return frozenset(self._policies)
 
     def of(self, role: str) -> Policy:

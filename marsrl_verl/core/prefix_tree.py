@@ -16,18 +16,18 @@ Cost = Callable[[Sequence[int]], int]
 packed_cost: Cost = sum
 """Cost of trees that stand end to end."""
 Joins = Callable[[int, int, int], bool]
-"""Whether a sequence joins the tree before it, from the tree's size in nodes, the sequence's length and what
-it has in common with the tree; otherwise it begins a tree of its own."""
+"""Decides if a sequence joins the tree before it, from the tree's size in nodes, the sequence's length and
+the length that they have in common; otherwise it begins a tree of its own."""
 
 
 def always_joins(size: int, length: int, common: int) -> bool:
-    """Every common beginning is shared."""
+    """Shares every common beginning."""
     return True
 
 
 def joins_where_cheaper(hidden_size: int) -> Joins:
-    """For attention with a dense mask, which computes every pair of a tree's tokens, seen or not: a sequence
-    joins where that is less work than a tree of its own.
+    """Rule for attention with a dense mask, which computes every pair of a tree's tokens, seen or not: a
+    sequence joins if that is less work than a tree of its own.
 
     With hidden size d and a feed-forward layer four times as wide, a layer takes 24 d² operations for a token
     and 4 d for a pair, so a tree of N tokens costs as N + N² / 6d.
@@ -77,15 +77,15 @@ def prefix_order(rows: Sequence[Tokens]) -> list[int]:
 
 
 def common_prefix(first: Tokens, second: Tokens) -> int:
-    """How many tokens two sequences have in common at their beginning."""
+    """Number of tokens that two sequences have in common at their beginning."""
     shorter = min(len(first), len(second))
     differs = np.flatnonzero(first[:shorter] != second[:shorter])
     return int(differs[0]) if len(differs) else shorter
 
 
 def shared_with_previous(rows: Sequence[Tokens], order: Sequence[int]) -> list[int]:
-    """For the sequences in `order`: the length of the beginning that each has in common with the one before,
-    0 for the first. In `prefix_order` their sum is the number of tokens that need not be computed."""
+    """Length of the beginning that each sequence in `order` has in common with the one before, 0 for the
+    first. In `prefix_order` their sum is the number of tokens that need not be computed."""
     common = [common_prefix(rows[before], rows[this]) for before, this in pairwise(order)]
     return [0, *common][: len(order)]
 
@@ -123,7 +123,7 @@ def build_prefix_tree(rows: Sequence[Tokens], joins: Joins = always_joins) -> Pr
 
 
 def _shared_in_trees(rows: Sequence[Tokens], order: Sequence[int], joins: Joins) -> list[int]:
-    """As `shared_with_previous`, 0 where a tree begins."""
+    """Same as `shared_with_previous`, but 0 where a tree begins."""
     found, size = [], 0
     for index, common in zip(order, shared_with_previous(rows, order), strict=True):
         length = len(rows[index])
@@ -196,10 +196,10 @@ def part_cost(rows: Sequence[Tokens], *, cost: Cost = packed_cost, joins: Joins 
 
 
 def halve_until(parts: Sequence[list[int]], least: int, fits: Callable[[list[int]], bool]) -> list[list[int]]:
-    """At least so many parts: the one with most sequences is cut in two as long as there are fewer.
+    """Cuts the part with most sequences in two until there are at least `least` parts.
 
     It is cut in the middle, or behind it, where its last sequences fit: those that begin a part anew may join
-    other trees than before and take more room. A part of one sequence is never refused.
+    other trees than before and take more room. A part of one sequence is never rejected.
 
     Raises:
         ValueError: there are fewer sequences than `least`.

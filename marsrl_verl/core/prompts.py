@@ -1,4 +1,4 @@
-"""How problems are worded, and how long prompts can become."""
+"""Wording of problems, and the longest prompts that it can give."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prompts(ABC):
 
     @abstractmethod
     def problem(self, problem: Problem) -> tuple[Message, ...]:
-        """Ask for an answer to a problem."""
+        """The chat that asks for an answer to a problem."""
 
     def row_texts(self, problem: Problem) -> Mapping[str, str]:
         """Texts of a problem's row beside its question that some prompts show, by what they are called; the
@@ -136,7 +136,7 @@ Shown = Callable[[str], str]
 
 
 def no_text(name: str) -> str:
-    """Nothing: only the prompt's own words count."""
+    """An empty text, where only the prompt's own words count."""
     return ""
 
 
@@ -147,7 +147,7 @@ def placeholder(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PromptShape:
-    """What a role's longest prompt is made of, beside the problem."""
+    """Parts of a role's longest prompt, beside the problem."""
 
     role: str
     wording: tuple[Message, ...]

@@ -1,4 +1,4 @@
-"""What rollouts are asked for: problems, requests and how tokens are drawn."""
+"""Problems, requests for rollouts, and settings for sampling their tokens."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Problem:
     row: str = ""
     """The dataset row, the same in every epoch; empty where unknown."""
     ability: str = ""
-    """What kind of problem the row says it is (`math`, `qa`); empty where it does not."""
+    """Kind of problem (`math`, `qa`) according to the row; empty where it gives none."""
     has_reference: bool = True
-    """False where nobody knows the answer, as with a problem that a client asks: answers are read, and none
-    is graded."""
+    """False where the right answer is unknown, as with a problem that a client sends: responses are not
+    graded then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one role's tokens are drawn."""
+    """Settings for sampling one role's tokens."""
 
     max_new_tokens: int
     """Most tokens of a response, all rounds together."""
@@ -51,17 +51,17 @@ class Sampling:
     segment_tokens: int | None = None
     """Most tokens of one generation round (UloRL, arXiv 2507.19766, §3.1); None: no segments."""
     seed: int | None = None
-    """What the generators of single requests are derived from (`request_seed`); None: the engine draws all
-    requests from one generator of its own, in the order in which they come."""
+    """Seed from which those of single requests are derived (`request_seed`); None: the engine samples all
+    requests with one generator of its own, in the order in which they come."""
     max_sequence_tokens: int | None = None
     """Most tokens of prompt and response together; None: the sum of the two."""
     repetition_penalty: float = 1.0
-    """Logits of tokens that prompt or response have already are divided by it where they are positive, and
-    multiplied where negative (Keskar et al. 2019); 1: nothing. Of evaluations alone: log-probabilities of
-    such tokens are not the model's."""
+    """Divides positive logits of tokens that prompt or response have already, and multiplies negative ones
+    (Keskar et al. 2019); 1: no penalty. For evaluations only: log-probabilities of such tokens are not the
+    model's."""
     log_probs: bool = True
-    """Engines tell the log-probability of each token, which training needs and which costs some of their
-    speed; else they are 0."""
+    """If true, engines return the log-probability of each token, which training needs and which costs some
+    of their speed; else they are 0."""
 
     @property
     def longest_sequence(self) -> int:
@@ -93,14 +93,14 @@ class RolloutRequest:
     problem: Problem
     stage: str
     role: str
-    """Who begins to answer."""
+    """The role that begins to answer."""
     messages: tuple[Message, ...]
     n: int
     """Trajectories of the finished group."""
     rollout: str = "single_call"
     """The rollout program: a name of the method's or of a built-in one."""
     inputs: Mapping[str, Plain] = field(default_factory=dict)
-    """What rollout and rewards need beside the messages (the solution under judgement, a plan)."""
+    """Inputs of rollout and rewards beside the messages (the solution under judgement, a plan)."""
     sampling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By role, the fields of `Sampling` that this request changes: `{"solver": {"temperature": 0.0}}`."""
     parent_id: str | None = None
@@ -110,8 +110,8 @@ class RolloutRequest:
     prefix: Sequence | None = None
     """The beginning of a response that all `n` trajectories continue; None: they begin at the prompt."""
     resume: RolloutOutput | None = None
-    """What earlier rounds brought, where some of it is to be continued: paused trajectories whole, of ended
-    ones neither tokens nor texts."""
+    """Results of earlier rounds, if some are to be continued: paused trajectories whole, ended ones without
+    tokens and texts."""
 
     def sampling_of(self, role: str, defaults: Mapping[str, Sampling]) -> Sampling:
         """The run's settings for a role (`defaults`), as this request changes them."""
@@ -132,8 +132,8 @@ class RolloutRequest:
         return 0 if self.prefix is None else self.n * (len(self.prefix.prompt_ids) + len(self.prefix))
 
     def to_plain(self) -> dict[str, Plain]:
-        """As plain data; the problem is named by its id, and `resume` is left out: trajectories are written
-        once, where they belong."""
+        """The request as plain data, with the id of its problem and without `resume`: trajectories are
+        written once, where they belong."""
         plain = plain_fields(self)
         del plain["resume"]
         plain["problem"] = self.problem.problem_id

@@ -23,7 +23,7 @@ STEP_COLUMNS = frozenset(
         OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES, KL_PENALTIES, ADVANTAGES, LOSS_WEIGHTS,
     )
 )  # fmt: skip
-"""What a column has of the step itself; others are annotations."""
+"""Columns of the step itself; all others are annotations."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,13 +43,13 @@ class Rows:
     """B selected sequences with N response tokens in all."""
 
     groups: list[Group]
-    """Of the complete units, whether something of them is selected or not."""
+    """Groups of the complete units, including those of which nothing is selected."""
     refs: list[RowRef]
     """(B,)"""
     offsets: NDArray[np.int64]
     """(B + 1,) first token of each row in the columns; the last is N."""
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """(N,) each: `response_mask`, `rollout_log_probs`, `token_versions`, and what the step finds out:
+    """(N,) each: `response_mask`, `rollout_log_probs`, `token_versions`, and those that the step computes:
     `old_log_probs`, `entropies`, `ref_log_probs`, annotations; `kl_penalties`, where KL is in the reward:
     what each token costs, 0 where `response_mask` is 0; at last `advantages` as they are trained, 0 where a
     token is masked, and `loss_weights`, where tokens are weighted."""

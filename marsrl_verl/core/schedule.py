@@ -1,4 +1,4 @@
-"""When what is trained: units, passes over the data, problems of a step, and whose turn it is."""
+"""Schedule of training: units, passes over the data, problems of a step, and turns of policies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from marsrl_verl.settings.declaration import MethodConfig
 
 
 class Unit(Choice):
-    """What is trained together."""
+    """Groups that are trained together."""
 
     GROUP = "group"
     """Each group in the step in which it completes."""
@@ -24,7 +24,7 @@ class Unit(Choice):
 
 
 class Passes(Choice):
-    """How passes over the data follow each other."""
+    """Transition from one pass over the data to the next."""
 
     CONTINUOUS = "continuous"
     """The next one begins while problems of the last one are on their way."""
@@ -34,7 +34,7 @@ class Passes(Choice):
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What an update trains."""
+    """Roles and policies that an update trains."""
 
     roles: frozenset[str] | None = None
     """Roles whose sequences enter the loss; None: all."""
@@ -53,7 +53,8 @@ class StepView:
 
 
 class Schedule:
-    """When what is trained; by default every group in its step, all roles and policies together.
+    """Decides what is trained in which step; by default every group in its own, all roles and policies
+    together.
 
     Its state is part of the checkpoint.
 
@@ -96,7 +97,7 @@ class Schedule:
     # --- problems ----------------------------------------------------------------------------------
 
     def admits(self, problem: Problem) -> bool:
-        """Whether a problem of the data is asked in this pass."""
+        """True if a problem of the data is used in this pass."""
         return True
 
     def problems_per_step(self, configured: int) -> int:
@@ -104,8 +105,8 @@ class Schedule:
         return configured
 
     def pass_ended(self, step: int) -> None:
-        """Goes on to the next pass, where `passes` is drained: the data is through, and all of it was
-        trained. `step` is the first one of the next pass."""
+        """Goes on to the next pass, where `passes` is drained: all of the data was read and trained. `step`
+        is the first one of the next pass."""
 
     def passes_left(self) -> int | None:
         """Passes that follow the one under way, where `passes` is drained; 0: training ends with it. None:
@@ -115,7 +116,7 @@ class Schedule:
     # --- training ----------------------------------------------------------------------------------
 
     def trained(self, step: int) -> Trained:
-        """What the update of a step trains."""
+        """Roles and policies that the update of a step trains."""
         return Trained()
 
     def observe_step(self, view: StepView) -> dict[str, float]:
@@ -125,7 +126,7 @@ class Schedule:
     # --- checkpoint --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold of the schedule, as plain data."""
+        """The schedule's state for a checkpoint, as plain data."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -24,15 +24,15 @@ TURN = "turn"
 LABEL = "label"
 """Annotation: a number by which a loss tells its shares apart (whose token it is)."""
 TRAINER_LOG_PROBS = "trainer_log_probs"
-"""Annotation: log-probabilities under the trainer's weights when it looked at the sequence."""
+"""Annotation: log-probabilities under the trainer's weights when a probe measured the sequence."""
 RECORDED_LOG_PROBS = "recorded_log_probs"
-"""Annotation: of these, those of tokens that the very same weights sampled; NaN for the others."""
+"""Annotation: those log-probabilities of tokens that the very same weights sampled; NaN for the others."""
 RECORDED_ENTROPIES = "recorded_entropies"
 """Annotation: entropies of the distributions that those weights gave, nats; NaN where unknown."""
 
 
 def token_ids(ids: ArrayLike) -> TokenIds:
-    """Token ids as an int32 array; one that is is itself returned."""
+    """Token ids as an int32 array; such an array is returned itself."""
     # `np.asarray` gives an array out of a checkpoint another object, so that the next checkpoint would hold a
     # prompt as often as its group has members.
     return ids if isinstance(ids, np.ndarray) and ids.dtype == np.int32 else np.asarray(ids, dtype=np.int32)
@@ -40,7 +40,7 @@ def token_ids(ids: ArrayLike) -> TokenIds:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """What one policy reads and writes in an episode: T tokens after a prompt of P.
+    """Tokens that one policy reads and writes in an episode: T after a prompt of P.
 
     The ids in `response_ids` are exactly those that the engine sampled, and those that a tool or the chat
     template wrote between them (`response_mask` 0).
@@ -66,10 +66,9 @@ class Sequence:
     reward: float | None = None
     """The sequence's own reward; None: its trajectory's."""
     prompt_text: str | None = None
-    """Its prompt as text, and"""
+    """Its prompt as text, where the trajectory has several sequences or no text; None: the request has it."""
     text: str | None = None
-    """its response, where the trajectory has several sequences or no text; None: the request and the
-    trajectory say it."""
+    """Its response as text, in the same cases; None: the trajectory has it."""
     figures: dict[str, float] = field(default_factory=dict)
     """Figures of what it sampled, where the trajectory has several sequences (`Trajectory.figures`)."""
 
@@ -142,8 +141,8 @@ class Sequence:
     def extend(
         self, ids: ArrayLike, log_probs: ArrayLike, version: int, mask: ArrayLike | None = None
     ) -> Sequence:
-        """With further tokens of one version, as a part of its own. Annotations of tokens that were there
-        stay; the new ones have 0, in columns of floats NaN."""
+        """The sequence with further tokens of one version, as a part of its own. Annotations of tokens that
+        were there stay; the new ones have 0, in columns of floats NaN."""
         added = token_ids(ids)
         ones = np.ones(len(added), dtype=np.uint8) if mask is None else np.asarray(mask, dtype=np.uint8)
         earlier = self.versions if len(self) else ()
@@ -161,13 +160,13 @@ class Sequence:
         )
 
     def keeping(self, *names: str) -> Sequence:
-        """With these of its annotations alone, as far as they are there."""
+        """The sequence with only these of its annotations, as far as it has them."""
         return replace(
             self, annotations={name: self.annotations[name] for name in names if name in self.annotations}
         )
 
     def to_plain(self) -> dict[str, Plain]:
-        """Its fields as dictionaries, tuples and arrays, which are shared: nobody changes them in place."""
+        """Its fields as dictionaries, tuples and arrays, which are shared and never changed in place."""
         return {**plain_fields(self), "annotations": dict(self.annotations)}
 
     @classmethod

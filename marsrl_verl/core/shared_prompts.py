@@ -1,6 +1,6 @@
-"""How many prompt tokens of a generation round stand after the same beginning as in another of its prompts.
+"""Number of a generation round's prompt tokens that another of its prompts has after the same beginning.
 
-An engine with a prefix cache need read such tokens once only. The count knows nothing of the engine: it is
+An engine with a prefix cache reads such tokens only once. The count is independent of the engine: it is
 what a cache without limits of memory or granularity would save inside the round.
 """
 
@@ -18,8 +18,8 @@ _NOT_SENT = frozenset({FinishReason.PROMPT_TOO_LONG, FinishReason.REFUSED, Finis
 
 
 def engine_prompts(trajectories: Iterable[Trajectory]) -> list[TokenIds]:
-    """What the engine was given to read for each sequence in the round that it came from: the prompt and the
-    response before the last part. Requests that did not reach an engine of ours are left out."""
+    """The engine's input for each sequence in the round that it came from: the prompt and the response before
+    the last part. Requests that did not reach an engine of ours are left out."""
     return [
         np.concatenate([one.prompt_ids, one.response_ids[: len(one) - one.new_tokens]])
         for trajectory in trajectories

@@ -28,10 +28,10 @@ class Stage:
     rows_per_response: int | None = None
     """Most sequences of a response that one step trains; None: one of each writer."""
     trained: bool = True
-    """Whether its responses enter the loss."""
+    """If true, its responses enter the loss."""
     rewarded_later: bool = False
-    """Whether its trajectories may come back without a reward, since `Method.late_rewards` gives it. Where
-    whole problems are trained, their groups are in the log and in the metrics of the step in which the
+    """If true, its trajectories may come back without a reward, which `Method.late_rewards` gives later.
+    Where whole problems are trained, their groups are in the log and in the metrics of the step in which the
     problem ends."""
     next: tuple[str, ...] = ()
     """Stages that may follow; empty: a problem ends here."""
@@ -75,7 +75,7 @@ class Stage:
         """A request of this stage.
 
         Args:
-            problem: what is asked.
+            problem: the problem that it is part of.
             messages: the chat that `role` answers.
             step: the training step in which it comes into being.
             slot: tells the requests of a problem at this stage apart; the same in every run.
@@ -98,7 +98,7 @@ class EndReason(Choice):
     SKIPPED = "skipped"
     """The method requests nothing for it: a prompt exceeds its role's limit (`Method.opening_prompts`)."""
     REJECTED = "rejected"
-    """The method does not want to train on it."""
+    """The method rejected it (`Method.next_requests` returned None)."""
     DROPPED = "dropped"
     """Its waiting requests were dropped."""
     STALE = "stale"

@@ -14,8 +14,8 @@ from marsrl_verl.core.thinking import closing_token
 BLANK_LINE = "\n\n"
 LINE_BREAK = "\n"
 SEPARATORS = (BLANK_LINE, LINE_BREAK)
-"""In the order in which they are tried (arXiv 2509.26628 splits at blank lines; its code falls back to line
-breaks)."""
+"""Separators in the order in which they are tried (arXiv 2509.26628 splits at blank lines; its code falls
+back to line breaks)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Steps:
     """One past the last token of every step, rising; the last one is the response's length. Empty for an
     empty response."""
     thinking: int
-    """How many steps lie wholly before the one that closes the thinking part; all of them where nothing
+    """Number of steps that lie wholly before the one that closes the thinking part; all of them where nothing
     closes it."""
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Steps:
 
 @dataclass(slots=True)
 class TokenTexts:
-    """What each token id adds to a text, looked up once."""
+    """The text that each token id stands for, decoded once."""
 
     decode: Callable[[int], str]
     """The text of one token. A token that holds a part of a character may give any text without a line
@@ -88,7 +88,7 @@ def split_steps(
 
 
 def steps_ending(pieces: Sequence[str], ends: Sequence[int]) -> Steps:
-    """The steps that end inside a response and after it, with those of its thinking part."""
+    """Steps of a response that end at `ends` and at its own end, with the number of those of thinking."""
     if not pieces:
         return Steps((), 0)
     all_ends, closing = (*ends, len(pieces)), closing_token(pieces)

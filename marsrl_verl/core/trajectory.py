@@ -27,29 +27,30 @@ class FinishReason(str, Enum):
     ABORTED = "aborted"
     """The engine gave the request up."""
     ERROR = "error"
-    """The request failed; `Trajectory.detail` says how. (A tool that fails is none: what it says is read.)"""
+    """The request failed; `Trajectory.detail` says how. (A failed tool call is no error: its text is
+    read.)"""
 
     @property
     def failed(self) -> bool:
-        """Whether the request got no answer, so that the text says nothing about the model."""
+        """True if the request got no answer, so that the text says nothing about the model."""
         return self in (FinishReason.ERROR, FinishReason.ABORTED)
 
 
 @dataclass(frozen=True, slots=True)
 class RewardResult:
-    """What the scorer found in one trajectory."""
+    """The scorer's result for one trajectory."""
 
     value: float
     """The reward."""
     info: Mapping[str, Plain] = field(default_factory=dict)
-    """What else it found, by name: `answer` (the extracted one) and what the role's reward adds."""
+    """Further findings by name: `answer` (the extracted one) and those that the role's reward adds."""
     error: str | None = None
-    """What went wrong in grading (time limit, unparsable answer), for the log; the reward then is 0."""
+    """Error in grading (time limit, unparsable answer), for the log; the reward then is 0."""
     graded: bool = True
     """False where the grader itself failed (exception, dead process), so that the reward 0 says nothing about
     the trajectory. An answer that can't be parsed, or that takes too long, is graded: it is wrong."""
     raised: bool = False
-    """Of a failed grade, whether the grader is at fault: it raised, or returned no result. Not where its time
+    """If true, a failed grade is the grader's fault: it raised, or returned no result. False where its time
     was over or a service did not answer."""
 
 
@@ -58,9 +59,9 @@ class Grading:
     """A grading of a trajectory, or of a text of it, by a role's reward."""
 
     role: str
-    """Whose reward."""
+    """The role whose reward graded."""
     error: str | None = None
-    """Why the grading failed; None: it did not."""
+    """Error with which the grading failed; None: it did not."""
     raised: bool = False
     """See `RewardResult.raised`."""
 
@@ -72,20 +73,20 @@ class Grading:
 
 
 def is_correct(reward: float) -> bool:
-    """Whether the reward of an answer says that it is right."""
+    """True if the reward of an answer says that it is right."""
     return reward > 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a trajectory left another one."""
+    """The point at which a trajectory left another one."""
 
     trajectory_id: str
-    """The one that it left."""
+    """The trajectory that it left."""
     token: int
-    """Response tokens of that one's sequence that it begins with."""
+    """Response tokens of that trajectory's sequence that it begins with."""
     sequence: int = 0
-    """Which of its sequences."""
+    """Index of that sequence in both trajectories."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,29 +96,29 @@ class Trajectory:
     trajectory_id: str
     """`{group_id}#{k}`."""
     sequences: list[Sequence]
-    """What it trains: one for a single call, one for each agent of a dialogue; none where another model
-    answered, whose tokens mean nothing to ours."""
+    """Sequences that it trains: one for a single call, one for each agent of a dialogue; none where another
+    model answered, whose tokens mean nothing to ours."""
     finish: FinishReason
     text: str = ""
     """The decoded response, thinking part included; empty while it is paused."""
     final_text: str = ""
-    """What other roles may see: the text after the last `</think>`, stripped."""
+    """Text that other roles may see: that after the last `</think>`, stripped."""
     reward: RewardResult | None = None
     """None until scored."""
     detail: str | None = None
     """Why there is no regular end."""
     failed_by: str | None = None
-    """With ERROR, what failed, where it is not who was asked for tokens: the chat template, or the rollout
-    program by its name."""
+    """The part that failed with ERROR, if it is not the one that generates tokens: the chat template, or the
+    rollout program by its name."""
     events: list[dict[str, Plain]] = field(default_factory=list)
-    """What happened: tool calls, turns."""
+    """Events of the episode: tool calls, turns."""
     figures: dict[str, float] = field(default_factory=dict)
     """Figures of its text, by name; of several sequences each has its own."""
     fork: Fork | None = None
     gradings: list[Grading] = field(default_factory=list)
-    """All of it so far; of an episode, those of its texts."""
+    """All gradings of it so far; for an episode, those of its texts."""
     state: Plain = None
-    """While it is paused: what its rollout needs to go on, beside the sequences."""
+    """State that its rollout needs to go on, beside the sequences, while it is paused."""
 
     @property
     def group_id(self) -> str:
@@ -147,7 +148,7 @@ class Trajectory:
 
     @property
     def external(self) -> bool:
-        """Whether another model answered, so that there is text and no sequence."""
+        """True if another model answered, so that there is text and no sequence."""
         return not self.sequences
 
     @property
@@ -162,12 +163,12 @@ class Trajectory:
 
     @property
     def paused(self) -> bool:
-        """Whether it goes on in a later round."""
+        """True if it goes on in a later round."""
         return self.finish is FinishReason.PAUSED
 
     @property
     def finished(self) -> bool:
-        """Whether the model ended it itself."""
+        """True if the model ended it itself."""
         return self.finish is FinishReason.STOP
 
     @property
@@ -184,12 +185,12 @@ class Trajectory:
 
     @property
     def comparable(self) -> bool:
-        """Whether its reward says something about its text: neither its request nor its grading failed.
+        """True if its reward says something about its text: neither its request nor its grading failed.
         Others must not count as wrong."""
         return not self.finish.failed and self.scored.graded
 
     def to_plain(self) -> dict[str, Plain]:
-        """As plain data. Arrays are shared, not copied: a state is taken in every step."""
+        """The trajectory as plain data. Arrays are shared, not copied: a state is taken in every step."""
         plain = plain_fields(self)
         plain["sequences"] = [sequence.to_plain() for sequence in self.sequences]
         plain["finish"] = self.finish.value
@@ -218,11 +219,11 @@ class Trajectory:
 
 @dataclass(slots=True, eq=False)
 class RolloutOutput:
-    """What one round of a rollout brought."""
+    """Result of one round of a rollout."""
 
     group_id: str
     trajectories: list[Trajectory]
     """The members that were begun or continued in this round."""
     state: Plain = None
-    """The group's own state while it is unfinished (a tree's budget). None, and nobody paused: it is
+    """The group's own state while it is unfinished (a tree's budget). None, and no member paused: it is
     complete."""

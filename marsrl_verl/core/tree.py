@@ -135,7 +135,7 @@ def tree_advantages(tree: Tree) -> npt.NDArray[np.float64]:
 
 
 def subtree_sums(tree: Tree, at_leaves: npt.NDArray) -> npt.NDArray:
-    """For each node the sum over the leaves below it; children come after parents."""
+    """(M,) sums over the leaves below each node; children come after parents."""
     total = np.zeros(len(tree.parent), dtype=at_leaves.dtype)
     np.add.at(total, tree.leaf, at_leaves)
     for node in range(len(tree.parent) - 1, ROOT, -1):

@@ -1,4 +1,4 @@
-"""What tokens are worth: advantages, what is left out of the loss, and the loss itself."""
+"""Credit of tokens: advantages, masks of tokens left out of the loss, and the loss itself."""
 
 from marsrl_verl.core.credit.estimator import (
     Estimator,

@@ -50,7 +50,7 @@ def group_advantages(
 
 
 Part = tuple[str, int]
-"""Whose sequence, and which of that role's: what is compared between the trajectories of a group."""
+"""Role of a sequence and its number among that role's; equal ones of a group's trajectories are compared."""
 
 
 def parts(one: Trajectory) -> list[Part]:
@@ -64,8 +64,8 @@ def parts(one: Trajectory) -> list[Part]:
 
 
 def _rewards(group: Group, part: Part | None) -> list[float]:
-    """What the comparable trajectories earn with a part: its own reward, else (or where it has none of it,
-    such as of an agent that never spoke) the trajectory's."""
+    """Rewards of the comparable trajectories for a part: its own, or the trajectory's where it has none or
+    the trajectory lacks the part (an agent that never spoke)."""
     return [_reward(one, part) for one in group.comparable]
 
 
@@ -82,8 +82,8 @@ def _all_parts(group: Group) -> set[Part]:
 
 
 def has_contrast(group: Group) -> bool:
-    """Whether a group's rewards, before any KL penalty, are not all equal: of its trajectories, or of some
-    part of them."""
+    """True if a group's rewards, before any KL penalty, are not all equal: those of its trajectories, or of
+    some part of them."""
     found: set[Part | None] = {*_all_parts(group)} or {None}
     return any(len(set(_rewards(group, part))) > 1 for part in found)
 
@@ -118,8 +118,8 @@ def group_relative(rows: Rows, *, normalize_std: bool = True, eps: float = 1e-6)
     tokens' `kl_penalties`.
 
     Raises:
-        ValueError: rewards have KL penalties, and a sequence that is compared is no row, so that nobody knows
-            its own.
+        ValueError: rewards have KL penalties, and a sequence that is compared is no row, so that its penalty
+            is unknown.
     """
     penalties = _row_penalties(rows)
     by_group: dict[tuple[int, Part], dict[str, float]] = {}
@@ -141,7 +141,7 @@ def group_relative(rows: Rows, *, normalize_std: bool = True, eps: float = 1e-6)
 
 
 def _row_penalties(rows: Rows) -> dict[tuple[str, Part], float] | None:
-    """What the rows lose for KL, by trajectory and part; None: rewards have no such."""
+    """KL penalties of the rows, by trajectory and part; None: rewards have none."""
     if KL_PENALTIES not in rows.columns:
         return None
     sums = rows.row_sums(rows.columns[KL_PENALTIES]).tolist()
@@ -182,7 +182,7 @@ def discounted_returns(
     rows: Rows, rewards: NDArray[np.floating], *, gamma: float | NDArray[np.floating] = 1.0
 ) -> NDArray[np.float64]:
     """(N,) G_t = r_t + gamma_t * G_{t+1} over a row's tokens with `response_mask` 1; others have none, and
-    the way over them costs no discount.
+    cause no discount.
 
     Args:
         rows: of the step.
@@ -207,8 +207,8 @@ def discounted_returns(
 
 
 def turn_discounts(rows: Rows, *, token: float = 1.0, turn: float = 1.0) -> NDArray[np.float64]:
-    """(N,) what each token with `response_mask` 1 discounts what follows it by: `turn` where the next such
-    token is of another turn (annotation `turn`), else `token`. A row without turns is one."""
+    """(N,) discount of all that follows each token with `response_mask` 1: `turn` where the next such token
+    is of another turn (annotation `turn`), else `token`. A row without turns is one."""
     found = np.full(rows.tokens, token, dtype=np.float64)
     for row in range(len(rows)):
         sequence = rows.sequence(row)

@@ -26,7 +26,7 @@ from marsrl_verl.settings.run_view import RunView
 
 
 class Estimator(Choice):
-    """What a response's reward is compared with."""
+    """Baseline that a response's reward is compared with."""
 
     GROUP = "group"
     """The rewards of its group (GRPO, arXiv 2402.03300)."""
@@ -40,7 +40,7 @@ class MaskedConfig(MethodConfig):
     resumable: ClassVar[frozenset[str]] = frozenset({"mastered_tokens"})
 
     mastered_tokens: MasteredTokensConfig = Field(default_factory=MasteredTokensConfig)
-    """Which tokens of correct responses are left out of the loss."""
+    """Masking of tokens of correct responses, which leaves them out of the loss."""
 
 
 class EstimatorConfig(MaskedConfig):
@@ -51,8 +51,8 @@ class EstimatorConfig(MaskedConfig):
     estimator: Estimator = Estimator.GROUP
     """`group`: advantages relative to the group, one for each response; groups with equal rewards are not
     trained. `reinforce_pp`: discounted returns of every token, whitened over the step; all responses are
-    trained. With `algorithm.use_kl_in_reward` a response's reward loses its KL as a whole in the one, token
-    by token in the other."""
+    trained. With `algorithm.use_kl_in_reward` a response's reward loses its KL as a whole with `group`, token
+    by token with `reinforce_pp`."""
     gamma: float = limits(
         1.0, gt=0.0, le=1.0, why="a later reward counts", needs=Needs("estimator", Estimator.REINFORCE_PP)
     )
@@ -62,7 +62,7 @@ class EstimatorConfig(MaskedConfig):
     2503.20783)."""
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:
-        """What the estimator has to know, and a step of the run would not."""
+        """Checks that every step of the run has all that the estimator needs."""
         smallest = run.settings.pipeline.min_group
         in_reward = bool(run.get("algorithm.use_kl_in_reward"))
         if in_reward and smallest is not None and self.estimator is Estimator.GROUP:
@@ -86,11 +86,11 @@ class MaskingCredit(Credit):
 
     @property
     def needs_entropies(self) -> bool:
-        """Whether UloRL's masking is on."""
+        """True if UloRL's masking is on."""
         return self.mastered.config.enabled
 
     def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
-        """Well-mastered tokens of correct responses (UloRL), where that is on."""
+        """Well-mastered tokens of correct responses (UloRL), where masking is on."""
         return self.mastered.masks(rows, advantages)
 
     def token_shares(self, rows: Rows, advantages: NDArray[np.float32]) -> dict[str, NDArray[np.bool_]]:
@@ -99,7 +99,7 @@ class MaskingCredit(Credit):
 
 
 class EstimatorCredit(MaskingCredit):
-    """Relative to the group or to the step, as the settings choose (`EstimatorConfig`)."""
+    """Advantages relative to the group or to the step, as the settings choose (`EstimatorConfig`)."""
 
     Config = EstimatorConfig
     counts_kl = True
@@ -111,18 +111,18 @@ class EstimatorCredit(MaskingCredit):
         return comparable_rows(groups, differing=self.config.estimator is Estimator.GROUP)
 
     def trains(self, groups: Sequence[Group]) -> bool:
-        """Whether there is anything to compare: relative to a group, rewards that are not all equal (0 <
+        """True if there is anything to compare: relative to a group, rewards that are not all equal (0 <
         #correct < G)."""
         if self.config.estimator is Estimator.GROUP:
             return any(map(has_contrast, groups))
         return super().trains(groups)
 
     def factors(self, rows: Rows) -> NDArray[np.float64] | None:
-        """(B,) what the rows' advantages are multiplied by; None: 1."""
+        """(B,) factors of the rows' advantages; None: 1."""
         return None
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
-        """(N,) the estimator's, times `factors`."""
+        """(N,) the estimator's advantages, times `factors`."""
         if self.config.estimator is Estimator.GROUP:
             values = rows.spread(group_relative(rows, normalize_std=self.config.normalize_std))
         else:

@@ -1,4 +1,4 @@
-"""What a method says of its tokens' worth."""
+"""Interface of a method's credit: advantages and masks of tokens, and the policy loss."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class LossSpec:
     """`package.module:function`, with the arguments of verl's registered policy losses, or a name in verl's
     registry; None: `actor_rollout_ref.actor.policy_loss.loss_mode`."""
     columns: tuple[str, ...] = ()
-    """What it reads of each response token beside verl's arguments, by name: annotations of the sequences
-    (`turn`, `Traits.annotations`; NaN or -1 where a sequence has none) or columns of the step
+    """Names of the values of each response token that it reads beside verl's arguments: annotations of the
+    sequences (`turn`, `Traits.annotations`; NaN or -1 where a sequence has none) or columns of the step
     (`core.rows`)."""
     settings: Mapping[str, Plain] = field(default_factory=dict)
     """Its own settings."""
     clips: bool = False
-    """Whether it clips the importance ratio as verl's usual one does, so that the start warns where that
-    ratio can only be 1."""
+    """If true, it clips the importance ratio as verl's usual one does, and the start warns where that ratio
+    can only be 1."""
     widest_clip: float | None = None
-    """A clip range above it hardly ever acts, since the ratio stays near to 1, and the start says so. None:
+    """Widest clip range that still acts, as the ratio stays near to 1; the start warns of a wider one. None:
     any may act."""
     ratio_bound: tuple[str, float] | None = None
     """The setting that bounds the ratio before it is clipped, and the bound. Where the clip comes first for
-    every ratio, the start says that it can't act. None: there is none, or it acts on parts of a ratio."""
+    every ratio, the start warns that it can't act. None: there is none, or it acts on parts of a ratio."""
 
 
 class Credit(ABC):
@@ -51,10 +51,10 @@ class Credit(ABC):
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     """The settings that it reads; its method's are derived from them."""
     is_group_relative: ClassVar[bool] = True
-    """Whether advantages are those that verl calls `grpo`."""
+    """If true, advantages are those that verl calls `grpo`."""
     counts_kl: ClassVar[bool] = False
-    """Whether advantages count what tokens lose for KL (column `kl_penalties`, `algorithm.use_kl_in_reward`),
-    as those of `core.credit.advantages` do."""
+    """If true, advantages count the KL penalties of tokens (column `kl_penalties`,
+    `algorithm.use_kl_in_reward`), as those of `core.credit.advantages` do."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -70,18 +70,18 @@ class Credit(ABC):
         known."""
 
     def trains(self, groups: Sequence[Group]) -> bool:
-        """Whether a complete unit has anything to train."""
+        """True if a complete unit has anything to train."""
         return bool(self.keep(groups))
 
     @abstractmethod
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
-        """(N,) the advantage of every token; log-probabilities, the reference policy's where KL asks for it,
+        """(N,) the advantage of every token; log-probabilities (the reference policy's where KL needs them)
         and probes are known."""
 
     @property
     def needs_entropies(self) -> bool:
-        """Whether `masks` looks at entropies under the weights about to be updated: rows whose
-        log-probabilities are recorded are then computed again."""
+        """True if `masks` reads entropies under the weights about to be updated: rows whose log-probabilities
+        are recorded are then computed again."""
         return False
 
     def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:

@@ -18,7 +18,7 @@ from marsrl_verl.settings.declaration import Switched, limits
 
 
 class EntropyScope(Choice):
-    """Whose entropy is compared with the target."""
+    """Tokens whose mean entropy is compared with the target."""
 
     SEQUENCE = "sequence"
     """The mean over the sample's own tokens, as in Eq. 10."""
@@ -40,8 +40,8 @@ class MasteredTokensConfig(Switched):
     )
     """Tokens are left out only while entropy is below it, nats (σ)."""
     scope: EntropyScope = EntropyScope.SEQUENCE
-    """Whose entropy is compared: the sample's own (`sequence`, as in the equation), that of all the
-    step's tokens (`batch`), or that of its role's tokens (`role`)."""
+    """Entropy that is compared: the sample's own (`sequence`, as in the equation), that of all the step's
+    tokens (`batch`), or that of its role's tokens (`role`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class TurnLossConfig(Settings):
     is `marsrl.training.loss_mean`, or `actor_rollout_ref.actor.loss_agg_mode`."""
 
     ratio: TurnRatio = TurnRatio.ARITHMETIC
-    """Whose ratio a token has, and what is clipped as a whole: its turn's, as the mean of the tokens' ratios
+    """Ratio of a token, which is clipped as a whole: its turn's, as the mean of the tokens' ratios
     (`arithmetic`, the paper) or of their logarithms (`geometric`, its released code; GSPO turn by turn), or
     its own (`token`, PPO). A geometric ratio stays much nearer to 1: GSPO's clip range is about 3e-4."""
     log_ratio_clip: float | None = limits(3.0, gt=0.0, why="an unchanged token has 0; null is no bound")
@@ -40,8 +40,7 @@ def turn_loss(config: TurnLossConfig, key: str, labels: Sequence[str] = ()) -> L
     Args:
         config: a node of the method's settings.
         key: its key.
-        labels: names of what sequences number with the annotation `label`; the share of what is clipped is
-            logged of each, too.
+        labels: names of the numbers in the annotation `label`; the clipped share is logged for each, too.
     """
     columns = [] if config.ratio is TurnRatio.TOKEN else [TURN]
     columns += [LABEL] if labels else []
@@ -54,8 +53,8 @@ def turn_loss(config: TurnLossConfig, key: str, labels: Sequence[str] = ()) -> L
 
 
 def turn_loss_checks(run: RunView, config: TurnLossConfig, key: str) -> list[ConfigIssue]:
-    """A ratio of whole turns is averaged over turns, each of which has one advantage. `config` is the node
-    `key` of the method's settings."""
+    """Checks that a ratio of whole turns is averaged over turns, each with one advantage. `config` is the
+    node `key` of the method's settings."""
     if config.ratio is TurnRatio.TOKEN:
         return []
     issues = []

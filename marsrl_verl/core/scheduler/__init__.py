@@ -1,4 +1,4 @@
-"""Which requests are decoded in which training step."""
+"""Assignment of requests to training steps."""
 
 from marsrl_verl.core.scheduler.scheduler import Mode, Scheduler
 from marsrl_verl.core.scheduler.state import StepResult

@@ -1,5 +1,5 @@
-"""Settings that fit the method. Its requests, and what comes back from the engine, are checked before any of
-it is taken."""
+"""Checks of a scheduler's settings, of the method's requests and of the engine's outputs, before any of them
+is taken."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def check_requests(
     requests: Sequence[RolloutRequest],
     allowed: Collection[str],
 ) -> None:
-    """Check the requests, at least one, that a method makes for a problem. Raises ValueError: of a stage that
-    may not follow (`allowed`), of several stages, with a group id that is in use, or of a rollout program
-    other than its stage's; the message has the group id."""
+    """Check the requests, at least one, that a method makes for a problem. Raises ValueError: one is of a
+    stage that may not follow (`allowed`) or of another stage than the first, its group id is in use, or its
+    rollout program is not its stage's; the message has the group id."""
     stage, seen = requests[0].stage, set[str]()
     if stage not in allowed:
         raise ValueError(
@@ -82,9 +82,9 @@ def check_requests(
 
 
 def check_output(state: SchedulerState, stages: Mapping[str, Stage], output: RolloutOutput) -> None:
-    """Check one group's output against what was asked. Raises ValueError: the group is not in flight, or one
-    of its trajectories is unknown, came twice, had ended before, is not scored, or does not go on where its
-    last round ended, or it left another one; the message has its id. Or trajectories are missing."""
+    """Check one group's output against its request. Raises ValueError: the group is not in flight,
+    trajectories are missing, or one of them is unknown, came twice, had ended before, is not scored, or does
+    not go on where its last round ended, or it left another one; the message has its id."""
     pending = state.pending.get(output.group_id)
     if pending is None or not pending.in_flight:
         raise ValueError(
@@ -130,7 +130,7 @@ def check_members(request: RolloutRequest, before: Mapping[int, Trajectory], out
 
 
 def _check_fork(one: Trajectory, fork: Fork, members: dict[str, Trajectory]) -> None:
-    """What two trajectories share is one text: trees of advantages count on it."""
+    """Checks that a fork begins with the tokens that it shares: trees of advantages rely on it."""
     if fork.trajectory_id not in members:
         raise ValueError(f"trajectory {one.trajectory_id} left the unknown trajectory {fork.trajectory_id}")
     left, same = members[fork.trajectory_id].sequences, False
@@ -153,7 +153,7 @@ def _check_reward(one: Trajectory, *, late: bool) -> None:
 
 
 def _check_beginning(request: RolloutRequest, before: Trajectory | None, one: Trajectory) -> None:
-    """A trajectory begins with what there was of it: its tokens are what was sampled, and stay so."""
+    """Checks that a trajectory begins with its earlier tokens: what was sampled stays as it is."""
     earlier = (
         before.sequences if before is not None else [request.prefix] if request.prefix is not None else []
     )

@@ -25,7 +25,7 @@ from marsrl_verl.settings.choices import Choice
 
 
 class Mode(Choice):
-    """How stages are spread over training steps."""
+    """Distribution of stages over training steps."""
 
     SEQUENTIAL = "sequential"
     """A problem passes all stages inside one step, in several generation rounds."""
@@ -50,8 +50,8 @@ class Scheduler:
             take further rounds; these are trained when they end. None: groups train complete.
         min_groups: fewer groups than this make no update: they are trained with the next step's. A small
             number; a large one makes small and large updates take turns.
-        max_request_staleness: requests of later stages that are older than so many steps when their turn
-            comes are dropped: newer weights would be asked about what is no longer theirs. None: never.
+        max_request_staleness: most steps that a request of a later stage may have waited when its turn comes;
+            older ones are dropped, since newer weights did not write what they show. None: no limit.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Scheduler:
             return
         for item in self._waiting():
             old = step - item.created_step > self.max_request_staleness
-            # A problem does not age, and what is begun is finished.
+            # New problems never get stale, and begun groups are finished.
             one = self._state.problems[item.problem.problem_id]
             if old and not one.begins and item.group_id not in self._state.pending:
                 del self._state.ready_step[item.group_id]
@@ -140,8 +140,7 @@ class Scheduler:
         return item.resumed(pending.output(item.group_id) if begun else None)
 
     def absorb(self, outputs: Iterable[RolloutOutput]) -> None:
-        """Take back what a round brought, ended trajectories scored. On an error nothing of this call is
-        taken.
+        """Takes the outputs of a round, ended trajectories scored. On an error nothing of this call is taken.
 
         Raises:
             ValueError: as `check_output`, or a group comes twice, or grows where parts of groups are trained.
@@ -166,8 +165,8 @@ class Scheduler:
 
         Args:
             last: it is the last one of all, and defers nothing.
-            pass_over: no further problem comes before what is on its way has ended: with the end of the last
-                one, nothing is deferred either.
+            pass_over: no further problem comes before those on their way have ended; once the last one has,
+                nothing is deferred either.
         """
         step, state = self._require_open("finish_step"), self._state
         self._advance(step)
@@ -186,7 +185,7 @@ class Scheduler:
         return result
 
     def _groups_to_train(self, completed: list[Group], least: int) -> list[Group]:
-        """What enters the loss of this step; fewer groups than `least` are deferred."""
+        """Groups that enter the loss of this step; fewer than `least` are deferred."""
         groups, step = list(self._state.deferred), self._state.step or 0
         if self.method.schedule.unit is Unit.GROUP:  # else they are deferred since their problem ended
             groups += [group for group in completed if is_trained(self.method, [group], step)]
@@ -218,11 +217,11 @@ class Scheduler:
         return sum(self._state.problems[problem_id].begins for problem_id in problems)
 
     def idle(self) -> bool:
-        """Whether no problem is on its way: nothing waits, is in flight or is to go on."""
+        """True if no problem is on its way: nothing waits, is in flight or is to go on."""
         return not self._state.problems
 
     def in_flight(self) -> list[RolloutRequest]:
-        """Requests that are being decoded: what to ask for again after a restart."""
+        """Requests that are being decoded; they are sent again after a restart."""
         return [
             self._request_of(self._state.request(group_id), pending)
             for group_id, pending in sorted(self._state.pending.items())
@@ -280,8 +279,8 @@ class Scheduler:
         return self._state.step
 
     def _waiting(self) -> list[RolloutRequest]:
-        """What waits, in the order in which it is decoded: begun groups first, then later stages, then
-        by age. The key has no trace of the order in which outputs came back."""
+        """Waiting requests in the order in which they are decoded: begun groups first, then later stages,
+        then by age. The order does not depend on that in which outputs came back."""
 
         def key(group_id: str) -> tuple[bool, int, int, int, int]:
             one = self._state.problems[self._state.problem_of[group_id]]
@@ -292,7 +291,7 @@ class Scheduler:
         return [self._state.request(group_id) for group_id in sorted(self._state.ready_step, key=key)]
 
     def _end_round(self, output: RolloutOutput, step: int) -> None:
-        """The group is complete, or goes on in a later round."""
+        """Takes a group's round: the group is complete, or goes on in a later round."""
         group_id = output.group_id
         pending = self._state.pending[group_id]
         pending.members.update({one.number: one for one in output.trajectories})
@@ -321,11 +320,11 @@ class Scheduler:
         self._state.problems[request.problem.problem_id].done[group_id] = group
 
     def _rewarded_at_the_end(self, group: Group) -> bool:
-        """Whether the end of its problem gives a group its rewards; it is reported then."""
+        """True if a group gets its rewards at the end of its problem; it is reported then."""
         return self.method.schedule.unit is Unit.PROBLEM and self._stages[group.request.stage].rewarded_later
 
     def _reward_late(self, groups: list[Group], *, complete: bool = True) -> None:
-        """Give a unit the rewards that only all of it tells; where it is complete, all must have one."""
+        """Gives a unit's trajectories their late rewards; if it is complete, all must have one then."""
         members = {one.trajectory_id: one for group in groups for one in group.trajectories}
         for name, reward in self.method.late_rewards(groups).items():
             if name not in members:
@@ -339,14 +338,14 @@ class Scheduler:
 
     def completed_stages(self) -> list[Group]:
         """Complete groups of problems whose stage is complete and whose next one is not chosen yet, by group
-        id. What the method wants to know of them can still be found out."""
+        id. They can still be measured for the method (`Method.probes`)."""
         problems = self._state.problems.values()
         groups = (group for one in problems if one.complete for group in one.done.values())
         return sorted(groups, key=lambda group: group.group_id)
 
     def _advance(self, step: int) -> None:
-        """Every problem whose stage is complete goes on to its next stage, or out. All at once, in the order
-        of their arrival: what a method observes of several does not depend on which was complete first."""
+        """Moves every problem whose stage is complete to its next stage, or out. All at once, in the order of
+        their arrival, so that what a method observes does not depend on which was complete first."""
         problems = self._state.problems.values()
         complete = sorted((one for one in problems if one.complete), key=lambda one: one.order)
         for stage in self._stages:

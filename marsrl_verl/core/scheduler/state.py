@@ -1,4 +1,4 @@
-"""The scheduler's knowledge between two calls, its form in a checkpoint, and what a finished step brought."""
+"""The scheduler's state between two calls, its form in a checkpoint, and the result of a finished step."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class ProblemState:
     """Running number of arrival."""
     stage: str
     requests: dict[str, RolloutRequest] = field(default_factory=dict)
-    """Of the current stage by group id, in the order in which the method gave them."""
+    """Requests of the current stage by group id, in the order in which the method gave them."""
     done: dict[str, Group] = field(default_factory=dict)
     """Complete groups of the current stage by group id."""
     dropped: bool = False
-    """Its waiting requests were dropped; it ends when what is in flight has come back."""
+    """If true, its waiting requests were dropped; it ends when those in flight have come back."""
     passed: list[Group] = field(default_factory=list)
     """Groups of earlier stages, where the method trains problems."""
     begins: bool = True
-    """It is at the stage where it began, which need not be the method's first one."""
+    """If true, it is at the stage where it began, which need not be the method's first one."""
 
     @property
     def complete(self) -> bool:
-        """Whether every group of the current stage is complete."""
+        """True if every group of the current stage is complete."""
         return len(self.done) == len(self.requests)
 
     def groups(self) -> list[Group]:
@@ -53,9 +53,9 @@ class PendingGroup:
     members: dict[int, Trajectory] = field(default_factory=dict)
     """Its trajectories so far by number: ended ones, and those that are paused."""
     state: Plain = None
-    """What its rollout program keeps of the group itself."""
+    """State that its rollout program keeps of the group itself."""
     in_flight: bool = True
-    """Whether a round of it is being decoded."""
+    """If true, a round of it is being decoded."""
     trained: set[str] = field(default_factory=set)
     """Ids of trajectories that were handed out for training already."""
 
@@ -68,8 +68,8 @@ class PendingGroup:
         return [self.members[k] for k in sorted(self.members) if self.members[k].paused]
 
     def output(self, group_id: str) -> RolloutOutput:
-        """What its rollout program is given to go on: paused members whole, of ended ones neither tokens nor
-        texts, which nobody reads again and would be sent in every round."""
+        """Output with which its rollout program goes on: paused members whole, ended ones without tokens and
+        texts, which are not read again and would be sent in every round."""
         members = [self.members[k] for k in sorted(self.members)]
         light = [one if one.paused else replace(one, sequences=[], text="", final_text="") for one in members]
         return RolloutOutput(group_id, light, self.state)
@@ -82,16 +82,16 @@ class SchedulerState:
     step: int | None = None
     """The last step that was started."""
     open: bool = False
-    """Whether it has not been finished yet."""
+    """If true, that step has not been finished yet."""
     round_taken: bool = False
-    """Whether its generation round was dispatched (pipelined)."""
+    """If true, its generation round was dispatched (pipelined)."""
     next_order: int = 0
     problems: dict[str, ProblemState] = field(default_factory=dict)
-    """By problem id."""
+    """Problems on their way, by problem id."""
     ready_step: dict[str, int] = field(default_factory=dict)
     """Waiting requests: group id -> first step in which they may be decoded."""
     pending: dict[str, PendingGroup] = field(default_factory=dict)
-    """By group id, what was begun and is not complete."""
+    """Groups that were begun and are not complete, by group id."""
     problem_of: dict[str, str] = field(default_factory=dict)
     """Group id -> problem id, for every request of a current stage."""
     completed: list[Group] = field(default_factory=list)
@@ -108,7 +108,7 @@ class SchedulerState:
         return self.problems[self.problem_of[group_id]].requests[group_id]
 
     def own_arrays(self) -> None:
-        """Copy arrays that are others' (`core.owned`): at the end of a step, of all that is kept."""
+        """Copies all kept arrays whose memory others manage (`core.owned`), at the end of a step."""
         copies = Copies()
         for pending in self.pending.values():
             copies.take(pending.members.values())
@@ -182,7 +182,7 @@ class SchedulerState:
 
 @dataclass(slots=True)
 class StepResult:
-    """What one training step produced; every list is sorted by id."""
+    """Results of one training step; every list is sorted by id."""
 
     step: int
     trained: list[Group]
@@ -207,8 +207,8 @@ class StepResult:
     oldest_waiting: dict[str, int]
     """Age in steps of the oldest waiting request, by stage; 0 where none waits."""
     request_ages: dict[str, float]
-    """Mean age in steps of the requests of the completed groups, by stage with such groups: how old the
-    text is that the newest weights answered. Groups that are rewarded later are left out."""
+    """Mean age in steps of the requests of the completed groups, by stage with such groups: the age of the
+    text that the newest weights answered. Groups that are rewarded later are left out."""
 
     @classmethod
     def of(
@@ -220,8 +220,8 @@ class StepResult:
         waiting: list[RolloutRequest],
         rewarded_later: Callable[[Group], bool],
     ) -> StepResult:
-        """The result of the open step of `state`, before it is closed. `rewarded_later` says whether the end
-        of its problem gives a group its rewards."""
+        """The result of the open step of `state`, before it is closed. `rewarded_later` is true for groups
+        that get their rewards at the end of their problem."""
         step = state.step or 0
         ages: dict[str, list[int]] = {}
         for group in completed:

@@ -201,7 +201,7 @@ def begins(results) -> set[str]:
 
 def test_the_rule_of_the_documentation(own):
     text = DOCS.read_text().partition("## Rules of your own")[2]
-    code = textwrap.dedent(re.search(r"\n\n(    from .*?)\n\n    python", text, re.DOTALL)[1])
+    code = re.search(r"```python\n(from .*?)```", text, re.DOTALL)[1].rstrip()
     assert len(code.splitlines()) <= 15
     attnrl = method(criterion=own("my_rules", code) + ":doubts", num_branch_points=1, record_log_probs=False)
     [probe] = attnrl.probes(INITIAL)
