@@ -16,8 +16,8 @@ class Action(Choice):
 
 
 class WatchConfig(Settings):
-    """What a run looks out for ([when a run ends early](../help/troubleshooting.md#collapse)): for each, `end` the
-    run, or `warn` once when it begins and once when it is over."""
+    """Signs of a collapse ([troubleshooting](../help/troubleshooting.md#collapse)): for each, `end` the run, or
+    `warn` once when it begins and once when it is over."""
 
     steps: int = limits(
         5, ge=1, le=1000, why="a step decides at the earliest, and a watch has to end in a run"

@@ -22,7 +22,7 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
     """Set this process's variables and return those that Ray must hand to its workers.
 
     The variables of the Ray job that this process belongs to and the configuration's
-    `ray_kwargs.ray_init.runtime_env.env_vars` (`checks.machine` refuses two values for one name) come first.
+    `ray_kwargs.ray_init.runtime_env.env_vars` (`checks.machine` rejects two values for one name) come first.
     `PYTHONPATH` gains the current folder, so that a reward class lying there is found by the workers too, and
     on the CPU platform the stand-in for vLLM's distribution name. Nothing secret, and not again what the job
     has: Ray logs what it is handed here.
@@ -46,7 +46,7 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
         env_vars.setdefault(_FLASHINFER_SAMPLER, "0")
     env_vars["PYTHONPATH"] = path
     os.environ.update(env_vars)
-    # Upstream behaviour: `ray.init` puts a job's runtime environment and ours together, and refuses a
+    # Upstream behaviour: `ray.init` puts a job's runtime environment and ours together, and rejects a
     # variable that is in both, even with one value.
     os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
     return {name: value for name, value in env_vars.items() if job.get(name) != value}

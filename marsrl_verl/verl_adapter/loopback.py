@@ -1,4 +1,4 @@
-"""A run on a Ray of its own is on one machine: what listens, listens on the loopback interface alone."""
+"""A run on a Ray of its own is on one machine: its sockets listen on the loopback interface alone."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def stay_on_loopback() -> None:
 
 
 def keep_stores_on_loopback() -> None:
-    """Let torch's stores that are asked for at the loopback address listen there, if this run does.
+    """Lets torch's stores at the loopback address listen there alone, if this run does.
     Upstream behaviour: a `TCPStore` listens on all interfaces whatever its address, without a password; one
     that is handed a listening socket uses that."""
     if os.environ.get(_HOST_VARIABLE) not in _OWN_NAMES:
         return
-    # By its name: as an attribute of the package it is the function that is called like it.
+    # By its name: the package's attribute of the same name is a function.
     rendezvous = importlib.import_module("torch.distributed.rendezvous")
     rendezvous._create_c10d_store = create_store  # type: ignore[attr-defined]
 
@@ -43,7 +43,7 @@ def keep_stores_on_loopback() -> None:
 def create_store(
     hostname: str, port: int, rank: int, world_size: int, timeout: timedelta, use_libuv: bool = True
 ) -> Any:
-    """As torch's `_create_c10d_store`, but for where the first rank listens."""
+    """Creates a store as torch's `_create_c10d_store`, but for the address at which rank 0 listens."""
     from torch.distributed import TCPStore
 
     listening: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Which platform this process belongs to."""
+"""The platform that this process belongs to."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ CPU_PLATFORM = "cpu"
 
 
 def on_cpu_platform() -> bool:
-    """Whether this process belongs to a run on the CPU platform."""
+    """True if this process belongs to a run on the CPU platform."""
     return os.environ.get(PLATFORM_VARIABLE, "").strip().lower() == CPU_PLATFORM

@@ -1,4 +1,4 @@
-"""What every verl process imports from us: the `verl.plugins` entry point.
+"""Plugin module that every verl process imports: the `verl.plugins` entry point.
 
 verl logs a failing entry point at DEBUG only, so the launcher names this module in
 `VERL_USE_EXTERNAL_MODULES` as well, where an error is raised. Import it for its effect only, and

@@ -32,7 +32,7 @@ class ToolResultsMasked(MultiTurnSFTDataset):  # type: ignore[misc]  # verl is u
         return ids, loss_mask, attention_mask, more
 
     def _of_results(self, ids: torch.Tensor) -> torch.Tensor:
-        """Which tokens begin inside a result, shape (tokens,). One that also ends the call before it is the
+        """(tokens,) true for tokens that begin inside a result. One that also ends the call before it is the
         model's own."""
         text = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
         again = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)

@@ -62,8 +62,8 @@ def _install() -> dict[signal.Signals, Any]:
 
 @contextmanager
 def while_ray_starts() -> Iterator[None]:
-    """To be wrapped around `ray.init` inside `stop_on_signals`. Upstream behaviour: `ray.init` sets a handler
-    for SIGTERM of its own, which exits with status 15."""
+    """Wraps `ray.init` inside `stop_on_signals`. Upstream behaviour: `ray.init` sets a handler for SIGTERM of
+    its own, which exits with status 15."""
     ours = threading.current_thread() is threading.main_thread()
     try:
         yield
@@ -78,7 +78,7 @@ def while_ray_starts() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Inside the block a signal interrupts nothing; `check` tells of it."""
+    """Inside the block a signal interrupts nothing; `check` reports it."""
     global _deferred
     before, _deferred = _deferred, True
     try:

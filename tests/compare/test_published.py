@@ -1,4 +1,4 @@
-"""The tables of docs/results/comparison.md are those of the records in docs/results."""
+"""The verdicts of docs/results/comparison.md are those of the records in docs/results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marsrl_verl.compare.plan import Run, plan_runs
 from marsrl_verl.compare.record import record_json, runs_of, text_of
 from marsrl_verl.compare.results import Finished, Measured, metrics_of, read_finished
 from marsrl_verl.compare.suite import TOKENS, Budget, Suite, load_suite
-from marsrl_verl.compare.tables import differences_table, grid_table, outcomes_of, verdict_table
+from marsrl_verl.compare.tables import outcomes_of, verdict_table
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,17 +29,11 @@ RECORDS = {
 
 @pytest.mark.parametrize("name", RECORDS)
 @pytest.mark.with_presets("grpo")
-def test_published_tables_are_those_of_the_records(name):
+def test_published_verdicts_are_those_of_the_records(name):
     suite, finished = load_suite(name), runs_of(path_of(name))
-    page = (DOCS / "results" / "comparison.md").read_text()
-    outcomes, metrics = outcomes_of(suite, finished), metrics_of(finished)
     if suite.judged:
-        assert verdict_table(suite, outcomes, metrics) in page
-    if suite.grid is None:
-        assert differences_table(finished, metrics) in page
-    else:
-        seeds = len({one.run.seed for one in finished})
-        assert grid_table(suite, suite.grid, seeds, outcomes, metrics) in page
+        page = (DOCS / "results" / "comparison.md").read_text()
+        assert verdict_table(suite, outcomes_of(suite, finished), metrics_of(finished)) in page
 
 
 def path_of(name: str) -> Path:

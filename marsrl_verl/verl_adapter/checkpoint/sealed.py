@@ -2,7 +2,7 @@
 
 `global_step_N/marsrl.pt` holds the plugin's state, plain values and arrays alone. After verl has written
 weights, optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was
-interrupted and is passed over, a file that differs from it is refused by name. The seal is the last thing
+interrupted and is passed over, a file that differs from it is rejected by name. The seal is the last thing
 that is written and the first that is removed. Each rank reads the files that it wrote, the trainer's process
 the others. verl's tracker file, which names the step to resume from, is written in place; it is set anew from
 the seals before verl reads it.
@@ -31,14 +31,15 @@ from marsrl_verl.reporting.storage import free_space, is_full, size_text
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
 STATE_VERSION = 7
-"""Of the trainer's whole state: one that is laid out otherwise is refused."""
+"""Version of the trainer's state as a whole; a state of another version is rejected."""
 SET_ASIDE = "replaced"
 """Folder beside the checkpoints; `auto` never looks into it."""
 _THREADS = 8
 _PLAIN_TYPES = (*PLAIN_SCALARS, torch.Tensor)
 
 _ARRAY = "numpy.ndarray"
-"""Only key of what stands for a numpy array: its tensor, which torch reads back without running code."""
+"""Only key of the dictionary that stands for a numpy array; it holds a tensor, which torch reads back without
+running code."""
 
 Shards = Callable[[Path], Mapping[str, Facts]]
 """Has every rank describe the files that it wrote into a folder; the result has them all, by name."""
@@ -50,7 +51,7 @@ _log.setLevel(logging.WARNING)
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """Writes the plugin's state into a checkpoint folder, an array that occurs several times once. TypeError
-    if it holds what `load_state` would refuse."""
+    if it holds what `load_state` would reject."""
     buffer = io.BytesIO()
     torch.save({"version": STATE_VERSION, **_plain(state, "state", {})}, buffer)
     write_bytes_atomic(folder / STATE_NAME, buffer.getvalue())
@@ -64,7 +65,7 @@ def _plain(value: Any, place: str, tensors: dict[int, dict[str, torch.Tensor]]) 
         return value.item()
     if type(value) is np.ndarray and value.dtype.kind in "biuf":
         if id(value) not in tensors:
-            # As long as the state is written its arrays live, so that no other one gets the identity.
+            # The arrays live as long as the state is written, so that no other one gets the identity.
             tensors[id(value)] = {_ARRAY: torch.from_numpy(np.array(value))}
         return tensors[id(value)]
     if type(value) is dict:
@@ -118,8 +119,8 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 def without_lock_files() -> None:
     """Has verl make the folders of checkpoints in this process without locks. Upstream behaviour: for each,
-    `local_mkdir_safe` leaves a file `ckpt_*.lock` in
-    the temporary one. Its name is a hash that differs from process to process, so it keeps nobody out."""
+    `local_mkdir_safe` leaves a file `ckpt_*.lock` in the temporary one. Its name is a hash that differs from
+    process to process, so it locks nothing."""
     from verl.utils import fs
     from verl.utils.checkpoint import fsdp_checkpoint_manager
 
@@ -182,7 +183,7 @@ def give_up(folder: Path, error: Exception) -> CheckpointError:
 
 
 def _removed(folder: Path) -> str:
-    """Delete what was written, as far as that is possible; returns what to say of the rest."""
+    """Deletes what was written, as far as that is possible; returns a sentence about the rest."""
     try:
         unseal(folder)
     except OSError as error:

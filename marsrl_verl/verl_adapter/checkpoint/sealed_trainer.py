@@ -20,7 +20,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
     the newest last, and deletes older weights in between."""
 
     continues_run = True
-    """Whether the run's folder held a run that goes on; otherwise `resume_mode=auto` starts from scratch,
+    """If true, the run's folder held a run that goes on; otherwise `resume_mode=auto` starts from scratch,
     whatever lies in the folder of checkpoints by now."""
 
     sealed_step: int | None = None
@@ -28,7 +28,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
 
     @abstractmethod
     def plugin_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside verl's part."""
+        """The plugin's part of a checkpoint, beside verl's."""
 
     @abstractmethod
     def load_plugin_state(self, state: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
 
     @contextmanager
     def _remedy(self) -> Iterator[None]:
-        """Says with an error of the resumed checkpoint what to do about it."""
+        """Adds to an error of the resumed checkpoint what to do about it."""
         try:
             yield
         except checkpoint.CheckpointError as error:

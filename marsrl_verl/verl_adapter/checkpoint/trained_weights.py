@@ -21,7 +21,7 @@ ACTOR = "actor"
 ADAPTERS = "adapters"
 """The folder beside the weights with a PEFT folder for each adapter (`engine.adapter_engine`)."""
 MERGED_FROM = "merged_from.json"
-"""In a merged folder: the seal of its checkpoint."""
+"""File in a merged folder that tells the seal of its checkpoint."""
 
 
 def checkpoint_step(checkpoint: Path) -> int:
@@ -43,8 +43,8 @@ def read_adapters(checkpoint: Path, names: Sequence[str]) -> dict[str, dict[str,
 def merge_models(
     checkpoint: Path, target: Path, policies: Sequence[str], dtype: str, *, trust_remote_code: bool = False
 ) -> Mapping[str, Path]:
-    """Hugging Face folders of what a checkpoint's ranks wrote, below `target`, made by verl's own merger; one
-    that is there already is taken.
+    """Hugging Face folders of the models in a checkpoint, below `target`, made by verl's own merger; one that
+    is there already is used.
 
     Args:
         checkpoint: a sealed `global_step_N`, all files of which lie here.
@@ -135,7 +135,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def _run_merger(dtype: torch.dtype) -> None:
-    """verl's merger with the arguments of this process, which does nothing else. Upstream behaviour: it
+    """Runs verl's merger with the arguments of this process, which does nothing else. Upstream behaviour: it
     rounds all weights with `Tensor.bfloat16`, whatever engines decode with."""
     from verl.model_merger.__main__ import main
 

@@ -9,7 +9,7 @@ from typing import Any
 def initialize_gloo() -> None:
     """Creates the default process group with gloo, unless there is one. Upstream behaviour:
     `verl.utils.distributed.initialize_global_process_group_ray`, which leaves an existing one alone, asks for
-    "cpu:gloo,<device>:<backend>", here "cpu:gloo,cpu:gloo", which torch refuses as a duplicate."""
+    "cpu:gloo,<device>:<backend>", here "cpu:gloo,cpu:gloo", which torch rejects as a duplicate."""
     import torch.distributed as dist
 
     if dist.is_initialized():

@@ -36,7 +36,7 @@ _OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the processes of a sync find each other."""
+    """Address at which the processes of a sync find each other."""
 
     host: str
     port: int
@@ -58,7 +58,7 @@ def _listening_store(host: str) -> dist.TCPStore:
 
 @CheckpointEngineRegistry.register(CPU_SYNC)
 class GlooWeightSync(CheckpointEngine):
-    """Broadcast of weights in buckets of `bucket_size` bytes, each behind a header of what it holds;
+    """Broadcast of weights in buckets of `bucket_size` bytes, each behind a header that lists its weights;
     `is_master` is the trainer's rank 0, which sends."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
@@ -107,7 +107,7 @@ class GlooWeightSync(CheckpointEngine):
         self._group = dist.ProcessGroupGloo(self._store, rank, world_size, _TIMEOUT)
 
     def finalize(self) -> None:
-        """Nothing is kept but the group."""
+        """Does nothing: only the group is kept."""
 
     @torch.no_grad()
     async def send_weights(

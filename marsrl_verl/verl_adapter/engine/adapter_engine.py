@@ -58,14 +58,14 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
     adapters: ClassVar[tuple[str, ...]] = ()
     """The policies of this process's engine, where the model has adapters (`lora_rank`)."""
     learning_rates: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    """The rates of those that have one of their own."""
+    """Learning rates of policies that have one of their own."""
 
     _selected: str | None = None
     _optimizers: Mapping[str, Optimizer] = MappingProxyType({})
     _schedules: Mapping[str, LambdaLR] = MappingProxyType({})
 
     def initialize(self) -> None:
-        """As upstream; a checkpoint has the optimizers of all adapters."""
+        """Initializes as upstream; a checkpoint has the optimizers of all adapters."""
         super().initialize()
         if self._is_lora and self._optimizers:
             self.checkpoint_manager.optimizer = PerAdapter(self._optimizers)
@@ -92,7 +92,7 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
         return adapted
 
     def _lora_config(self) -> LoraConfig:
-        """As upstream: verl's settings of the model."""
+        """verl's LoRA settings of the model, as upstream."""
         model = self.model_config
         return LoraConfig(
             base_model_name_or_path=model.path,
@@ -170,14 +170,14 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
             return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """As upstream, which moves the selected optimizer alone where it waits."""
+        """Loads as upstream, and offloads all optimizers; upstream offloads the selected one alone."""
         super().load_checkpoint(*args, **kwargs)
         if self._is_lora and self._is_offload_optimizer:
             for optimizer, _ in self.optimizers():
                 offload_fsdp_optimizer(optimizer)
 
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """As upstream, and each adapter as a PEFT folder."""
+        """Saves as upstream, and each adapter as a PEFT folder."""
         super().save_checkpoint(local_path, *args, **kwargs)
         for name in self.adapters if self._is_lora else ():
             files = self.export_adapter(name)
@@ -198,7 +198,7 @@ def _parameters(module: torch.nn.Module, adapter: str) -> dict[str, torch.nn.Par
 
 
 def _full_tensor(parameter: torch.Tensor) -> torch.Tensor:
-    """All of a parameter that ranks share, in main memory. Where it waits there, it is gathered on the
-    device, which the ranks' messages need."""
+    """The whole of a sharded parameter, in main memory. An offloaded one is gathered on the device, too,
+    since the ranks' messages need it there."""
     tensor = parameter.detach().to(get_device_id())
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu().clone()

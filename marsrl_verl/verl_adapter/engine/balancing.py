@@ -1,4 +1,4 @@
-"""The order of a batch's rows: which mini-batch, which rank, which neighbours."""
+"""The order of a batch's rows: their mini-batches, ranks and neighbours."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def balance_rows(
         lengths: tokens of each row, prompt and response; a multiple of `ranks * updates` many.
         ranks: data-parallel ranks.
         updates: mini-batches.
-        padding_rows: how many of the last rows are padding. A mini-batch of nothing else would divide
-            by no token, so `updates` must not exceed the other rows.
+        padding_rows: number of the last rows, which are padding. A mini-batch of nothing else would divide
+            by zero tokens, so `updates` must not exceed the other rows.
 
     Returns:
         The new order as indices of `lengths`.
@@ -53,10 +53,11 @@ def balance_by_prompt(
     step: int,
     padding_rows: int = 0,
 ) -> list[int]:
-    """As `balance_rows`, with rows of one prompt in one mini-batch and on one rank as far as there is room.
+    """Spreads rows as `balance_rows`, those of one prompt in one mini-batch and on one rank, if there is
+    room.
 
     Prompts, one of each row but for padding, are drawn into mini-batches at random. In a mini-batch the
-    largest ones go first, each to the rank with the fewest tokens that has room for all of it; where no rank
+    largest ones go first, each to the rank with the fewest tokens that has room for all of it; if no rank
     has, it is cut.
     """
     real = len(lengths) - padding_rows

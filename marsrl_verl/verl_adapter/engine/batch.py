@@ -29,21 +29,21 @@ PADDING = -1
 ROW_ID, TEMPERATURE, ROWS_IN_UPDATE, TURNS_IN_UPDATE = "row_id", "temperature", "n_rows", "n_turns"
 INPUT_IDS, PROMPT_LENGTH = "input_ids", "prompt_len"
 POLICY = "policy"
-"""Of all of a batch's rows: several policies may share a group of workers."""
+"""Name of the policy of all of a batch's rows: several policies may share a group of workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """How a policy's rows are cut."""
+    """Settings by which a policy's rows are cut."""
 
     ranks: int
     """Data-parallel ranks."""
     seed: int
     step: int
     micro_batch_rows: int = 1
-    """Of which a rank's rows in a mini-batch must be a multiple; 1 where micro-batches are cut by tokens."""
+    """Divisor of the rows of a rank in a mini-batch; 1 where micro-batches are cut by tokens."""
     share_prefixes: bool = False
-    """Rows with the same prompt stay together, and the workers compute common beginnings once."""
+    """If true, rows with the same prompt stay together, and the workers compute common beginnings once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class PolicyBatch:
 
     policy: str
     rows: Rows
-    """Of the step; this policy's are consecutive, in the order of the slots."""
+    """Rows of the step; this policy's are consecutive, in the order of the slots."""
     slots: NDArray[np.int64]
     """(S,) the row of each slot, `PADDING` where there is none."""
     updates: int
@@ -81,7 +81,7 @@ class PolicyBatch:
         (S, P + T) int32, `response_mask` (S, T) uint8.
 
         Args:
-            temperature: at which tokens were sampled, by role, where a request says no other.
+            temperature: at which tokens were sampled, by role, where a request sets no other.
 
         Raises:
             ValueError: a row was decoded greedily.
@@ -104,7 +104,7 @@ class PolicyBatch:
         )
 
     def _temperatures(self, of: float | Mapping[str, float]) -> torch.Tensor:
-        """(S,); in slots without a row that of the first row, so that equal ones stay one number."""
+        """(S,) temperatures; slots without a row have that of the first row, so that equal ones stay one."""
         found = np.zeros(len(self), dtype=np.float32)
         for slot, row in enumerate(self.slots.tolist()):
             if row == PADDING:
@@ -136,8 +136,8 @@ class PolicyBatch:
         return part._named({ROW_ID: torch.from_numpy(chosen), **columns})
 
     def read(self, computed: torch.Tensor, into: NDArray[Any], slots: Sequence[int] | None = None) -> None:
-        """Writes what the workers found, jagged (S', T), into a column (N,) of the step's rows. `slots` are
-        those that were asked for; None: all."""
+        """Writes the workers' results, jagged (S', T), into a column (N,) of the step's rows. `slots` are
+        those that were computed; None: all."""
         values, offsets = computed.values().float().numpy(), computed.offsets().tolist()  # type: ignore[attr-defined]
         for place, slot in enumerate(range(len(self)) if slots is None else slots):
             if (row := int(self.slots[slot])) != PADDING:
@@ -243,7 +243,7 @@ def _order(sequences: Sequence[TokenSequence], plan: BatchLayout, updates: int) 
 
 
 def _computed_tokens(sequences: Sequence[TokenSequence]) -> list[int]:
-    """What each row adds to the prefix tree of all rows."""
+    """Tokens that each row adds to the prefix tree of all rows."""
     ids = [one.input_ids().astype(np.int64) for one in sequences]
     order = prefix_order(ids)
     added = [0] * len(ids)

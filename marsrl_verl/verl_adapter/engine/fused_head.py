@@ -26,7 +26,7 @@ class FusedHeadFSDPEngine(FSDPEngineWithLMHead):
     mixed torch.Tensor and DTensor"."""
 
     def _build_fsdp_module(self, module: Any) -> Any:
-        """As upstream; with fused kernels the head's weight is gathered with the whole model's call."""
+        """Builds as upstream; with fused kernels a call of the model gathers the head's weight, too."""
         if not self.model_config.use_fused_kernels:
             return super()._build_fsdp_module(module)
         torch_functional.FusedLinearForPPOFunction = FusedLinear

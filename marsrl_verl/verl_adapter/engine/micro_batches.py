@@ -1,6 +1,6 @@
-"""How verl cuts a rank's rows into micro-batches, in less time.
+"""verl's cut of a rank's rows into micro-batches, in less time.
 
-verl asks Karmarkar and Karp's method for ever more parts until none of them has too many tokens, and then
+verl calls Karmarkar and Karp's method for ever more parts until none of them has too many tokens, and then
 selects the rows of each part. With the rows of a published step that takes up to a minute of Python on every
 rank while its GPU waits (`benchmarks/micro_batches.py`). The micro-batches are the same.
 """
@@ -27,8 +27,8 @@ def karmarkar_karp(seqlen_list: Sequence[int], k_partitions: int, equal_size: bo
 
     Upstream behaviour: states are objects whose `k` parts, empty ones too, are sorted in Python at each of
     the n merges. Here a state holds only those of its parts that are not empty, as tuples that the
-    interpreter compares; items that were not merged yet wait in a sorted list; and a single item, with which
-    nearly every merge is, is put where it belongs by bisection.
+    interpreter compares; items that were not merged yet wait in a sorted list; and a single item, which takes
+    part in nearly every merge, is put where it belongs by bisection.
     """
     count = k_partitions
     items: list[_Part] = [(value, 1, [index, value]) for index, value in enumerate(seqlen_list)]
@@ -80,7 +80,7 @@ def _take(states: list[_State], items: list[_Part], count: int) -> _State:
 
 
 def _item_first(item: _Part, state: _State, count: int) -> bool:
-    """Whether a single item comes before a state in the heap's order."""
+    """True if a single item comes before a state in the heap's order."""
     spread = item[0] if count > 1 else 0
     return -spread < state[0] if -spread != state[0] else item > state[1].part
 

@@ -1,5 +1,5 @@
-"""The loss of an update: verl's `ppo_loss` with a method's policy loss (`core.method.LossSpec`), with what
-that one reads beside verl's arguments (`losses.inputs`), and with means over turns."""
+"""The loss of an update: verl's `ppo_loss` with a method's policy loss (`core.method.LossSpec`), with its
+inputs beside verl's arguments (`losses.inputs`), and with means over turns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from marsrl_verl.verl_adapter.engine.batch import ROWS_IN_UPDATE, TURNS_IN_UPDAT
 SPEC_KEY, MEAN_KEY = "loss_spec", "loss_mean"
 """The batch's `LossSpec`, and its `LossMean` or None (verl's `loss_agg_mode`)."""
 COLUMN = "loss/"
-"""Begins the names of the columns that `LossSpec.columns` and a mean over turns ask for."""
+"""Prefix of the columns that `LossSpec.columns` and a mean over turns need."""
 
 
 def register_loss(name: str) -> None:
@@ -51,7 +51,7 @@ def register_loss(name: str) -> None:
 def update_loss(
     loss: functools.partial[Any], *, model_output: Any, data: TensorDict, dp_group: Any = None
 ) -> Any:
-    """verl's `ppo_loss`, with the actor's configuration as its `config`, as the batch asks for it.
+    """verl's `ppo_loss`, with the actor's configuration as its `config`, as the batch specifies it.
 
     Upstream behaviour: `global_batch_size` comes with the batch and counts rows of padding; a policy loss is
     given five columns and no other; no mean knows turns.
@@ -69,11 +69,11 @@ def update_loss(
 
 
 _SHARE, _OF = "share/", "/of"
-"""Begins the names of what `divided_shares` divides, and ends the divisor's."""
+"""Prefix of the names that `divided_shares` divides, and suffix of the divisors' names."""
 
 
 def _sums(call: LossCall) -> dict[str, Metric]:
-    """What the policy loss logged as shares, to be added up over micro-batches; ranks are averaged."""
+    """Shares that the policy loss logged, as sums over micro-batches; ranks are averaged."""
     found = {}
     for name, (counted, of) in call.shares.items():
         found[f"{_SHARE}{name}"] = Metric(AggregationType.SUM, counted)
@@ -82,7 +82,7 @@ def _sums(call: LossCall) -> dict[str, Metric]:
 
 
 def divided_shares(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """A worker's metrics, one value of each update, with shares in place of what they are made of."""
+    """A worker's metrics, one value of each update, with shares in place of their dividends and divisors."""
     found = {name: value for name, value in metrics.items() if not name.startswith(_SHARE)}
     for name in (one.removesuffix(_OF) for one in metrics if one.startswith(_SHARE) and one.endswith(_OF)):
         if (of := float(np.sum(metrics[f"{name}{_OF}"]))) > 0:

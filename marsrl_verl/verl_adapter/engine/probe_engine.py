@@ -1,6 +1,6 @@
-"""verl's FSDP engine with what a method's probe measures beside the log-probabilities.
+"""verl's FSDP engine with the measurements of a method's probe beside the log-probabilities.
 
-Asked for by the micro-batch itself, so that every other pass runs as upstream.
+The micro-batch itself requests them, so that every other pass runs as upstream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from marsrl_verl.core.rows import RESPONSE_MASK
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SharedPrefixFSDPEngine, sharing
 
 MEASURE_KEY = "probe_measure"
-"""`package.module:Class` of what is measured; absent: nothing."""
+"""`package.module:Class` of the measure; absent: none."""
 SETTINGS_KEY = "probe_settings"
 COLUMNS_KEY = "probe_columns"
 """Names of the jagged columns (R, T) that it reads."""
@@ -31,7 +31,7 @@ class ProbeFSDPEngine(SharedPrefixFSDPEngine):
     _measure: Measure | None = None
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
-        """As upstream; with a measure the output has what it found too."""
+        """Runs as upstream; with a measure the output has its results, too."""
         target = tu.get_non_tensor_data(data=micro_batch, key=MEASURE_KEY, default=None)
         if target is None:
             return super().forward_step(micro_batch, loss_function, forward_only)
@@ -57,7 +57,7 @@ class ProbeFSDPEngine(SharedPrefixFSDPEngine):
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Any]:
-        """As upstream, with what was measured in the pass that just ran."""
+        """Prepares outputs as upstream, with the measurements of the pass that just ran."""
         result = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         if self._measure is not None:
             offsets = micro_batch["input_ids"].offsets()

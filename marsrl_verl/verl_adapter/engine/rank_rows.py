@@ -45,7 +45,7 @@ class HeldRows:
         """Rows, and where each is among them by its `row_id`."""
 
     def hold(self, data: TensorDict) -> None:
-        """Keep a policy's rows, and let go of those that it had before."""
+        """Keeps a policy's rows, and releases those that it had before."""
         places = {number: place for place, number in enumerate(data[ROW_ID].tolist())}
         self._held[_policy(data)] = with_token_columns(data), places
 

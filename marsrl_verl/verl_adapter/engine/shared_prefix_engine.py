@@ -1,7 +1,7 @@
 """verl's FSDP engine with shared-prefix training: tokens that rows of a micro-batch have in common at their
 beginning are computed once.
 
-Asked for by the batch itself (`share_prefixes`), so that every other pass runs as upstream.
+The batch itself requests it (`share_prefixes`), so that every other pass runs as upstream.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMPUTED_TOKENS = "computed_tokens"
 """Metric of an update: tokens that went through the model, on all ranks, padding of the layout apart."""
 _TREE = "prefix_tree"
 _MARK = 2**24
-"""Above all token ids, and 256 of them below `core.prefix_tree`'s largest number."""
+"""Above all token ids; 256 times it is `core.prefix_tree`'s limit of token ids."""
 _FLEX = "flex_attention"
 
 
@@ -60,10 +60,10 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
     """Upstream behaviour: every row is computed from its first token on, whatever other rows begin with."""
 
     _computed_tokens: int = 0
-    """Of the micro-batch at hand."""
+    """Computed tokens of the micro-batch at hand."""
 
     def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
-        """As upstream; with `share_prefixes`, rows with a common beginning are in one micro-batch."""
+        """Runs as upstream; with `share_prefixes`, rows with a common beginning are in one micro-batch."""
         if not sharing(data):
             return super().forward_backward_batch(data, loss_function, forward_only)
         self._refuse_what_shares_nothing()
@@ -73,7 +73,7 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
             return super().forward_backward_batch(data, loss_function, forward_only)
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
-        """As upstream, or the prefix tree of the rows."""
+        """Upstream's inputs, or the prefix tree of the rows."""
         if not sharing(micro_batch):
             return super().prepare_model_inputs(micro_batch)
         rows = _token_rows(micro_batch)
@@ -94,7 +94,7 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Any]:
-        """As upstream: nested `log_probs`, and `entropy` where asked for, a value per token of each row."""
+        """Nested `log_probs` as upstream, and `entropy` if requested, a value per token of each row."""
         if _TREE not in output_args:
             found = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
             # Upstream's entropies have the logits' dtype; the other micro-batches of the pass have float32.
@@ -112,7 +112,7 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
         return {k: torch.nested.nested_tensor_from_jagged(v, offsets) for k, v in result.items()}
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
-        """As upstream; an update's metrics count the tokens that were computed."""
+        """Runs as upstream; an update's metrics count the tokens that were computed."""
         loss, output = super().forward_step(micro_batch, loss_function, forward_only)
         if sharing(micro_batch) and loss_function is not None:
             ranks = self.get_data_parallel_size()  # verl takes the mean over them
@@ -121,7 +121,7 @@ class SharedPrefixFSDPEngine(AdapterFSDPEngine):
         return loss, output
 
     def _dense(self) -> bool:
-        """Whether the model's attention takes a dense mask; flash attention takes none, and flex attention
+        """True if the model's attention takes a dense mask; flash attention takes none, and flex attention
         stands in for it."""
         name = _model_config(self)._attn_implementation
         if name == "sdpa":
@@ -173,7 +173,7 @@ def _token_rows(data: TensorDict) -> list[np.ndarray]:
 
 
 def _temperatures(data: TensorDict) -> np.ndarray:
-    """(R,) of the rows."""
+    """(R,) temperatures of the rows."""
     value = data["temperature"]
     if isinstance(value, torch.Tensor):
         return value.flatten().cpu().numpy()

@@ -35,9 +35,9 @@ class WarmupFSDPEngine(FusedHeadFSDPEngine):
         return used
 
     def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
-        """As upstream, with `WEIGHTS_MAX` after the update.
+        """Trains as upstream, and measures `WEIGHTS_MAX` after the update.
 
-        Upstream behaviour: nobody looks at weights, and an optimizer can spoil them with finite gradients.
+        Upstream behaviour: weights are not checked, and an optimizer can spoil them with finite gradients.
         """
         outputs = super().train_batch(data, loss_function)
         largest = largest_value(one for one in self.module.parameters() if one.requires_grad)
@@ -50,7 +50,7 @@ class WarmupFSDPEngine(FusedHeadFSDPEngine):
 
 
 def largest_of_ranks(value: float, group: torch.distributed.ProcessGroup) -> float:
-    """The largest of the ranks' values; infinite where one of them is NaN, which no maximum tells."""
+    """The largest of the ranks' values; infinite where one of them is NaN, which a maximum may not show."""
     found = torch.tensor(math.inf if math.isnan(value) else value, device=get_device_name())
     torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX, group)
     return float(found)

@@ -46,7 +46,7 @@ class MarsRLTrainingWorker(TrainingWorker):
     def load_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
-        """As upstream; then the configuration's learning rate, betas and weight decay apply again."""
+        """Loads as upstream; then the configuration's learning rate, betas and weight decay apply again."""
         with as_configured(self.engine.optimizers()):
             super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
 
@@ -59,7 +59,7 @@ class ModelWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """As upstream; the loss is the method's, too."""
+        """Initializes as upstream, with the method's loss."""
         super().init_model()
         if self.actor is not None:
             self.actor.set_loss_fn(functools.partial(update_loss, self.actor.loss_fn))
@@ -69,8 +69,8 @@ class MarsRLActorRolloutRefWorker(ModelWorker):
     """The worker of a rank, with the models of all policies: an adapter for each on one, or several.
 
     Several models are as many of verl's workers in this process, each with its optimizer, its schedule and,
-    unless another begins as the same model, its reference. What verl offloads of a model waits in main memory
-    until its next call; so one at a time has the GPU.
+    unless another begins as the same model, its reference. The parts of a model that verl offloads wait in
+    main memory until its next call, so that one model at a time is on the GPU.
 
     Upstream behaviour: each call brings all of its rows with every column that verl reads, padded, and
     outputs go back with a value for each token of the prompt too.
@@ -83,9 +83,9 @@ class MarsRLActorRolloutRefWorker(ModelWorker):
         super().__init__(next(iter(parts.values()), config), role, **kwargs)
         self._held = HeldRows()
         self._models: dict[str, ModelWorker] = {}
-        """By policy, where there are several; this worker is the first."""
+        """Workers by policy, where there are several models; this worker is the first."""
         self._references: dict[str, ModelWorker] = {}
-        """By policy, whose reference model is the one that it began as."""
+        """By policy, the worker whose reference model is the one that it began as."""
         begun: dict[str, ModelWorker] = {}
         for policy, part in parts.items():
             path, worker = paths[policy], self
@@ -101,7 +101,7 @@ class MarsRLActorRolloutRefWorker(ModelWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """As upstream, with an adapter for each policy that has one, or a model."""
+        """Initializes as upstream, with an adapter or a model for each policy that has one."""
         AdapterFSDPEngine.adapters = adapters(self.config.rollout)
         AdapterFSDPEngine.learning_rates = learning_rates(self.config.rollout)
         super().init_model()
@@ -117,14 +117,14 @@ class MarsRLActorRolloutRefWorker(ModelWorker):
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
-        """As upstream, of rows that are held or come with the call; response tokens alone."""
+        """Computes as upstream, for rows that are held or come with the call; response tokens alone."""
         rows = self._held.complete(data)
         output = ActorRolloutRefWorker.compute_log_prob(self._selected(data), rows)
         return None if output is None else responses_only(output, rows)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="ref"))
     def compute_ref_log_prob(self, data: TensorDict) -> TensorDict | None:
-        """As upstream, of rows that come with the call; response tokens alone."""
+        """Computes as upstream, for rows that come with the call; response tokens alone."""
         rows = with_token_columns(data)
         worker = self._one_of(self._references, str(tu.get(data, POLICY)))
         output = ActorRolloutRefWorker.compute_ref_log_prob(worker, rows)
@@ -132,7 +132,7 @@ class MarsRLActorRolloutRefWorker(ModelWorker):
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def update_actor(self, data: TensorDict) -> TensorDict | None:
-        """As upstream, of the rows that are held, which are let go of."""
+        """Updates as upstream, with the held rows, which are released."""
         rows = self._held.complete(data)
         self._held.release(data)
         return ActorRolloutRefWorker.update_actor(self._selected(data), rows)
@@ -156,19 +156,19 @@ class MarsRLActorRolloutRefWorker(ModelWorker):
     async def update_weights(
         self, global_steps: int | None = None, mode: str = "auto", policy: str | None = None
     ) -> Any:
-        """As upstream; of several models, that of a policy to the engines that are its own."""
+        """Sends weights as upstream; those of one of several models go to its policy's own engines."""
         worker = self if policy is None else self._one_of(self._models, policy)
         return await ActorRolloutRefWorker.update_weights(worker, global_steps, mode)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """As upstream; each of several models in a folder of its policy's name."""
+        """Saves as upstream; each of several models in a folder of its policy's name."""
         for folder, worker in self._places(local_path):
             ActorRolloutRefWorker.save_checkpoint(worker, folder, *args, **kwargs)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """As upstream, from where `save_checkpoint` writes."""
+        """Loads as upstream, from the folders that `save_checkpoint` writes."""
         for folder, worker in self._places(local_path):
             ActorRolloutRefWorker.load_checkpoint(worker, folder, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""From a rollout program's `generate` to verl's LLM servers."""
+"""Calls of verl's LLM servers for the `generate` of rollout programs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from marsrl_verl.verl_adapter.rollout_server.engine_watch import is_refusal, rea
 
 
 def packed(content: Any) -> bytes:
-    """What goes to a server, or comes from it, in one piece. Upstream behaviour: Ray pickles everything but
-    bytes with a pickler written in Python, each argument for itself, which costs either side more than a
-    third of a millisecond of a call."""
+    """The content of a call of a server, or of its answer, in one piece. Upstream behaviour: Ray pickles
+    everything but bytes with a pickler written in Python, each argument for itself, which costs either side
+    more than a third of a millisecond of a call."""
     return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -48,7 +48,7 @@ class ServerClient:
     """Weight syncs so far, each of which emptied the engines' caches: a session is a new one for the router
     after it. The same for all clients of a round."""
     tokens: int = 0
-    """Sampled so far, in all answers."""
+    """Tokens sampled so far, in all answers."""
 
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
@@ -60,7 +60,7 @@ class ServerClient:
             llm_client = llm_client.of(policy)
         route = f"{session}@{self.synced}"
         server_id, server = await _acquired(llm_client, route, prompt_ids, n)
-        # A fresh engine id: a resumed run asks a request of the same name again.
+        # A fresh engine id: a resumed run sends a request of the same name again.
         request_id = f"{name}:{uuid.uuid4().hex[:8]}"
         try:
             reference = server.generate_packed.remote(packed((policy, prompt_ids, decoding, request_id, n)))
@@ -79,7 +79,7 @@ class ServerClient:
 
 
 async def _acquired(llm_client: Any, route: str, prompt_ids: TokenIds, n: int) -> tuple[str, Any]:
-    """A server; one that comes when nobody waits for it any more is given back at once, or the router would
+    """Acquires a server. One that comes after this was cancelled is given back at once, or the router would
     take it for busier than it is."""
 
     def give_back(acquired: asyncio.Future[tuple[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""A process of the run that has died or hangs, in words: whose it is, why as far as Ray knows, its log.
+"""Sentences about a process of the run that has died or hangs: its role, the cause if Ray knows it, its log.
 
 Upstream behaviour: the first line of Ray's error is the same for all processes; the others name the actor's
 class and process, and guess at causes.
@@ -23,7 +23,7 @@ _ROLES = {
     "WorkerDict": "a rank of the trainer",
     "MarsRLActorRolloutRefWorker": "a rank of the trainer",
 }
-"""By the class of an actor."""
+"""Role of an actor, by its class."""
 _CAUSES = (
     (r"out of memory|\bOOM\b|memory (?:usage|pressure).*threshold", "the node's memory was used up"),
     (r"node.{0,40}(?:died|dead|terminated|preempt)|NODE_DIED", "its node is gone"),
@@ -34,9 +34,9 @@ _CAUSES = (
         "it crashed or was killed, often by the system for want of memory",
     ),
 )
-"""What Ray says, in its order of certainty, and what it means."""
+"""Patterns of Ray's errors, the most certain first, and their meanings."""
 _GUESSES = "Some common causes include"
-"""From here on it names everything that there is."""
+"""Words after which Ray's error lists all possible causes."""
 _MARKS = (":actor_name:", ":job_id:", ":task_name:")
 """Lines that Ray itself writes into a log."""
 _SHOWN_CHARACTERS = 300
@@ -56,7 +56,7 @@ def dead_process(error: RayActorError) -> str:
 
 
 def running_process(actor: Any) -> str:
-    """Where an actor runs and its log is, in parentheses; nothing where Ray does not say."""
+    """Place of an actor, in parentheses, and of its log; empty if Ray does not know it."""
     from ray._private.state import actors  # the public way asks the dashboard, which a run does not start
 
     found = actors(actor._ray_actor_id.hex())
@@ -68,7 +68,7 @@ def running_process(actor: Any) -> str:
 
 
 def of_this_process() -> str:
-    """Where this process runs and its log is, in which that of an engine is too."""
+    """Place of this process and of its log, which has an engine's output, too."""
     pid = str(os.getpid())
     where = f" (server: process {pid}, on {ray.util.get_node_ip_address()})"
     return f"{where}{_log_of(pid, last_line=False)}"
@@ -80,7 +80,7 @@ def _place(name: str, pid: str | int | None, node: str | None) -> str:
 
 
 def _log_of(pid: str | None, *, last_line: bool = True) -> str:
-    """Where its log is, if it ran on this node, with the last line: why it has died, perhaps."""
+    """Path of its log, if it ran on this node, with the last line, which may tell why it has died."""
     folder = logs_folder()
     if folder is None or pid is None:
         return ""
@@ -96,7 +96,7 @@ def _log_of(pid: str | None, *, last_line: bool = True) -> str:
 
 
 def logs_folder() -> Path | None:
-    """Where Ray's processes of this node log; None where this process is not connected."""
+    """Folder of the logs of Ray's processes on this node; None if this process is not connected."""
     from ray._private import worker
 
     node = worker._global_node

@@ -1,4 +1,4 @@
-"""What vLLM is asked in one request, and its answer as arrays."""
+"""Parameters of a request to vLLM, and its answer as arrays."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ENGINE_KEYS = "actor_rollout_ref.rollout.engine_kwargs.vllm"
 
 def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
     """`sampling_params` of a request that the engine (its `model_config` is `model`) survives; ValueError: it
-    cannot draw tokens in this way, or tells fewer log-probabilities. Upstream behaviour: its process dies of
-    a request for more log-probabilities than the vocabulary has tokens."""
+    cannot sample in this way, or returns fewer log-probabilities. Upstream behaviour: its process dies of a
+    request for more log-probabilities than the vocabulary has tokens."""
     params = sampling_params(decoding, n)
     if requested := decoding.top_log_probs:
         vocabulary = model.get_vocab_size()
@@ -41,8 +41,8 @@ def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
 
 
 def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParams:
-    """vLLM's parameters of a request for `n` completions; `changed` ones, in vLLM's words, are otherwise.
-    ValueError: vLLM can't draw tokens in this way."""
+    """vLLM's parameters of a request for `n` completions, those in `changed`, by vLLM's names, replaced.
+    ValueError: vLLM can't sample in this way."""
     optional: dict[str, Any] = {}
     if decoding.stop:
         # Only vLLM's text shows a stop string. Special tokens count as the text that they are, so that a
@@ -64,7 +64,7 @@ def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParam
             "top_k": decoding.top_k,
             "repetition_penalty": decoding.repetition_penalty,
             "seed": None if decoding.seed is None else decoding.seed % _SEED_RANGE,
-            # Of so many, and of the sampled token.
+            # Of that many tokens, and of the sampled one.
             "logprobs": decoding.top_log_probs if _tells_log_probs(decoding) else None,
             "flat_logprobs": True,
             "detokenize": False,  # the rollout code makes the text of the ids
@@ -106,7 +106,7 @@ def completion(
         top = TopLogProbs(ids[:, 1:].copy(), log_probs[:, 1:].copy())
     # Its other ends (abort, error, repetition) are not the model's.
     finish = FINISH_REASONS.get(answer.finish_reason or "", FinishReason.ABORTED)
-    # Of an end token it is None, or the token's id where the model has several.
+    # For an end token it is None, or the token's id where the model has several.
     matched = finish is FinishReason.STOP and isinstance(answer.stop_reason, str)
     token_ids = _array(answer.token_ids, np.int32)
     return Completion(

@@ -28,8 +28,8 @@ PULSE_EVERY_S = 5.0
 """Seconds from a server's answer to the next question."""
 _MOST_COUNTED_S = 5 * POLL_S
 _GATHER_S = 0.01
-"""What is ready shortly after the first is taken with it: a look takes longer the more references there
-are."""
+"""Seconds in which further results are taken along with the first: a look takes longer, the more references
+there are."""
 
 
 class Stopwatch:
@@ -65,12 +65,12 @@ class Inquiry:
         self.answers = 0
 
     def begin(self) -> None:
-        """Forget what was asked."""
+        """Forgets the pending question."""
         self.pending, self.answers = None, 0
 
     def look(self, *arguments: Any) -> float:
         """Takes an answer that is there, or asks if it is time; returns at once the seconds for which a
-        question has been waiting, 0 without one. RayError: what the question came to, or the actor."""
+        question has been waiting, 0 without one. RayError: the question or the actor failed."""
         if self.pending is None:
             if not self.answers or self._watch.look() >= PULSE_EVERY_S:
                 self._watch.reset()
@@ -87,7 +87,7 @@ class Inquiry:
 
 
 def answer_within(seconds: float, reference: Any) -> Any:
-    """What an actor answers; None where it does not in time. RayError: what the question came to."""
+    """An actor's answer; None if it does not come in time. RayError: the call failed."""
     ready, _ = ray.wait([reference], timeout=seconds)
     return ray.get(reference) if ready else None
 
@@ -103,15 +103,15 @@ class EngineWatch:
         self._inquiries = [Inquiry(server.pulse.remote, clock) for server in servers]
 
     def begin(self) -> None:
-        """Forget what was asked before."""
+        """Forgets earlier questions."""
         for inquiry in self._inquiries:
             inquiry.begin()
 
     def look(self, through_core: bool = True) -> tuple[Any, ...]:
-        """Takes the answers that are there, and asks who has answered again after a while; returns at once
-        what the servers last said about the progress of their requests. EngineUnavailableError: an engine is
-        dead, or has not answered in time. `through_core`: its core must answer, as it does between two of its
-        steps, but not while it receives weights; then the server alone tells whether it has died."""
+        """Takes the answers that are there, and asks anew a while after each; returns at once the servers'
+        last answers, about the progress of their requests. EngineUnavailableError: an engine is dead, or has
+        not answered in time. `through_core`: its core must answer, as it does between two of its steps, but
+        not while it receives weights; else the server alone tells whether it has died."""
         for number, inquiry in enumerate(self._inquiries):
             try:
                 waited = inquiry.look(through_core)
@@ -142,21 +142,21 @@ class EngineWatch:
 
 
 def is_refusal(error: RayError) -> bool:
-    """Whether a call reached its actor and was refused there. Whatever else Ray raises, or an actor says of
-    its engine or of another actor, is the end of a process."""
+    """True if a call reached its actor and was rejected there. All other errors, Ray's and those of an actor
+    about its engine or another actor, mean the end of a process."""
     ends = (EngineUnavailableError, RayActorError)
     return isinstance(error, RayTaskError) and not isinstance(origin(error), ends)
 
 
 def origin(error: BaseException) -> BaseException:
-    """What was raised in the process where it began, of an error that came through Ray's actors."""
+    """The original exception of an error that came through Ray's actors, as its own process raised it."""
     while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line; of a process that has died, which one and where its log is."""
+    """An error's message in one line; for a process that has died, its name and the place of its log."""
     cause = origin(error)
     if isinstance(cause, RayActorError):
         return dead_process(cause)
@@ -168,13 +168,13 @@ def reason(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class EngineGuard:
-    """What the trainer does with its engines, never without a limit."""
+    """Runs the trainer's work with its engines, never without a limit."""
 
     watch: EngineWatch
     sync_s: float
     """Seconds for a weight sync, or for the engines to fall asleep."""
     left_behind: bool = False
-    """Whether work was given up that the trainer's processes may still be at."""
+    """If true, work was given up that the trainer's processes may still be doing."""
 
     def run(self, what: str, work: Callable[[], T]) -> T:
         """Does `work`, which waits for the engines, when all of them have shown a sign of life;
@@ -224,7 +224,7 @@ def within(
 
 
 def results(references: Sequence[Any], look: Callable[[], object], *, heeds_stop: bool = True) -> list[Any]:
-    """What the references bring, in their order; raises as `next_results`, within a second. `heeds_stop`: a
+    """Results of the references, in their order; raises as `next_results`, within a second. `heeds_stop`: a
     signal to end interrupts the wait."""
     found: dict[Any, Any] = {}
     pending = list(references)
@@ -239,9 +239,9 @@ def results(references: Sequence[Any], look: Callable[[], object], *, heeds_stop
 
 
 def next_results(references: Sequence[Any], look: Callable[[], object]) -> list[tuple[Any, Any]]:
-    """The references that have brought something, with what, as soon as there are any; the first error of any
-    of them comes out at once, an engine's as EngineUnavailableError. What `look` raises, called every second
-    while nothing is there, ends the wait, and so does StopRequested: the run is told to end."""
+    """The references that are ready, with their results, as soon as there are any; the first error of any of
+    them is raised at once, an engine's as EngineUnavailableError. `look` is called every second until then;
+    an error of it ends the wait, and so does StopRequested: the run is told to end."""
     while True:
         stop_signals.check()
         ready, _ = ray.wait(list(references), num_returns=1, timeout=POLL_S)

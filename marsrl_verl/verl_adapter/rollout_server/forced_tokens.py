@@ -1,4 +1,4 @@
-"""Which tokens of a structured output were no choice of the model's."""
+"""Tokens of a structured output that the model did not choose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BACKENDS = ("auto", "xgrammar")
 
 class ForcedTokens:
     """Reads completions with the grammars that vLLM's `AsyncLLM` holds them to. Upstream behaviour: vLLM's
-    engine keeps its grammars in the process of its core, and tells nobody what they allowed. The same
+    engine keeps its grammars in the process of its core, and does not report what they allowed. The same
     grammars are compiled here, by vLLM's own class."""
 
     def __init__(self, engine: Any) -> None:
@@ -30,7 +30,7 @@ class ForcedTokens:
         self._vocabulary: list[bytes] = []
 
     def reader(self, structured: Mapping[str, Any]) -> Callable[[TokenIds], ForcedMask]:
-        """The function that tells the forced tokens of completions with this structure
+        """A function that finds the forced tokens of completions with this structure
         (`Decoding.structured`); ValueError: the engine's structured outputs can't be followed."""
         backend = self._backend
         params = sampling_params(Decoding(1, structured=structured), 1)
@@ -67,8 +67,8 @@ class ForcedTokens:
 def forced_tokens(
     matcher: xgrammar.GrammarMatcher, vocabulary: Sequence[bytes], token_ids: Sequence[int]
 ) -> ForcedMask:
-    """Which tokens (T,) spell what every text of the grammar with this beginning goes on with; what the
-    grammar does not allow ends the reading.
+    """(T,) true for tokens that spell the text with which every text of the grammar goes on from this
+    beginning; a token that the grammar does not allow ends the reading.
 
     Where a tokenizer has several ways to cut the forced text, no single token has probability 1, and each of
     them says the same; a token that reaches beyond the forced text chooses what follows. An end token is

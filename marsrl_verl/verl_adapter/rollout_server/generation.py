@@ -19,15 +19,15 @@ from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCoun
 
 @dataclass(slots=True)
 class Round:
-    """What one generation round brought back."""
+    """Results of one generation round."""
 
     outputs: list[RolloutOutput]
     seconds: float
-    """From the start of the round to the end of its last group."""
+    """Seconds from the start of the round to the end of its last group."""
     prefill: PrefillCounters | None = None
-    """What the engine read in it; None where it keeps no statistics."""
+    """Prompts that the engine read in it; None where it keeps no statistics."""
     shared_prompt_tokens: int = 0
-    """Of the tokens that the engine was given to read, those after a beginning that an earlier one had
+    """Tokens of the engine's prompts that stand after a beginning that an earlier one had, too
     (`core.prefix_tree`); 0 where it keeps no statistics."""
 
 
@@ -40,7 +40,7 @@ class StartedRound(Protocol):
 
 
 class RoundEngine(Protocol):
-    """An engine that can be asked without waiting for it."""
+    """An engine that can be called without waiting for it."""
 
     def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> StartedRound:
         """Begin every request, or continue what is paused of it; what ends is scored. `sampling`: settings by
@@ -54,7 +54,7 @@ class RoundCounts:
 
     rounds: int = 0
     trajectories: int = 0
-    """Begun or continued."""
+    """Trajectories that were begun or continued."""
     tokens: int = 0
     """Tokens that policies chose in these rounds; those of tools and templates are none."""
     continued_tokens: int = 0
@@ -129,7 +129,7 @@ class Generation:
     sampling: Mapping[str, Sampling]
     """Settings by role."""
     before_round: Callable[[], None] = lambda: None
-    """Called when the engine is about to be asked."""
+    """Called before the engine is given a round."""
     after_round: Callable[[], None] = lambda: None
     """Called when a round's outputs are with the scheduler."""
     _started: StartedRound | None = field(default=None, init=False)
@@ -138,7 +138,7 @@ class Generation:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a round was started and not collected."""
+        """True if a round was started and not collected."""
         return self._started is not None
 
     def start_round(self) -> bool:

@@ -22,10 +22,10 @@ class PrefillCounters:
     prompt_tokens: int = 0
     """Tokens that were looked up in the prefix cache; 0 where the cache is turned off."""
     cached_tokens: int = 0
-    """Of these, tokens that were found."""
+    """Tokens among them that were found there."""
     seconds: float = 0.0
-    """From a request's first turn in the engine to its first new token, summed over requests: those that are
-    read together each count the whole time."""
+    """Seconds from a request's first turn in the engine to its first new token, summed over requests: those
+    that are read together each count the whole time."""
 
     def __add__(self, other: PrefillCounters) -> PrefillCounters:
         return PrefillCounters(
@@ -43,8 +43,8 @@ class PrefillCounters:
 
 
 def keeps_statistics(rollout: Any) -> bool:
-    """Whether `actor_rollout_ref.rollout` tells the engine to keep statistics. As for verl, what stands in
-    `engine_kwargs.vllm` goes before verl's own key."""
+    """True if `actor_rollout_ref.rollout` tells the engine to keep statistics. As in verl, the key in
+    `engine_kwargs.vllm` takes precedence over verl's own."""
     own = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
     disabled = own.get("disable_log_stats")
     return not (rollout.disable_log_stats if disabled is None else disabled)

@@ -48,21 +48,21 @@ from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
 from marsrl_verl.verl_adapter.rollout_server.worker import WATCH, RequestResult, RolloutWorker, RoundId
 
 MOST_CALLS = 100_000
-"""Requests that a worker is at, at a time: no limit. Ray's own is 1,000."""
+"""Most calls of a worker at a time: in effect no limit. Ray's own is 1,000."""
 
 
 @dataclass(slots=True)
 class _WorkersRound:
-    """A round that the rollout workers are at."""
+    """A round in progress at the rollout workers."""
 
     answers: list[Any]
     """Ray references to a `RequestResult` each."""
     check: Callable[[list[RolloutOutput]], None]
-    """Raises where what came back says that the engine or a reward is broken."""
+    """Raises if the outputs show that the engine or a reward is broken."""
     servers: Sequence[Any] = ()
-    """Handles of the servers whose statistics tell what the round read; none: nobody asks."""
+    """Handles of the servers whose statistics count what the round read; empty: no statistics."""
     before: PrefillCounters | None = None
-    """What they had read when the round began."""
+    """Their counters when the round began."""
     look: Callable[[], object] = lambda: None
     """Called every second while something is waited for; see `RoundWatch`."""
 
@@ -88,7 +88,7 @@ class _WorkersRound:
 
 
 def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters | None:
-    """What all servers have read since they started; None without servers, or without statistics."""
+    """Counters of all servers since they started; None without servers, or without statistics."""
     if not servers:
         return None
     try:
@@ -106,7 +106,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     _progress_limit_s = math.inf
     _show: Callable[[RoundState], None] = staticmethod(lambda state: None)
     tools: Mapping[str, Any] = MappingProxyType({})
-    """What the first worker's tools say of themselves."""
+    """Facts about each tool, by name: the first worker's, or those of a worker that warns."""
 
     _rounds = 0
     _syncs = 0
@@ -164,15 +164,15 @@ class MarsRLAgentLoopManager(AgentLoopManager):
                 started = await asyncio.gather(*starting)
             except RayTaskError as error:
                 raise without_tracebacks(error) from None
-            # Nodes differ: a worker with something to warn of speaks for all.
+            # Nodes differ: the facts of a worker with a warning stand for all.
             self.tools = {
                 name: next((one[name] for one in started if one[name].get("warning")), facts)
                 for name, facts in started[0].items()
             }
 
     def measure_prefill(self, servers: Sequence[Any]) -> None:
-        """From now on, tell of every started round what these servers, all those with an engine, read in
-        it."""
+        """Counts from now on, for every started round, what these servers, all those with an engine, read
+        in it."""
         self._measured_servers = tuple(servers)
 
     def watch(
@@ -181,8 +181,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         progress_limit_s: float,
         show: Callable[[RoundState], None] = lambda state: None,
     ) -> None:
-        """From now on, end a round whose engines show no sign of life, or in which nothing happens, and show
-        every second how far it is."""
+        """Ends from now on a round whose engines show no sign of life, or in which nothing happens, and
+        shows every second how far it is."""
         self._engines, self._progress_limit_s, self._show = engines, progress_limit_s, show
 
     def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> _WorkersRound:
@@ -284,7 +284,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         self._syncs += 1
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
-        """Refused: what this trainer asks for are rollout requests."""
+        """Raises TypeError: this trainer sends rollout requests."""
         raise TypeError(
             "MarsRLAgentLoopManager answers rollout requests (call start or submit); verl's own trainer, "
             "which calls generate_sequences, needs verl's AgentLoopManager"

@@ -1,8 +1,8 @@
-"""Where the engines run, on the trainer's GPUs or on their own, and how requests are spread over them.
+"""Placement of the engines, on the trainer's GPUs or on their own, and the spread of requests over them.
 
 Several models have engines of their own, all on the trainer's GPUs, with equal parts of the engine's memory.
-One engine can't hold two models, and to bring in the weights of one in the place of the other's would end all
-requests that are on their way, while programs and pipelined rounds ask several policies at a time.
+One engine can't hold two models, and replacing the weights of one by the other's would end all requests that
+are on their way, while programs and pipelined rounds call several policies at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GroupServerManager(LLMServerManager):
         super().__init__(config, *args, **kwargs)
 
     def get_client(self, client_cls: type[LLMServerClient] | None = None, **kwargs: Any) -> LLMServerClient:
-        """verl's client; where there is one engine, one that asks no router."""
+        """verl's client; where there is one engine, one without a router."""
         servers = list(zip(self.server_addresses, self.server_handles, strict=True))
         if client_cls is None and self._load_balancer_cls is GroupLoadBalancer and len(servers) == 1:
             client_cls, kwargs["server"] = OneServerClient, servers[0]
@@ -47,8 +47,8 @@ class GroupServerManager(LLMServerManager):
 
     @auto_await
     async def restart_dead(self, limit_s: float) -> None:
-        """Starts engines anew, where they were, that have died or show no sign of life within `limit_s`. The
-        router and clients from before know of the old ones."""
+        """Restarts in their places the engines that have died or show no sign of life within `limit_s`. The
+        router and clients from before refer to the old ones."""
         lives = await asyncio.gather(*[_lives(one, limit_s) for one in self.rollout_replicas])
         dead = [one for one, alive in zip(self.rollout_replicas, lives, strict=True) if not alive]
         for replica in dead:
@@ -72,7 +72,7 @@ async def _lives(replica: Any, limit_s: float) -> bool:
 
 
 class OwnPoolServerManager(GroupServerManager):
-    """As above, and it gives every engine a resource pool, whatever workers train."""
+    """A `GroupServerManager` that gives every engine a resource pool, whatever workers train."""
 
     def __init__(self, config: DictConfig, worker_group: Any = None, **kwargs: Any) -> None:
         kwargs.pop("rollout_resource_pool", None)
@@ -80,7 +80,7 @@ class OwnPoolServerManager(GroupServerManager):
 
 
 class EnginePoolServerManager(GroupServerManager):
-    """Its engines are spread over a resource pool in which nobody trains; those of other models may be there.
+    """Spreads its engines over a resource pool in which no worker trains; those of other models may be there.
 
     Upstream behaviour: without workers that train, verl gives each engine a pool of its own, so that two
     engines never share a GPU.
@@ -116,15 +116,15 @@ class ModelServerManager:
 
     @classmethod
     def create(cls, config: DictConfig, worker_group: Any, **_: Any) -> ModelServerManager:
-        """On the GPUs of workers that train; see `start`."""
+        """Starts all engines on the GPUs of workers that train; see `start`."""
         return cls.start(config, worker_group.world_size, GroupServerManager, worker_group=worker_group)
 
     @classmethod
     def start(
         cls, config: DictConfig, gpus: int, manager: type[GroupServerManager], **place: Any
     ) -> ModelServerManager:
-        """Start all engines, model by model: each sees how much of a GPU's memory is free, and what an engine
-        that starts beside it takes and gives back meanwhile would mislead it. Those that are there sleep."""
+        """Starts all engines, model by model: each measures the free memory of a GPU, which an engine that
+        starts beside it would take and give back meanwhile. Those that have started sleep."""
         ranks, managers = engine_ranks(config.actor_rollout_ref.rollout), {}
         for number, policy in enumerate(models(config.actor_rollout_ref.rollout)):
             part = copy.deepcopy(config)
@@ -140,7 +140,7 @@ class ModelServerManager:
         return [replica for manager in self.managers.values() for replica in manager.get_replicas()]
 
     def get_client(self) -> PolicyClients:
-        """What reaches the engines of each."""
+        """Clients that reach the engines of each policy."""
         return PolicyClients({policy: manager.get_client() for policy, manager in self.managers.items()})
 
     def restart_dead(self, limit_s: float) -> None:

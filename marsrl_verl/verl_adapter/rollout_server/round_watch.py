@@ -34,25 +34,25 @@ their messages are made for users."""
 
 @dataclass(slots=True)
 class GroupCounts:
-    """How far the groups of rollout workers are, since these started."""
+    """Progress of the groups of rollout workers, since these started."""
 
     submitted: int = 0
     answered: int = 0
     scored: int = 0
     graded: int = 0
-    """Responses that are scored, those of groups that are not yet whole among them."""
+    """Responses that are scored, including those of groups that are not yet whole."""
     tokens: int = 0
-    """Sampled, in answers of the engines."""
+    """Tokens sampled, in answers of the engines."""
     round: int = field(default=-1, compare=False)
-    """The number of the last round, and what this had found when it began: submitted, scored, tokens."""
+    """Number of the last round; `before` has the counts when it began: submitted, scored, tokens."""
     before: tuple[int, int, int] = field(default=(0, 0, 0), compare=False)
     stages: dict[str, int] = field(default_factory=dict, compare=False)
-    """Groups that it is at, by stage."""
+    """Groups in progress, by stage."""
     oldest: tuple[str, float] | None = field(default=None, compare=False)
-    """The group that it has been at for longest, and its seconds."""
+    """The group that has been in progress for longest, and its seconds."""
 
     def begin_round(self, number: int) -> None:
-        """From now on these are counts of that round."""
+        """Notes the counts so far as those before round `number`, when it begins."""
         if number != self.round:
             self.round, self.before = number, (self.submitted, self.scored, self.tokens)
 
@@ -67,7 +67,7 @@ class RoundWatch:
         limit_s: seconds without progress.
         clock: seconds, monotonic.
         show: takes the state at every look.
-        number: of the round (`RoundId`); what workers count of another one is not shown.
+        number: of the round (`RoundId`); counts of another one are not shown.
     """
 
     def __init__(

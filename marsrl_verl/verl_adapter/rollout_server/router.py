@@ -11,19 +11,19 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 class GroupLoadBalancer(GlobalRequestLoadBalancer):
     """Counts the responses of a group, so that engines with unfinished groups are not taken for full ones.
     Upstream behaviour: every request counts as one. A group is one request of `n` responses, of which later
-    rounds ask for those that are unfinished."""
+    rounds request those that are unfinished."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._sizes: dict[tuple[str, str | None], list[int]] = {}
-        """Of the requests on their way, by server and request id: a response's continuations share one."""
+        """Sizes of the requests on their way, by server and request id, which continuations share."""
 
     def require_acquire_fields(self) -> list[str]:
-        """What `ServerClient` says of a group beside its id."""
+        """Names of the facts that `ServerClient` gives about a group beside its id."""
         return ["n"]
 
     def require_release_fields(self) -> list[str]:
-        """Whose responses are no longer on their way."""
+        """Names of the facts that identify the group whose responses are no longer on their way."""
         return ["request_id"]
 
     def acquire_server(self, request_id: str, n: int = 1) -> tuple[str, Any]:
@@ -34,7 +34,7 @@ class GroupLoadBalancer(GlobalRequestLoadBalancer):
         return server_id, server
 
     def release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """A request of this id is answered."""
+        """Counts a request of this id as answered."""
         sizes = self._sizes.get((server_id, request_id))
         n = sizes.pop() if sizes else 1
         if not sizes:
@@ -44,7 +44,7 @@ class GroupLoadBalancer(GlobalRequestLoadBalancer):
 
 
 class OneServerClient(LLMServerClient):
-    """Reaches the only server there is, its id and its actor, without asking a router. Upstream behaviour:
+    """Reaches the only server there is, its id and its actor, without a router. Upstream behaviour:
     choosing a server and giving it back are two calls of an actor for every request, with short requests as
     much work as the request itself."""
 
@@ -56,4 +56,4 @@ class OneServerClient(LLMServerClient):
         return self._server
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-        """Nobody counts its requests."""
+        """Does nothing: its requests are not counted."""

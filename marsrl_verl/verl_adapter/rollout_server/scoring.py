@@ -1,4 +1,4 @@
-"""From the rollout worker to verl's reward workers: groups that end at about one time go together.
+"""Calls of verl's reward workers by the rollout worker: groups that end at about one time go together.
 
 Upstream behaviour: a call of `RewardLoopWorker.compute_score` a sample. A Ray call costs both sides more than
 grading a short answer does. But a call returns with the slowest of its grades, so it holds no more of them
@@ -110,6 +110,6 @@ class GroupScorer:
 
 
 def size_of_call(graded: int, seconds: float) -> int:
-    """How many responses the next calls may hold after one of `graded` that took so long."""
+    """Number of responses that the next calls may hold, after one of `graded` took `seconds`."""
     target = MOST_IN_A_CALL if seconds <= 0 else int(graded * CALL_S / seconds)
     return min(max(target, LEAST_IN_A_CALL), MOST_IN_A_CALL)

@@ -53,7 +53,7 @@ _LOOK_S = 1.0
 
 @contextmanager
 def _dead_engine_named() -> Iterator[None]:
-    """Raise our own error for vLLM's of a dead engine: callers must tell it from a refused request."""
+    """Raises our own error for vLLM's of a dead engine: callers must tell it from a rejected request."""
     try:
         yield
     except EngineDeadError as error:
@@ -230,12 +230,12 @@ class MarsRLvLLMServer(vLLMHttpServer):
     async def prefill_counters(self) -> PrefillCounters | None:
         """vLLM's count of the prompts read so far; None where the engine keeps no statistics. All requests
         that were answered are in it: `AsyncLLM`'s output handler, a task of this event loop, counts what an
-        engine step did before anybody else's turn comes to see that step's last outputs."""
+        engine step did before any other task sees that step's last outputs."""
         return read_counters()
 
 
 def only_statistics(app: Any) -> None:
-    """Leave an application of vLLM's nothing but its metrics and the sign that it is there."""
+    """Leaves an application of vLLM's nothing but its metrics and its health check."""
     app.router.routes[:] = [
         route for route in app.router.routes if getattr(route, "path", None) in _METRICS_PATHS
     ]
@@ -249,7 +249,7 @@ class MarsRLvLLMReplica(vLLMReplica):
         self.server_class = ray.remote(MarsRLvLLMServer)
 
     async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
-        """As upstream, on the GPUs of the workers of its number among the engines of its model.
+        """Starts as upstream, on the GPUs of the workers of its number among the engines of its model.
         Upstream behaviour: all engines have different workers."""
         here = self.replica_rank % (worker_group.world_size // self.world_size)
         self.rollout_mode = RolloutMode.HYBRID
@@ -257,7 +257,7 @@ class MarsRLvLLMReplica(vLLMReplica):
         await self.launch_servers()
 
     def get_ray_class_with_init_args(self) -> RayClassWithInitArgs:
-        """As upstream, with the worker that has sockets of its own."""
+        """Returns upstream's class and arguments, but for the worker, which has sockets of its own."""
         from marsrl_verl.verl_adapter.rollout_server.weight_transfer import OwnSocketEngineWorker
 
         return RayClassWithInitArgs(

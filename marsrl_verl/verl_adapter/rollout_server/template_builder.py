@@ -15,10 +15,10 @@ _BEFORE: list[dict[str, Any]] = [{"role": "user", "content": "?"}, {"role": "ass
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplateBuilder:
-    """What a model's chat template writes of new messages, token by token. Upstream behaviour: the builder
+    """Writes new messages as a model's chat template does, token by token. Upstream behaviour: the builder
     renders a user's message after a system's and a user's of its own, which a template that wants roles to
-    alternate refuses; such a message is rendered after an assistant's turn. It looks at a chat's last ids
-    alone, and says itself what it drops of them (GLM: a sampled token that belongs to the next turn)."""
+    alternate rejects; such a message is rendered after an assistant's turn. It reads a chat's last ids alone,
+    and decides itself which of them it drops (GLM: a sampled token that belongs to the next turn)."""
 
     builder: Any
     """verl's `ContinuousTokenBuilder`."""
@@ -51,7 +51,7 @@ class ChatTemplateBuilder:
             merged = self.builder.merge_context_tokens(previous, updated, tail, tools=tools or None)
             return list(merged.token_ids)
         except (TemplateError, TypeError, ValueError):
-            # A template whose roles must alternate refuses verl's rendering of a user's turn after two others
+            # A template whose roles must alternate rejects verl's rendering of a user's turn after two others
             # (and fails when verl then gives it the content as a list).
             added = updated[len(previous) :]
             if [message["role"] for message in added] != ["user"]:
@@ -63,7 +63,7 @@ class ChatTemplateBuilder:
 
 
 def model_type(folder: str) -> str | None:
-    """What the model's `config.json` calls it; None without one."""
+    """The model's type according to its `config.json`; None without one."""
     from transformers import PretrainedConfig
 
     try:

@@ -26,7 +26,7 @@ _OPENING = {
     CallParser.DEEPSEEK_V4: ("<｜DSML｜invoke ",),
     CallParser.GEMMA4: ("<|tool_call>",),
 }
-"""What a call begins with in each format; where blocks hold several calls, both."""
+"""Beginnings of a call in each format; where blocks hold several calls, those of block and call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from marsrl_verl.core.sequence import Plain
 from marsrl_verl.tools.base import Tool, ToolCall, ToolConfig, ToolOutcome, ToolResult, ToolUnavailableError
 
 _BACK_END = (OSError, TimeoutError, asyncio.TimeoutError)
-"""What tools raise where a connection fails: clients of HTTP have errors of their own below `OSError`."""
+"""Errors of tools whose connection fails: clients of HTTP have errors of their own below `OSError`."""
 _FILES = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-"""Of these the errors of a tool's own files, which a repeated call would meet again."""
+"""Those among them that a tool's own files raise, as a repeated call would again."""
 
 
 class VerlToolConfig(ToolConfig):
@@ -124,7 +124,7 @@ class VerlTool(Tool):
 
 
 def _plain(value: Any) -> Plain:
-    """What a checkpoint can hold; anything else as text."""
+    """A value that a checkpoint can hold, with anything else in it as text."""
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

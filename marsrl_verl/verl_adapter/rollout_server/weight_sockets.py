@@ -1,4 +1,4 @@
-"""A run's sockets lie in a folder of its own, which nobody else can enter.
+"""A run's sockets lie in a folder of its own, which no other user can enter.
 
 Upstream behaviour: verl names the sockets of its weight sync `/tmp/rl-colocate-zmq-JOB-…` by the number of
 the Ray job, which two clusters on one machine have in common: their runs would wait for each other's weights

@@ -62,7 +62,7 @@ vars(vllm_rollout)["BucketedWeightSender"] = ListeningSender  # what `ServerAdap
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """A sender's socket on which nobody waits for a receiver that has failed, connected or not."""
+    """A sender's socket that never waits for a receiver that has failed, connected or not."""
 
     socket: Any
     refused: Path

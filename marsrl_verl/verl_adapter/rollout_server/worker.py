@@ -32,12 +32,12 @@ from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplat
 from marsrl_verl.verl_adapter.rollout_server.turn_parser import VerlTurnParser
 
 WATCH = "watch"
-"""Concurrency group of what is answered while a program blocks the others' event loop."""
+"""Concurrency group of calls that are answered while a program blocks the others' event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundId:
-    """Which round a request is part of."""
+    """The round that a request is part of."""
 
     number: int
     syncs: int
@@ -46,11 +46,11 @@ class RoundId:
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """What became of a request in a round: a Ray object, whose arrays the driver reads in place."""
+    """Result of a request in a round: a Ray object, whose arrays the driver reads in place."""
 
     output: RolloutOutput
     seconds: float
-    """From where this worker began with the round."""
+    """Seconds since this worker began with the round."""
 
 
 class RolloutWorker(AgentLoopWorker):
@@ -70,9 +70,9 @@ class RolloutWorker(AgentLoopWorker):
         self._done = GroupCounts()
         self._answered: set[str] = set()
         self._running: dict[str, tuple[RolloutRequest, float]] = {}
-        """The requests that it is at, and when it began with them, by group id."""
+        """Requests in progress, with the times at which they began, by group id."""
         self._thread = threading.get_ident()
-        """Of the event loop that they run in."""
+        """Thread of the event loop that they run in."""
         self._round, self._began = -1, 0.0
         self._client = ServerClient(self.llm_client)
         chat = chat_tokenizer(config, self.tokenizer)
@@ -89,7 +89,7 @@ class RolloutWorker(AgentLoopWorker):
         )
 
     async def counts(self) -> GroupCounts:
-        """What is done since this worker started."""
+        """Counts of all work since this worker started."""
         done, now = self._done, time.monotonic()
         done.graded, done.tokens = self._scorer.graded, self._client.tokens
         done.stages = dict(Counter(request.stage for request, _ in self._running.values()))
@@ -99,18 +99,18 @@ class RolloutWorker(AgentLoopWorker):
 
     @ray.method(concurrency_group=WATCH)
     async def running(self) -> str:
-        """The programs that it is at, and the line."""
+        """The programs in progress, and the line that runs."""
         programs = {request.rollout for request, _ in list(self._running.values())}
         return f"{', '.join(sorted(programs))}, at {running_at(self._thread)}"
 
     def take_endpoint_keys(self, keys: Mapping[str, str]) -> None:
-        """Ask the endpoints of these policies with these keys from now on. A call and no argument of the
+        """Calls the endpoints of these policies with these keys from now on. They are no argument of the
         constructor: Ray keeps those in its global control store."""
         self._runner.sources = answer_sources(self.config, keys)
 
     async def start_tools(self, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-        """Starts this worker's tools with their keys, before its first request; returns what they say of
-        themselves. The keys come in a call, as the endpoints' do. ToolUnavailableError: one can't start."""
+        """Starts this worker's tools with their keys, before its first request; returns facts about them. The
+        keys come in a call, as the endpoints' do. ToolUnavailableError: one can't start."""
         box = Toolbox.from_settings(self._tools, seed=self._seed, secrets=secrets)
         await box.start()
         self._runner.tools = box
@@ -159,8 +159,8 @@ class RolloutWorker(AgentLoopWorker):
 
 
 def describe(output: RolloutOutput, chat: ChatTokenizer) -> None:
-    """Note the figures of the texts of what has ended (`Trajectory.figures`, of several sequences
-    `Sequence.figures`): nobody has to read the tokens again for them."""
+    """Notes the figures of the texts of ended trajectories (`Trajectory.figures`, for several sequences
+    `Sequence.figures`), so that their tokens need not be read again."""
     for one in output.trajectories:
         if one.paused:
             continue

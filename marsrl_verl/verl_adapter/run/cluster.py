@@ -62,7 +62,7 @@ def _ask_ray() -> tuple[Nodes, Nodes]:
     from ray._private.state import available_resources_per_node  # as verl's own check of GPUs
 
     alive = [node for node in ray.nodes() if node["Alive"]]
-    # A node that has just come may not have reported yet: nobody uses anything of it.
+    # A node that has just come may not have reported yet: none of it is in use.
     free = available_resources_per_node()
     nodes = [node["Resources"] for node in alive]
     return nodes, [free.get(node["NodeID"], node["Resources"]) for node in alive]

@@ -1,4 +1,4 @@
-"""What the driver does once it is connected to Ray: train, and say how it ended."""
+"""The driver's work once it is connected to Ray: training, and a report of how it ended."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def do(work: str, config: DictConfig, session: Path | None = None) -> None:
 
 
 def train(config: DictConfig, session: Path | None = None) -> None:
-    """Trains in this process, which is connected to Ray; SystemExit: the run did not finish, and why is said
-    on the terminal. Unless `marsrl.run.worker_logs` is set, this process logs in Ray's session folder as
+    """Trains in this process, which is connected to Ray; SystemExit: the run did not finish, and the terminal
+    shows why. Unless `marsrl.run.worker_logs` is set, this process logs in Ray's session folder as
     Ray's workers do, and the terminal shows the run's own output alone."""
     with stop_signals.stop_on_signals(), _chatter(config, session):
         try:

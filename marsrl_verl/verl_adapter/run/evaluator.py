@@ -32,7 +32,7 @@ _ID = 16
 """Characters of a row's checksum in a problem's id."""
 _ANSWERING = ("algo", "roles", "policies", "reward", "tools")
 JOURNAL = "evaluations/answers.jsonl"
-"""In the run's folder, until the evaluation is done and nothing of it failed."""
+"""File in the run's folder, until the evaluation is done and nothing of it failed."""
 
 
 class SystemEvaluator:

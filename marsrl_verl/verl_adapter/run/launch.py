@@ -1,4 +1,4 @@
-"""From a checked configuration to a finished training run."""
+"""Launch of a run from a checked configuration."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ def quiet_third_parties(own_cluster: bool) -> None:
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
         os.environ.setdefault("RAY_enable_worker_prestart", "0")
         # Upstream behaviour: Ray's control store keeps 3.5 kB of each of the last 100,000 calls, for a
-        # dashboard that a run does not start. 0: nobody reports them.
+        # dashboard that a run does not start. 0: they are not reported.
         os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
         # Upstream behaviour: the thread that collects Ray's own metrics now and then takes its process down
-        # (SIGSEGV in opentelemetry's buildMetrics), and nobody reads them from a cluster of ours.
+        # (SIGSEGV in opentelemetry's buildMetrics), and those of a cluster of ours are not read.
         os.environ.setdefault("RAY_enable_metrics_collection", "0")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(verl|ray)\b")
     logging.getLogger("ray").setLevel(logging.WARNING)
 
 
 def keep_token_private() -> None:
-    """Let nobody else read the token of the run's own Ray. Upstream behaviour: Ray writes
+    """Keeps other users from reading the token of the run's own Ray. Upstream behaviour: Ray writes
     `~/.ray/auth_token`, unless there is one, with the rights of any file."""
     given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     if given or os.environ.get("RAY_AUTH_MODE") != "token":
@@ -115,7 +115,7 @@ def keep_token_private() -> None:
 
 
 def wants_template(config: DictConfig) -> bool:
-    """Whether driver and workers start as forks: only on the CPU platform and on a Ray of our own."""
+    """True if driver and workers start as forks: only on the CPU platform and on a Ray of our own."""
     if not (config.marsrl.run.template_process and on_cpu_platform()) or joins_cluster(config):
         return False
     from marsrl_verl.verl_adapter.cpu.template.process import supported
@@ -133,7 +133,7 @@ def ray_settings(config: DictConfig, env_vars: dict[str, str]) -> dict[str, Any]
     if joins_cluster(config):
         settings |= {"num_cpus": None, "num_gpus": None}  # an existing cluster has its own resources
     elif str(config.trainer.device) == "cpu":
-        # Without an address Ray would join whatever cluster runs here, and refuse the resources.
+        # Without an address Ray would join whatever cluster runs here, and reject the resources.
         settings["address"] = LOCAL
     settings["runtime_env"] = runtime_env
     return {key: value for key, value in settings.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What a run that did not finish says: why it ended, what is saved, and the command that goes on."""
+"""Report of a run that did not finish: why it ended, what is saved, and the command that continues it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from marsrl_verl.verl_adapter.trainer.finite import NotFiniteError
 from marsrl_verl.verl_adapter.trainer.problem_stream import NothingToTrainError
 
 ERROR_LOG = "error.log"
-"""In the run's folder: tracebacks of what ended the run, the newest last."""
+"""File in the run's folder with tracebacks of what ended the run, the newest last."""
 FAILED = 1
 _SENTENCES = (
     *SAVABLE_ERRORS, NothingToTrainError, CheckpointError, ConfigError, OutputFolderError,
@@ -60,7 +60,7 @@ def _sentence(error: BaseException, folder: Path) -> str:
 
 
 def _write_traceback(folder: Path, error: BaseException) -> Path | str:
-    """Where it is: the run's folder, or where this process's output goes, if the run did not get that far."""
+    """Writes a traceback to the run's folder, or if there is none yet, to stderr; returns its place."""
     text = "".join(traceback.format_exception(error))
     path = folder / ERROR_LOG
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

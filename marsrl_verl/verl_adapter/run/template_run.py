@@ -68,8 +68,8 @@ def _start_ray(settings: dict[str, Any]) -> Any:
 
 
 def _worker_variables(raylet_socket: str) -> dict[str, str]:
-    """What Ray's native library reads in a worker when it is loaded: the driver's job and the raylet. Jobs
-    are numbered; the driver's is the next one after this process's own."""
+    """Variables that Ray's native library reads in a worker when it is loaded: the driver's job and the
+    raylet. Jobs are numbered; the driver's is the next one after this process's own."""
     import ray
 
     own_job = bytes.fromhex(ray.get_runtime_context().get_job_id())

@@ -1,4 +1,4 @@
-"""Where the ranks of a worker group meet, and how long the driver waits for them."""
+"""Ports at which the ranks of a worker group meet, and limits on the driver's wait for them."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class MarsRLWorkerGroup(RayWorkerGroup):
         kwargs.setdefault("master_port_range", master_ports())
         super().__init__(*args, **kwargs)
         self._calls: dict[str, tuple[int, float]] = {}
-        """How many of a name have returned, and the seconds of the longest."""
+        """Number of calls of each method that have returned, and the seconds of the longest."""
 
     def _bind_worker_method(self, user_defined_cls: type, func_generator: Callable[..., Any]) -> Any:
-        """As verl's, but a blocking method waits here, so that verl is left nothing to wait for."""
+        """Binds as upstream, but a blocking method waits here, so that verl has nothing to wait for."""
 
         def generate(
             group: Any, name: str, *, execute_fn: Callable[..., Any], blocking: bool, **functions: Any
@@ -69,7 +69,7 @@ class MarsRLWorkerGroup(RayWorkerGroup):
         return super()._bind_worker_method(user_defined_cls, generate)
 
     def _wait(self, name: str, references: Sequence[Any]) -> list[Any]:
-        """What the ranks return; TrainerHangsError: not all have returned within the limit."""
+        """Results of the ranks; TrainerHangsError: not all have returned within the limit."""
         watch = Stopwatch()
         limit, why = self._limit(name)
 
@@ -90,7 +90,7 @@ class MarsRLWorkerGroup(RayWorkerGroup):
         return found
 
     def _limit(self, name: str) -> tuple[float, str]:
-        """Most seconds of a call of this name, and what it is said to be."""
+        """Most seconds of a call of this name, and the words for it in the message."""
         key = "marsrl.run.training_timeout_s"
         if self.limit_s is not None:
             return self.limit_s, f"{key} = {self.limit_s:g} s"

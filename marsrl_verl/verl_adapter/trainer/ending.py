@@ -1,4 +1,4 @@
-"""How a run that does not reach its last step leaves its weights, its folder and its report."""
+"""The end of a run before its last step: its weights, its folder and its report."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class EndingTrainer(PolicyTrainer):
 
     @contextmanager
     def _ends_in_order(self) -> Iterator[None]:
-        """Saves the last state whatever ends the steps inside, but an error of nobody knows what, as far as
-        it is sound and there is a place for it."""
+        """Saves the last state whatever ends the steps inside, except an unknown error, as far as it is sound
+        and there is a place for it."""
         with stop_signals.deferred():
             try:
                 yield
@@ -50,8 +50,8 @@ class EndingTrainer(PolicyTrainer):
                 raise lost from error
 
     def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """As the sealed trainer's, when the run's folder has the steps before; at an early end, where `state`
-        is given, in any case."""
+        """Saves as the sealed trainer, if the run's folder has the steps before; at an early end, where
+        `state` is given, in any case."""
         try:
             self.observer.flush()
         except OSError:
@@ -74,7 +74,7 @@ class EndingTrainer(PolicyTrainer):
         self._fit_save_last_state(lost)
 
     def _fit_keep_sound(self, found: NotFiniteError) -> NotFiniteError:
-        """Have a resume begin with sound weights; the error with what a user has to know."""
+        """Lets a resume begin with sound weights; returns the error with what a user has to know."""
         root = Path(self.config.trainer.default_local_dir)
         # Without an update since the run was resumed, its checkpoint has these weights.
         since = self.changed_in.get(found.policy, self.sealed_step or 0)

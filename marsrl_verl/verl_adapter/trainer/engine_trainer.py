@@ -1,4 +1,4 @@
-"""What the trainer does with its engines, and how a run that must end leaves them."""
+"""The trainer's work with its engines, and their end when a run must end."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from marsrl_verl.verl_adapter.terminal import terminal
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 SILENCE_SECONDS = 10.0
-"""For the engines to drop their round: a run that was told to end has little time."""
+"""Seconds for the engines to drop their round: a run that was told to end has little time."""
 _WELL = (StopRequested, CollapsedError, StorageError)
-"""Ends that are no engine's fault."""
+"""Ends of a run that are no engine's fault."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,11 +47,11 @@ class EngineTrainer(SealedCheckpointTrainer):
     engines: EngineGuard
     policies: PolicySet
     engine_versions: dict[str, int]
-    """By policy, the version of the weights that the engines have; asleep, of those that they keep."""
+    """By policy, the version of the weights that the engines have; while asleep, of those that they keep."""
     engines_sleep = True
-    """Whether they do, where they can (`free_cache_engine`): verl's start ends with it."""
+    """If true, the engines are asleep, where they can be (`free_cache_engine`), as after verl's start."""
     last_state: dict[str, Any] | None = None
-    """What a checkpoint of the last step that has trained holds; None before it."""
+    """State for a checkpoint of the last step that has trained; None before the first."""
     timing: dict[str, float]
     observer: TrainingObserver
 
@@ -68,7 +68,7 @@ class EngineTrainer(SealedCheckpointTrainer):
             self.async_rollout_manager.measure_prefill(servers)
 
     def _fit_update_weights(self) -> None:
-        """Bring the weights of every policy that the engines have none or older ones of; what they cached
+        """Sends the weights of every policy of which the engines have none or older ones; what they cached
         under older ones is dropped."""
         versions = {name: self.policies.version(name) for name in self.policies.trained}
         missing = [name for name, version in versions.items() if self.engine_versions.get(name) != version]
@@ -101,7 +101,7 @@ class EngineTrainer(SealedCheckpointTrainer):
         try:
             self.engines.run("the weight sync", send)
         except EngineUnavailableError:
-            # An engine that refused the weights lets go of its own rank. The others may wait for that one.
+            # An engine that rejected the weights lets go of its own rank. The others may wait for that one.
             if not self._ranks_answer(policy):
                 self.engines.left_behind = True
             raise
@@ -125,7 +125,7 @@ class EngineTrainer(SealedCheckpointTrainer):
         ray.get(self._workers(policy).update_weights(global_steps=version, mode=SHARED_SYNC, policy=policy))
 
     def _send_adapter(self, policy: str, version: int) -> None:
-        """What the servers read is the PEFT folder that a checkpoint has, too.
+        """Sends an adapter to the engines as the PEFT folder that a checkpoint has, too.
 
         Upstream behaviour: verl's own transfer knows one adapter, by a fixed number, and none where the
         engines have GPUs of their own.
@@ -152,7 +152,7 @@ class EngineTrainer(SealedCheckpointTrainer):
 
     def _fit_save_last_state(self, end: BaseException) -> None:
         """Saves the weights with the state at the end of the step that updated them last, unless a checkpoint
-        holds them already. A round in flight is dropped: a resumed run asks its inputs again."""
+        holds them already. A round in flight is dropped: a resumed run sends its requests again."""
         state = self.last_state
         if state is None or self.config.trainer.save_freq <= 0:
             return

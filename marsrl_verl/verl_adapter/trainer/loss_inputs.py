@@ -1,4 +1,4 @@
-"""What the loss compares the current probabilities with."""
+"""The probabilities with which the loss compares the current ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def correct_off_policy(
     computed: NDArray[np.bool_],
     cut_roles: frozenset[str] = frozenset(),
 ) -> dict[str, float]:
-    """Sets what the loss compares the current probabilities with; returns staleness and ratios.
+    """Sets the probabilities with which the loss compares the current ones; returns staleness and ratios.
 
     Tokens of the newest weights were sampled by the very weights that compute `old_log_probs`: their gap
     (`rollout/log_prob_gap_*`) is numerical, anything more is a weight sync that failed.

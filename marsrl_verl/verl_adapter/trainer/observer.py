@@ -1,4 +1,4 @@
-"""What a run shows and leaves behind: the run folder, live progress, evaluations, the final report."""
+"""Output of a run: the run folder, live progress, evaluations, the final report."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class TrainingObserver:
         return found | own | pipeline_metrics(result)
 
     def recorded(self, step: int) -> bool:
-        """Whether the folder already holds this step's metrics."""
+        """True if the folder already holds this step's metrics."""
         return any(line.step == step for line in read_metrics(self.folder.path))
 
     def record(self, step: int, metrics: dict[str, float], timings: dict[str, float]) -> None:
@@ -161,7 +161,7 @@ class TrainingObserver:
         )
 
     def evaluated(self, tag: str) -> bool:
-        """Whether the folder already holds this evaluation."""
+        """True if the folder already holds this evaluation."""
         self.flush()
         return tag in {record.tag for record in read_evaluations(self.folder.path)}
 

@@ -1,4 +1,4 @@
-"""`data.filter_overlong_prompts`: problems that would not be asked leave the dataset."""
+"""`data.filter_overlong_prompts`: removes problems from the dataset that would be skipped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer, o
 from marsrl_verl.verl_adapter.trainer.problem_stream import limits_text, problems_of
 
 _COLUMNS = ("reward_model", "data_source", "extra_info", "ability")
-"""Of verl's rows, those that make a problem beside its prompt."""
+"""Columns of verl's rows that make a problem, beside its prompt."""
 
 
 def filter_overlong_prompts(dataset: Any, config: DictConfig, tokenizer: Any, split: str = "train") -> None:
-    """Takes the rows out of verl's `RLHFDataset` that would not be asked: a prompt of theirs
+    """Takes the rows out of verl's `RLHFDataset` that would be skipped: a prompt of theirs
     (`Method.opening_prompts`) is longer than its role's `max_prompt_tokens`.
 
     Prompts are measured as they are sent, with instruction, chat template and what the row brings along.

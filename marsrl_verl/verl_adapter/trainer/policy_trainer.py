@@ -1,4 +1,4 @@
-"""What a step does with the workers of its policies: probes, rows, log-probabilities, advantages, updates."""
+"""Work of a step on its policies' workers: probes, rows, log-probabilities, advantages, updates."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ class PolicyTrainer(EngineTrainer):
     scheduler: Scheduler
     global_steps: int
     metrics: dict[str, float]
-    """Of the current step."""
+    """Metrics of the current step."""
     reward_kl: RewardKL | None = None
-    """What rewards lose for KL; None: nothing."""
+    """KL penalties of rewards; None: there are none."""
     changed_in: dict[str, int]
     """By policy, the last step with an update of it."""
     skipped_updates: str | None = None
-    """What was not finite in the step, where the run goes on all the same."""
+    """Values of the step that were not finite, if the run goes on all the same; None: there were none."""
 
     def init_workers(self) -> None:
-        """As the engine trainer's, once the method's policy loss is found."""
+        """Initializes as the engine trainer, once the method's policy loss is found."""
         if (name := self._loss.name) is not None:
             register_loss(name)  # the workers do the same when they need it
         super().init_workers()
@@ -94,7 +94,7 @@ class PolicyTrainer(EngineTrainer):
         self._stop_profiling(due, run_command=not later)  # `finish_hook_cmd` runs once
 
     def _fit_run_probes(self) -> None:
-        """Finds out what the method wants to know of sequences at the end of their stage; NotFiniteError if
+        """Runs the method's probes on sequences at the end of their stage; NotFiniteError if
         log-probabilities of the engine or of the pass are not finite."""
         groups = self.scheduler.completed_stages()
         check_samples(groups)
@@ -162,7 +162,7 @@ class PolicyTrainer(EngineTrainer):
 
     @property
     def _loss_columns(self) -> tuple[str, ...]:
-        """What the loss reads of each response token, beside what verl's losses read."""
+        """Columns of the response tokens that the loss reads beside those that verl's losses read."""
         turns = (TURN,) if self.settings.training.loss_mean is not None else ()
         return tuple(dict.fromkeys((*self._loss.columns, *turns)))
 
@@ -180,8 +180,8 @@ class PolicyTrainer(EngineTrainer):
 
     @property
     def _temperatures(self) -> dict[str, float]:
-        """By role, where requests say no other: log-probabilities are those of the distribution that a token
-        was drawn from."""
+        """Temperatures by role, where requests set no other: log-probabilities are those of the distribution
+        that a token was sampled from."""
         return {role: one.temperature for role, one in self.settings.roles.items()}
 
     def _fit_compute_log_prob(self, batch: StepBatch) -> None:
@@ -211,7 +211,7 @@ class PolicyTrainer(EngineTrainer):
         return tu.get(output, "log_probs"), tu.get(output, "entropy")
 
     def _fit_compute_ref_log_prob(self, batch: StepBatch) -> None:
-        """Log-probabilities under the reference policy, where rewards or the loss look at them."""
+        """Log-probabilities under the reference policy, where rewards or the loss need them."""
         if not self.use_reference_policy:
             return
         with self._timed("ref_log_prob"):
@@ -237,8 +237,8 @@ class PolicyTrainer(EngineTrainer):
         return self.settings.cut_roles | self.method.traits(self.method.config).grammar_roles
 
     def _fit_compute_advantages(self, batch: StepBatch) -> None:
-        """Sets what rewards lose for KL, advantages, masks, and what the loss compares the current
-        probabilities with; NotFiniteError if log-probabilities or entropies are not finite."""
+        """Sets KL penalties of rewards, advantages, masks, and the probabilities with which the loss compares
+        the current ones; NotFiniteError if log-probabilities or entropies are not finite."""
         rows = batch.rows
         for part in batch.parts:
             check_columns(part)
@@ -302,13 +302,13 @@ class PolicyTrainer(EngineTrainer):
 
 
 def trains_in_fp16(actor: Any) -> bool:
-    """Whether verl trains with a gradient scaler: where parameters are computed with as fp16."""
+    """True if verl trains with a gradient scaler, as it does where it computes with parameters in fp16."""
     precision = actor.get("fsdp_config", {}).get("mixed_precision") or {}
     return str(precision.get("param_dtype", "bf16")) in ("fp16", "float16", "16")
 
 
 def _update_columns(rows: Rows, loss_columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """What verl's loss reads of the response tokens, by its names, and the method's."""
+    """Columns of the response tokens that verl's loss reads, by its names, and those of the method's loss."""
     named = {"old_log_probs": OLD_LOG_PROBS, "advantages": ADVANTAGES}
     named |= {"ref_log_prob": REF_LOG_PROBS, "rollout_is_weights": LOSS_WEIGHTS}
     known = {name: rows.columns[column] for name, column in named.items() if column in rows.columns}

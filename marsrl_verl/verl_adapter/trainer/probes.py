@@ -1,5 +1,5 @@
-"""What the trainer's forward pass finds of sequences when their samples come back (`core.method.Probe`), and
-rows that therefore need no second pass before the update."""
+"""Measurements of sequences by the trainer's forward pass when their samples come back (`core.method.Probe`),
+and rows that therefore need no second pass before the update."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def run_probe(
     temperature: float | Mapping[str, float],
     version: int,
 ) -> None:
-    """Runs the workers' `compute_log_prob` over a policy's rows and annotates their sequences with what it
-    finds; RuntimeError if the workers do not measure it.
+    """Runs the workers' `compute_log_prob` over a policy's rows and annotates their sequences with the
+    results; RuntimeError if the workers do not measure them.
 
     Args:
         temperature: at which tokens are sampled, by role.

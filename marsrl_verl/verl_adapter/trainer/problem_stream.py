@@ -39,7 +39,7 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
 
 
 def _row_key(*content: Any) -> str:
-    """A row's key is a hash of what it asks and expects: verl gives rows no number of their own."""
+    """A row's key, a hash of its prompt and answer: verl gives rows no number of their own."""
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=12).hexdigest()
 
 
@@ -59,12 +59,12 @@ def limits_text(limits: Mapping[str, int]) -> str:
 
 
 class NothingToTrainError(RuntimeError):
-    """No problem of the training data is ever asked."""
+    """No problem of the training data is ever used."""
 
 
 class SkippedProblems:
     """Counts rows of the training data that are skipped one after another; `limits`: by role, most tokens of
-    a prompt that decides whether a problem is asked."""
+    a prompt that decides whether a problem is skipped."""
 
     def __init__(self, rows: int, limits: Mapping[str, int]) -> None:
         self._rows, self._limits = rows, limits
@@ -85,7 +85,7 @@ class SkippedProblems:
 
 
 Admits = Callable[[Problem], bool]
-"""Whether a problem is asked in this pass (`Schedule.admits`)."""
+"""Returns true if a problem is used in this pass (`Schedule.admits`)."""
 
 
 class ProblemStream:
@@ -101,11 +101,11 @@ class ProblemStream:
         self.taken = 0
         self._buffer: list[Problem] = []
         self._over = False
-        """Whether everything of this pass was read."""
+        """If true, everything of this pass was read."""
         self._begun = False
-        """Whether something of the iterator was read."""
+        """If true, something of the iterator was read."""
         self._loaded: dict[str, Any] | None = None
-        """The dataloader's saved state, until it is asked for the first time after a resume."""
+        """The dataloader's saved state, until the dataloader is first read after a resume."""
 
     def take(self, count: int, admits: Admits = lambda problem: True) -> list[Problem]:
         """The next so many admitted problems, whatever the size of the dataloader's batches and where passes
@@ -131,7 +131,7 @@ class ProblemStream:
         return found
 
     def has_more(self, admits: Admits) -> bool:
-        """Whether another problem of this pass is admitted; those before it are passed over."""
+        """True if another problem of this pass is admitted; those before it are passed over."""
         while True:
             while self._buffer and not admits(self._buffer[0]):
                 self._buffer.pop(0)

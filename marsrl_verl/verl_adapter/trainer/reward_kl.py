@@ -1,4 +1,4 @@
-"""KL in the reward: what tokens lose for the policy's distance from the reference policy."""
+"""KL in the reward: penalties of tokens for the policy's distance from the reference policy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class RewardKL:
 
     @classmethod
     def of(cls, config: DictConfig) -> RewardKL | None:
-        """As a run's configuration says; None where rewards lose nothing."""
+        """The penalty of a run's configuration; None where rewards have none."""
         return cls(config.algorithm) if config.algorithm.use_kl_in_reward else None
 
     @property
     def coefficient(self) -> float:
-        """What a nat costs in the next step."""
+        """Cost of a nat in the next step."""
         return float(self._controller.value)
 
     def penalize(self, rows: Rows) -> dict[str, float]:
@@ -49,7 +49,7 @@ class RewardKL:
         return {"actor/reward_kl_penalty": current, "actor/reward_kl_penalty_coeff": coefficient}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold: an adaptive coefficient, and the one that it began with."""
+        """State for a checkpoint: an adaptive coefficient, and the one that it began with."""
         return {"initial": self._initial, "coefficient": self.coefficient} if self._adapts else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 RUN_IDS = "tracking.json"
-"""In the run's folder, the ids that loggers know the run by."""
+"""File in the run's folder with the ids that loggers know the run by."""
 _CONTINUED = {"wandb": ("WANDB_RUN_ID", "WANDB_RESUME"), "swanlab": ("SWANLAB_RUN_ID", "SWANLAB_RESUME")}
 _ID_DIGITS = 21
 """Digits of a run's id: swanlab takes no other number."""

@@ -234,7 +234,7 @@ class RayMarsRLTrainer(EndingTrainer):
             self.metrics["rollout/executed_tool_calls_total"] = self.tool_calls
 
     def _seconds_between_rounds(self) -> float:
-        """What the trainer does between two rounds, which is not generation."""
+        """Time of the trainer's work between two rounds, which is not generation."""
         return self.timing.get("probe", 0.0) + self.timing.get("update_weights", 0.0)
 
     def _fit_start_next_round(self) -> None:
@@ -310,11 +310,11 @@ class RayMarsRLTrainer(EndingTrainer):
     # --- checkpoints --------------------------------------------------------------------------
 
     def plugin_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside verl's part."""
+        """The plugin's part of a checkpoint, beside verl's."""
         return {**self._pools_state(), **self._step_state()}
 
     def _pools_state(self) -> dict[str, Any]:
-        """What waits between two steps."""
+        """State of the pools between two steps."""
         return {
             "generation": self.generation.state_dict(),
             "scheduler": self.scheduler.state_dict(),
@@ -322,7 +322,7 @@ class RayMarsRLTrainer(EndingTrainer):
         }
 
     def _step_state(self) -> dict[str, Any]:
-        """What is known when a step has trained."""
+        """State of the trainer when a step has trained."""
         return {
             "step": self.global_steps,
             "generated_tokens": self.generated_tokens,

@@ -1,4 +1,4 @@
-"""What a fork of the template does to become the interpreter that was asked for."""
+"""Turns a fork of the template into the interpreter that was requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the template process imports before it serves."""
+"""The template process and its imports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MODULES = (
     "vllm.v1.executor.uniproc_executor",
     "vllm.v1.worker.cpu_worker",
     "vllm.v1.attention.backends.cpu_attn",
-    # What every process started by Ray imports on the way.
+    # Imports of every process that Ray starts.
     "pydantic.v1",
     "ray.dag.compiled_dag_node",
     "ray._private.workers.default_worker",
@@ -83,12 +83,12 @@ def serve(
     gc.freeze()
     listener = socket.socket(fileno=listener_descriptor)
     TemplateServer(listener, lifeline).serve()
-    # Without the interpreter's end, which some of the imported libraries comment on at length.
+    # Without the interpreter's shutdown, at which some of the imported libraries print at length.
     os._exit(0)
 
 
 def _read_line(descriptor: int) -> bytes:
-    """One line, and not a byte more: what follows is the server's to watch."""
+    """Reads one line and not a byte more: the server watches what follows."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(descriptor, 1)

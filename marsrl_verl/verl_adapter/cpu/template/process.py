@@ -122,7 +122,7 @@ class TemplateProcess:
 
 
 def supported() -> bool:
-    """Whether this system has what a template needs (Linux 5.3: abstract sockets, process descriptors)."""
+    """True if this system has what a template needs (Linux 5.3: abstract sockets, process descriptors)."""
     return sys.platform == "linux" and hasattr(os, "pidfd_open") and os.access(STAND_IN, os.X_OK)
 
 
