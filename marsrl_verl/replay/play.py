@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TextIO
 
+from fastapi import Body, FastAPI, HTTPException, Request
+
 from marsrl_verl.core.inert_text import printable
 
 END = "."
@@ -86,8 +88,6 @@ class Person:
 
 def application(person: Person, model: str) -> Any:
     """`/v1/chat/completions` and `/v1/models` of a person."""
-    from fastapi import Body, FastAPI, HTTPException, Request
-
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/v1/models")
