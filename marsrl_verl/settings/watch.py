@@ -16,7 +16,7 @@ class Action(Choice):
 
 
 class WatchConfig(Settings):
-    """Signs of a collapse ([troubleshooting](../help/troubleshooting.md#collapse)): for each, `end` the run, or
+    """Signs of a collapse ([what to do](../help/troubleshooting.md#collapse)): for each, `end` the run, or
     `warn` once when it begins and once when it is over."""
 
     steps: int = limits(
