@@ -12,7 +12,7 @@ TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 	check-gpu-extra check-gpu-sources gpu-check clean
 
 help:
-	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 5 minutes);"
+	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, two minutes);"
 	@echo "            again: make demo ARGS=marsrl.run.existing=replace"
 	@echo "make smollm2"
 	@echo "            train a real language model of 135 million parameters on word problems (CPU, a quarter of"
