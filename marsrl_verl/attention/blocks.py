@@ -1,4 +1,4 @@
-"""Which blocks of queries and keys the Triton kernels have to visit; worked out once for all layers."""
+"""Blocks of queries and keys that the Triton kernels visit; computed once for all layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QueryBlocks(NamedTuple):
 
 
 class VisitPlan(NamedTuple):
-    """What the two kernels visit for one layout."""
+    """Blocks that the two kernels visit for one layout."""
 
     keys: KeyBlocks
     queries: QueryBlocks

@@ -6,7 +6,7 @@ from marsrl_verl.settings.choices import Choice
 
 
 class FciBackend(Choice):
-    """How the column sums are computed."""
+    """Implementation that computes the column sums."""
 
     AUTO = "auto"
     """Triton on an NVIDIA GPU where it is installed and has a kernel for the head size, else chunked."""

@@ -2,8 +2,8 @@
 
 For the length of a `with` block, the attention function that the model is configured with is wrapped by one
 that calls it and then reads the same queries and keys. Any architecture works whose layers all take their
-attention from the registry and let a token see the earlier ones of its sequence, or a window of them; another
-one is refused.
+attention from the registry and let a token see the earlier ones of its sequence, or a window of them; any
+other is rejected.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _function(name: str, config: Any) -> Callable[..., Any]:
 def _refuse_other_attention(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, kwargs: dict[str, Any]
 ) -> None:
-    """Refuse what no mask tells: as in the attention functions, the argument goes before the module's own."""
+    """Reject what no mask tells: as in the attention functions, the argument goes before the module's own."""
     who = type(module).__name__
     if changed := [name for name in _UNSUPPORTED if kwargs.get(name) is not None]:
         raise ValueError(f"{who} calls its attention with {changed}: FCI has no form for it")

@@ -1,6 +1,6 @@
 """Take the log-sum-exp of the attention scores from flash-attention's own forward pass.
 
-flash-attention computes it anyway and returns it when asked; transformers asks for the output alone. This
+flash-attention computes it anyway and returns it on request; transformers requests the output alone. This
 spares the pass over the scores that `lse_kernel.py` needs.
 """
 
@@ -22,12 +22,12 @@ not written, so asking costs nothing."""
 
 @dataclass(frozen=True, slots=True)
 class FlashLse:
-    """What one call of flash-attention had as its softmax's normaliser."""
+    """The softmax's normaliser in one call of flash-attention."""
 
     values: torch.Tensor
     """(H, N) float32, natural logarithm; N is the call's axis of tokens, several rows end to end."""
     dtype: torch.dtype
-    """Of the queries and keys that were multiplied. Weights from others would not sum to one."""
+    """Type of the multiplied queries and keys. Weights from others would not sum to one."""
 
 
 class LseTap:
@@ -37,13 +37,13 @@ class LseTap:
         self._latest: FlashLse | None = None
 
     def take(self) -> FlashLse | None:
-        """That of the latest call, once; None where no flash-attention ran or it does not tell."""
+        """Returns the latest call's log-sum-exp, once; None if no flash-attention ran or it returned none."""
         latest, self._latest = self._latest, None
         return latest
 
     def listen(self, function: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """`function` with its log-sum-exp kept here, unless it does not take the question, as on other
-        devices."""
+        """Wraps `function` so that its log-sum-exp is kept here; returns it as it is where it lacks the
+        argument, as on other devices."""
         if function is None or _ASKED_BY not in inspect.signature(function).parameters:
             return function
 

@@ -215,7 +215,7 @@ def walked_block(dtype: torch.dtype) -> int:
 
 
 def launch_options(dtype: torch.dtype, size: int, *, interpreted: bool) -> dict[str, Any]:
-    """How a kernel is built for queries and keys of a type and head size.
+    """Returns the options that a kernel is compiled with for queries and keys of a number type and head size.
 
     By default float32 would be rounded to TF32, which has ten bits. "ieee" leaves the tensor cores and does
     not fit into the registers; three products of TF32 ("tf32x3") are about as exact.
@@ -227,7 +227,7 @@ def launch_options(dtype: torch.dtype, size: int, *, interpreted: bool) -> dict[
         "PRECISION": "tf32x3" if single else "ieee",
         "num_warps": 8 if size > 64 else 4,
         "num_stages": 2 if single else 3,
-        # As it always was; Triton 3.10 is to round between a product and a sum unless told so.
+        # The default so far; Triton 3.10 is to round between a product and a sum unless told so.
         "enable_fp_fusion": True,
     }
 

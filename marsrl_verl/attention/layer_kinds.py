@@ -1,4 +1,4 @@
-"""What kinds of layers a model has, by its Hugging Face configuration; needs no library to say it."""
+"""Kinds of a model's layers, by its Hugging Face configuration; imports no library for it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MEASURED = frozenset({FULL, SLIDING})
 
 
 def layer_kinds(config: Any) -> frozenset[str]:
-    """Kinds of the layers, in transformers' words, of a transformers configuration or the content of a
-    `config.json`. Of a model of texts and images it is the text model's part that counts."""
+    """Returns the kinds of the layers, in transformers' words, by a transformers configuration or the content
+    of a `config.json`. For a model of texts and images the text model's part counts."""
     text = _text_part(config)
     named = _get(text, "layer_types") or _get(text, "layers_block_type")
     if named:

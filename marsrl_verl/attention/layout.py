@@ -1,4 +1,4 @@
-"""Which token belongs to which step: what FCI has to know beside queries and keys."""
+"""Assignment of tokens to steps, which FCI needs beside queries and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a forward pass's own mask lets tokens see what FCI takes them to see."""
+"""Checks that a forward pass's own mask lets tokens see what FCI assumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a probe measures inside the trainer's forward pass; torch alone."""
+"""Measurements that a probe takes inside the trainer's forward pass; needs torch alone."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class MeasuredRows:
     response_lengths: torch.Tensor
     """(R,) response tokens, which end their row."""
     columns: Mapping[str, torch.Tensor]
-    """(M_T,) each: what the probe's `inputs` gave, row after row."""
+    """(M_T,) each: the columns of the probe's `inputs`, row after row."""
     packed: bool
-    """Whether the model sees one packed row; else right-padded rows."""
+    """True if the model sees one packed row; otherwise it sees right-padded rows."""
     padding: int = 0
     """Tokens after the packed row."""
     device: Any = "cpu"
-    """Where the model runs."""
+    """Device that the model runs on."""
 
 
 class Measure(Protocol):

@@ -21,7 +21,7 @@ BLOCK = 128
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout:
-    """Where the nodes of a prefix tree stand in a model's input of B rows of T places."""
+    """Places of a prefix tree's nodes in a model's input of B rows of T places."""
 
     input_ids: torch.Tensor
     """(B, T)."""

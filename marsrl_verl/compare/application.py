@@ -30,7 +30,7 @@ from marsrl_verl.settings.issues import ConfigError
 
 PICTURE = "comparison.png"
 DEFAULT_CPUS = 2
-"""Of a job: a tiny run keeps two cores busy."""
+"""CPUs of a job by default: a tiny run keeps two cores busy."""
 
 
 def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:

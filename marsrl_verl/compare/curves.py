@@ -16,29 +16,29 @@ from marsrl_verl.reporting.metrics_log import StepMetrics
 GRID = 60
 """Points at which the seeds' curves are averaged."""
 EVALUATED = "val/"
-"""What metrics of evaluations begin with."""
+"""Prefix of the metrics of evaluations."""
 SMOOTHED = 3
 """Points of a curve whose mean is its level at the last of them."""
 
 Curve: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""What was counted up to and with each point, and the values there."""
+"""Amount counted up to and with each point, and the values there."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCurve:
-    """A metric on a run's way."""
+    """A metric over the course of a run."""
 
     metric: str
     taken: tuple[int, ...] = ()
-    """What was counted up to and with each point."""
+    """Amount counted up to and with each point."""
     values: tuple[float, ...] = ()
     excluded: int = 0
-    """Evaluations that have the metric and are no point: they asked other problems than all of the run did,
-    and the metric is not known by problem."""
+    """Evaluations that have the metric but make no point: they had other problems than all of the run's
+    evaluations share, and the metric is not known by problem."""
 
     @property
     def points(self) -> Curve:
-        """As arrays."""
+        """The curve as arrays."""
         return np.array(self.taken, dtype=float), np.array(self.values, dtype=float)
 
 
@@ -64,7 +64,7 @@ def training_curve(
 
 
 def _evaluated(evaluations: Sequence[EvaluationRecord], name: str) -> dict[int, float]:
-    """An evaluation metric by step, of the problems that all evaluations of the run have asked: those in
+    """An evaluation metric by step, on the problems that all evaluations of the run share: those in
     between may have fewer than those before and after, and these may be easier or harder than the rest."""
     problem_ids = [_problem_ids(record) for record in evaluations]
     shared = frozenset.intersection(*problem_ids) if problem_ids else frozenset()
@@ -114,16 +114,16 @@ def area(curve: Curve, budget: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """When a run came to a level."""
+    """The point at which a run reached a level."""
 
     share: float
-    """What it had taken then, as a share of the budget; 1 where it never came there."""
+    """Share of the budget that it had taken by then; 1 if it never reached the level."""
     reached: bool
 
 
 def reached(curve: Curve, level: float, budget: float) -> Reached | None:
-    """When the smoothed curve first came to a level, between two points by a straight line. None: it has no
-    point."""
+    """Finds where the smoothed curve first reaches a level, interpolating linearly between two points; None
+    if it has no point."""
     counted, values = smoothed(curve)
     if not len(values):
         return None

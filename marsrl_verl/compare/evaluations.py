@@ -36,7 +36,7 @@ class Evaluated:
     samples: list[dict[str, Any]]
     """Its samples (`reporting.samples`)."""
     keys: dict[str, str]
-    """By problem id what the problem is in every evaluation: its row, counted where several are equal."""
+    """By problem id, the problem's key in every evaluation: its row, counted where several are equal."""
 
     def answers(self, greedy: bool, source: str | None = None) -> Observations:
         """True or false for each sample of a pass: right or not; of one data source or all."""
@@ -59,7 +59,7 @@ def compare_evaluations(first: Path, second: Path) -> str:
     """The comparison as Markdown.
 
     Raises:
-        EvaluationsError: a folder holds no evaluation alone, or they asked other problems; says which.
+        EvaluationsError: a folder holds no evaluation alone, or their problems differ; says which.
     """
     names = [first.name, second.name] if first.name != second.name else [str(first), str(second)]
     pair = _read(first, names[0]), _read(second, names[1])

@@ -1,4 +1,4 @@
-"""Where a run of a comparison is carried out: on this machine, or as a job of a Ray cluster."""
+"""Placement of a comparison's runs: on this machine, or as jobs of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class RayJobs:
     """
 
     address: str
-    """Of the dashboard, such as `http://HEAD:8265`."""
+    """Address of the dashboard, such as `http://HEAD:8265`."""
     cpus: int
-    """That a run reserves."""
+    """CPUs that a run reserves."""
     gpus: int = 0
-    """That a run reserves; it sees no others."""
+    """GPUs that a run reserves; it sees no others."""
     client: Sequence[str] = (sys.executable, "-m", "ray.scripts.scripts", "job")
     """Ray's command line."""
     is_timed: ClassVar[bool] = False

@@ -23,11 +23,11 @@ OWN_KEYS = (
     "marsrl.run.existing",
     "trainer.total_training_steps",
 )
-"""What the comparison sets itself: other values would take the runs out of its sight or off the budget."""
+"""Settings that the comparison makes itself: other values would hide the runs from it or break the budget."""
 
 _WATCH = "marsrl.watch.nothing_trained"
 _PLACE = frozenset(("name", "marsrl.run.output_root", _WATCH, "trainer.logger"))
-"""Overrides that say where a run lies and reports, and that it goes on, and nothing of what it does."""
+"""Overrides that say where a run lies and reports, or that it goes on, and do not change what it does."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -49,24 +49,24 @@ class Run:
 
     @property
     def work(self) -> str:
-        """What it does, as a hash: the last value of each override, wherever it lies."""
+        """Hash of what the run does: the last value of each override, wherever the run lies."""
         parts = (one.partition("=") for one in self.overrides)
         last = {key: value for key, _, value in parts if key not in _PLACE}
         return hashlib.sha256(json.dumps(sorted(last.items())).encode()).hexdigest()[:16]
 
     @property
     def folder(self) -> Path:
-        """What the training program leaves."""
+        """Folder that the training program writes."""
         return self.root / self.name
 
     @property
     def log_path(self) -> Path:
-        """What it prints."""
+        """Log of the training program's output."""
         return self.root / f"{self.name}.log"
 
     @property
     def script_path(self) -> Path:
-        """What a job of a Ray cluster executes."""
+        """Script that a job of a Ray cluster executes."""
         return self.root / f"{self.name}.sh"
 
     @property

@@ -52,7 +52,7 @@ def run_json(one: Finished) -> dict[str, Any]:
 
 
 def shared_json(finished: Sequence[Finished]) -> dict[str, Any]:
-    """What is the same for all runs of a comparison."""
+    """Returns what all runs of a comparison have in common."""
     metrics = {name: asdict(info) for name, info in metrics_of(finished).items()}
     first = finished[0] if finished else None
     return {
@@ -136,5 +136,5 @@ def read_record(path: Path) -> list[Known]:
 
 
 def runs_of(path: Path) -> list[Finished]:
-    """As `read_record`: the runs as results of themselves."""
+    """Returns the runs of a record (`read_record`), each as a result of its own."""
     return [one.of(Run(one.plain["method"], one.plain["seed"], (), path.parent)) for one in read_record(path)]

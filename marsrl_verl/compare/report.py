@@ -123,7 +123,7 @@ def _primary(suite: Suite, table: str) -> str:
 
 
 def _search(suite: Suite, table: str, metrics: Mapping[str, MetricInfo]) -> str:
-    """With which value each method did best."""
+    """Describes with which value each method did best."""
     outcomes = " and ".join(metric_label(metrics, one) for one in suite.primary)
     return table + (
         f"\n\n{outcomes}{', their mean' if len(suite.primary) > 1 else ''}, over the seeds. A value that "

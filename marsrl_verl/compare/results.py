@@ -1,4 +1,4 @@
-"""What a comparison keeps of a finished run."""
+"""Results of a finished run that a comparison keeps."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Finished:
     measured: Mapping[str, Measured]
     """By `before/…` or `after/…` and a metric of the evaluation; greedy ones end in `_greedy`."""
     steps: int
-    """Of training."""
+    """Training steps."""
     generated_tokens: int
-    """For training; evaluations are not in it."""
+    """Tokens generated for training; those of evaluations are not included."""
     executed_tool_calls: int
     seconds: float
     """Wall clock of the whole run, start-up and evaluations included."""
@@ -50,25 +50,25 @@ class Finished:
     """Held-out problems of the evaluation after training."""
     versions: dict[str, str]
     curve: RunCurve
-    """The suite's."""
+    """The suite's curve."""
     step_seconds: float = 0.0
     """Sum over the training steps; start-up and evaluations are not in it."""
     updates: float | None = None
-    """In all steps; None where none logs it. So `trained_rows`."""
+    """Updates in all steps; None if no step logs them. The same holds for `trained_rows`."""
     trained_rows: float | None = None
     figures: Mapping[str, float | None] = field(default_factory=dict)
-    """The suite's: means over the training steps that have them."""
+    """The suite's figures: means over the training steps that have them."""
     metrics: Mapping[str, MetricInfo] = field(default_factory=dict)
-    """What its tables show."""
+    """Metrics that its tables show."""
     headline: tuple[str, ...] = ()
-    """What a comparison shows first."""
+    """Metrics that a comparison shows first."""
     source: str | None = None
     """A hash of the source that made it (`run_records.source_fingerprint`); None: not known."""
     copied_from: str | None = None
-    """Where its record was taken from; None: this comparison made it."""
+    """Place that its record was copied from; None: this comparison made it."""
 
     def took(self, quantity: Quantity) -> int:
-        """How much of a quantity its training took."""
+        """Returns how much of a quantity its training took."""
         return self.executed_tool_calls if quantity is TOOL_CALLS else self.generated_tokens
 
     def value(self, metric: str) -> float | None:
@@ -137,12 +137,12 @@ def _mean(steps: list[StepMetrics], metric: str) -> float | None:
 
 
 def metrics_of(runs: Iterable[Finished]) -> dict[str, MetricInfo]:
-    """What the tables of any of the runs show."""
+    """Returns the metrics in the tables of any of the runs."""
     return {name: info for one in runs for name, info in one.metrics.items()}
 
 
 def headline_of(runs: Iterable[Finished]) -> tuple[str, ...]:
-    """What comes first for any of the runs."""
+    """Returns the metrics that any of the runs shows first."""
     return tuple(dict.fromkeys(name for one in runs for name in one.headline))
 
 

@@ -18,7 +18,7 @@ from marsrl_verl.compare.suite import FOLDER, Suite
 from marsrl_verl.reporting.files import write_json_atomic
 
 _ENDING = ".done.json"
-"""Of `Run.record_path`."""
+"""Ending of `Run.record_path`."""
 
 
 def write_record(done: Finished) -> None:
@@ -57,7 +57,7 @@ def _work(facts: dict[str, Any]) -> str:
 
 
 def _result(run: Run, suite: Suite, facts: dict[str, Any]) -> Finished | None:
-    """What the record itself says; None where it lacks the suite's curve or a figure."""
+    """Returns the result that the record itself holds; None if it lacks the suite's curve or a figure."""
     try:
         done = finished_of(run, facts["result"], facts["shared"])
     except (KeyError, ValueError, TypeError, AttributeError, StopIteration):
@@ -68,7 +68,7 @@ def _result(run: Run, suite: Suite, facts: dict[str, Any]) -> Finished | None:
 
 
 def _of_folder(run: Run, suite: Suite, facts: dict[str, Any]) -> Finished | None:
-    """What the run's folder says."""
+    """Returns the result that the run's folder holds; None if it holds none."""
     try:
         return replace(read_finished(run, suite, facts["seconds"]), source=facts.get("source"))
     except ResultError:
@@ -118,7 +118,7 @@ def take_equal_runs(runs: Iterable[Run], suite: Suite, known: Sequence[Path] = (
 
 
 def _beside(root: Path) -> Iterator[tuple[str, Path]]:
-    """What the comparisons beside one have done with this source."""
+    """Yields work and record of each run that comparisons beside this one made from the same source."""
     for path in sorted(root.parent.parent.glob(f"*/{root.name}/*{_ENDING}"), reverse=True):
         facts = _facts(path) if path.parent != root else None
         if facts and facts.get("source") == source_fingerprint() and not facts.get("copied_from"):
@@ -127,8 +127,8 @@ def _beside(root: Path) -> Iterator[tuple[str, Path]]:
 
 @cache
 def source_fingerprint() -> str:
-    """Of the files that a training run may read, the package's, its configuration and the studies', as they
-    were when this was first asked. What compares runs makes none."""
+    """Returns the hash of the files that a training run may read (the package's, its configuration and the
+    studies'), as they were at the first call. The code that compares runs is left out."""
     package = Path(marsrl_verl.__file__).parent
     found = hashlib.sha256()
     for folder in (package, package.parent / "configs", package.parent / "studies"):

@@ -21,9 +21,9 @@ from marsrl_verl.evaluation.estimators import metric_label
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 
 END_S = 30.0
-"""Seconds that runs have to end by themselves, and again once they are asked to."""
+"""Seconds that runs have to end by themselves, and again after a request to end."""
 TAIL_LINES = 20
-"""How much of a failed run's log is shown."""
+"""Last lines of a failed run's log that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Failed:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a comparison came to."""
+    """Outcome of a comparison."""
 
     finished: list[Finished] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
@@ -190,12 +190,12 @@ class Runner:
         return fmean(self._measured) if self._measured else self.suite.seconds_per_run
 
     def _seconds(self, runs: int) -> float:
-        """That so many runs take."""
+        """Estimates the seconds that so many runs take."""
         return math.ceil(runs / self.jobs) * self._seconds_per_run()
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait for all of them; those that go on are asked to end."""
+    """Wait for all of them; request those that go on to end."""
     for ask in (subprocess.Popen.terminate, subprocess.Popen.kill):
         deadline = time.monotonic() + END_S
         for process in processes:

@@ -38,7 +38,7 @@ def seed_differences(first: Mapping[int, float | None], second: Mapping[int, flo
 
 
 MOST_FLIPPED = 16
-"""With more differences there are too many assignments of signs to go through; use the t interval then."""
+"""Most differences whose assignments of signs can all be gone through; with more use the t interval."""
 
 
 def least_p(count: int) -> float:

@@ -51,9 +51,9 @@ class Quantity:
     """Its key in a suite, and its column of a row."""
     label: str
     setting: str
-    """Ends the training after the step that reaches it."""
+    """Setting that ends the training after the step that reaches it."""
     metric: str
-    """Of `metrics.jsonl`, per step; a step that does not log it counts 0."""
+    """Metric of `metrics.jsonl`, per step; a step that does not log it counts 0."""
 
 
 TOKENS = Quantity(
@@ -69,7 +69,7 @@ QUANTITIES = {one.name: one for one in (TOKENS, TOOL_CALLS)}
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much every run takes."""
+    """Amount that every run takes."""
 
     quantity: Quantity
     amount: int
@@ -87,7 +87,7 @@ class Grid:
     methods: tuple[str, ...]
 
     def name(self, method: str, value: str) -> str:
-        """What the runs of a method with one of the values are called."""
+        """Returns the name of the runs of a method with one of the values."""
         return f"{method}_{value}"
 
 
@@ -133,7 +133,7 @@ class Suite:
 
     @property
     def questions(self) -> int:
-        """How many verdicts there are."""
+        """Number of verdicts."""
         return len(self.judged) * len(self.pairs)
 
 
@@ -251,7 +251,7 @@ def _pairs(path: Path, plain: Any, methods: Sequence[str]) -> tuple[tuple[str, s
 
 
 def _grid(path: Path, plain: Any, methods: dict[str, tuple[str, ...]]) -> Grid:
-    """Of `{setting: [values]}`; the values become parts of folders' names."""
+    """Reads a grid from `{setting: [values]}`; the values become parts of folders' names."""
     example = "{actor_rollout_ref.actor.optim.lr: [0.001, 0.002]}"
     expected = f"expected a setting with a list of values, e.g. {example}"
     if not isinstance(plain, dict) or len(plain) != 1:

@@ -29,7 +29,7 @@ Outcomes: TypeAlias = Mapping[tuple[str, str], Mapping[int, float | None]]
 
 
 def outcomes_of(suite: Suite, finished: Iterable[Finished]) -> Outcomes:
-    """What runs measured of a suite's primary outcomes."""
+    """Collects the runs' values of a suite's primary outcomes."""
     found: dict[tuple[str, str], dict[int, float | None]] = {}
     for one in finished:
         under_curve = area(one.curve.points, suite.budget.amount)
@@ -69,7 +69,7 @@ def verdict_table(suite: Suite, outcomes: Outcomes, metrics: Mapping[str, Metric
 def grid_table(
     suite: Suite, grid: Grid, seeds: int, outcomes: Outcomes, metrics: Mapping[str, MetricInfo]
 ) -> str:
-    """With which value of the grid each method did best, by the mean of its primary outcomes."""
+    """Tabulates the grid, with each method's best value by the mean of its primary outcomes."""
     rows = []
     for method in grid.methods:
         found = {

@@ -1,4 +1,4 @@
-"""What a comparison's paired runs say: better, worse, equivalent, or not decided with this power.
+"""Verdicts on a comparison's paired runs: better, worse, equivalent, or not decided with this power.
 
 A suite names its primary outcomes before it runs, and which methods are judged against which. Their runs are
 paired by seeds. p is that of the sign-flip test, made valid for all primary outcomes of the suite together by
@@ -29,7 +29,7 @@ _MOST_SIMULATED, _SIMULATED, _BISECTIONS = 12, 2000, 14
 
 
 class Verdict(Choice):
-    """What is known of a difference."""
+    """Verdict on a difference."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -40,21 +40,21 @@ class Verdict(Choice):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of two methods, on a primary outcome."""
+    """Difference between two methods on a primary outcome."""
 
     name: str
-    """Of which two."""
+    """Names of the two methods."""
     metric: str
     values: tuple[float, ...]
-    """Of each seed that both have; above 0 the first is better."""
+    """Difference for each seed that both have; above 0 the first is better."""
     interval: Estimate
     """Mean and t interval."""
     bootstrap: tuple[float, float] | None
     """The studentised bootstrap's interval of the mean; None: too few seeds for one."""
     p: float | None
-    """Two-sided, for this difference alone; None: no seed has both."""
+    """Two-sided p value of this difference alone; None: no seed has both."""
     adjusted_p: float | None = None
-    """Holm's, for all of the suite's."""
+    """Holm's p value, for all of the suite's differences together."""
     verdict: Verdict = Verdict.UNDECIDED
     detectable: float | None = None
     """The difference that so many seeds with this spread show with 80 % power, tested at Holm's first level;
@@ -118,7 +118,7 @@ def _measured(name: str, metric: str, values: Sequence[float]) -> Difference:
 
 
 def _p(values: Sequence[float]) -> float:
-    """Of the exact test, or with more seeds of that many random assignments of signs."""
+    """Returns the p value of the exact test or, with more seeds, of `_FLIPS` random assignments of signs."""
     if len(values) <= MOST_FLIPPED:
         return sign_flip_p(values)
     found = np.asarray(values, dtype=float)

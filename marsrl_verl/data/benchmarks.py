@@ -29,7 +29,7 @@ class Benchmark:
     """A published set of problems with their answers, none of which is for training."""
 
     problems: int
-    """On the hub, or in the copy that papers used."""
+    """Problems on the hub, or in the copy that papers used."""
     forms: tuple[Any, ...]
     """Names of `SOURCES` or columns; a file has those of one of them."""
     licence: str
@@ -85,7 +85,7 @@ class BenchmarkProblems:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of questions and answers in their order, 12 hexadecimal digits: results of equal ones can be
+        """Hash of questions and answers in their order, 12 hexadecimal digits: results with equal ones can be
         compared."""
         found = hashlib.sha256()
         for one in self.problems:

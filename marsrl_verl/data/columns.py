@@ -1,4 +1,4 @@
-"""Where a row's parts stand, and the reference answer that is read from it."""
+"""Places of a row's parts, and the reference answer that is read from it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from marsrl_verl.data.rows import RowError
 from marsrl_verl.rewards.extraction import boxed_answer, references
 
 ANSWER_COLUMN = "reward_model.ground_truth"
-"""Where verl's rows have the reference answer."""
+"""Place of the reference answer in verl's rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where a row's parts stand. A dot leads into a column with fields."""
+    """Places of a row's parts. A dot leads into a column with fields."""
 
     question: str | None = None
     """A column of text; None: the column `chat` with chat messages, verl's form."""
@@ -29,11 +29,11 @@ class Columns:
     answer_after: str | None = None
     """The reference follows the last occurrence of this mark, as `####` in GSM8K; None: all of the text."""
     answer_boxed: bool = False
-    """The reference is what the last box of the text holds, as in MATH's solutions."""
+    """If true, the reference is the content of the text's last box, as in MATH's solutions."""
     answer_lists: bool = False
-    """A text that reads as a list of texts is one: `['New York', 'NYC']`."""
+    """If true, a text that reads as a list of texts is one: `['New York', 'NYC']`."""
     answers_together: bool = False
-    """The texts of a list are parts of one answer, all of which are wanted, and no alternatives."""
+    """If true, the texts of a list are parts of one answer, all of which are wanted, and no alternatives."""
     aliases: str | None = None
     """A column with further accepted answers."""
     data_source: str | None = None
@@ -158,5 +158,5 @@ def value_at(data: Mapping[str, Any], path: str) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, for messages."""
+    """Returns the name of a value's type, for messages."""
     return "nothing" if value is None else type(value).__name__

@@ -59,11 +59,11 @@ class Contamination:
     """Problems that stand in evaluation sets."""
 
     shared: dict[str, int] = field(default_factory=dict)
-    """How many stand in each, by its path; a problem may stand in several."""
+    """Number of problems in each evaluation set, by its path; a problem may stand in several."""
     keys: set[str] = field(default_factory=set)
-    """Of the problems."""
+    """Keys of the problems."""
     places: list[tuple[str, str]] = field(default_factory=list)
-    """Where a problem stands in the source and in an evaluation set, of the first ones."""
+    """Places of the first such problems, in the source and in an evaluation set."""
 
 
 def find_contamination(

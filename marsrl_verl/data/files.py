@@ -31,11 +31,11 @@ Seen = dict[str, tuple[str, str]]
 
 @dataclass(slots=True)
 class PromptLengths:
-    """Which problems have a prompt that exceeds its role's limit (`Method.opening_prompts`)."""
+    """Finds the problems with a prompt that exceeds its role's limit (`Method.opening_prompts`)."""
 
     measure: Callable[[Problem], Mapping[str, int]]
-    """Tokens of a problem's prompts by role, counted by the model's tokenizer; within the limit a bound will
-    do."""
+    """Tokens of a problem's prompts by role, counted by the model's tokenizer; within the limit an upper
+    bound is enough."""
     limits: Mapping[str, int]
     """`max_prompt_tokens` by role."""
 
@@ -47,20 +47,20 @@ class PromptLengths:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What the configuration can't do with a row, or hardly as its user means it; the same for rows with the
-    same fault."""
+    """Something in a row that the configuration can't use, or hardly as its user means it; the same for rows
+    with the same fault."""
 
     key: str
-    """The setting that it speaks of."""
+    """The setting that it is about."""
     what: str
     fix: str
     refused: bool = False
-    """Whether no run can use the row so; otherwise it is warned of."""
+    """True if no run can use such a row; otherwise it is a warning."""
 
 
 @dataclass(slots=True)
 class FileReport:
-    """What is in one data file."""
+    """Content of one data file."""
 
     path: Path
     split: str
@@ -75,7 +75,7 @@ class FileReport:
     longest_problem: Problem = NO_PROBLEM
     """The one whose chat has the most characters, all of its messages together."""
     problems: Seen = field(default_factory=dict)
-    """Those that the file has first of its split."""
+    """Problems that the file has first of its split."""
     duplicates: int = 0
     """Rows with a problem of an earlier row of the split."""
     contradictions: list[tuple[str, str]] = field(default_factory=list)
@@ -91,16 +91,16 @@ class FileReport:
     remarks: dict[Remark, Fault] = field(default_factory=dict)
     """Rows that are problems with an answer, and that something speaks against."""
     row_texts: dict[str, str] = field(default_factory=dict)
-    """Of what prompts show beside the question, the texts with the most characters (`Prompts.row_texts`)."""
+    """Longest texts (in characters) that prompts show beside the question (`Prompts.row_texts`)."""
 
     @property
     def prompted(self) -> int:
-        """Rows whose problem is asked."""
+        """Rows whose problem is used for prompts."""
         return self.rows - (self.too_long or 0)
 
 
 def chat_characters(problem: Problem) -> int:
-    """Of all messages of the data's chat together."""
+    """Returns the characters of all messages of the data's chat together."""
     return sum(len(message["content"]) for message in problem.messages)
 
 
@@ -214,15 +214,15 @@ def splits_read(config: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a row of the data asks."""
+    """Question of a row of the data."""
 
     file: Path
     number: int
-    """In its file, from 0."""
+    """Number of the row in its file, from 0."""
     text: str
     """The last user message of the row's prompt, without spaces around it."""
     problem_id: str | None
-    """What its id column says; None without such a column, or without an id."""
+    """Id in its id column; None without such a column, or without an id."""
 
 
 def read_questions(path: Path, prompt_key: str, id_column: str | None) -> Iterator[Question]:

@@ -30,7 +30,7 @@ COLUMNS = (
     *("question", "response_A", "response_B", "label", "source", "pair_id"),
     *("input", "output_1", "output_2", "reward_model", "extra_info"),
 )
-"""Of the layouts with columns of fixed names."""
+"""Columns of the layouts with fixed names."""
 _LABELS = {"A>B": 0, "B>A": 1, "1": 0, "2": 1, "A": 0, "B": 1}
 
 
@@ -44,8 +44,8 @@ class Pair:
     subset: str
     name: str
     better_first: bool = True
-    """Whether the file shows the better one first; where its columns say which it is, one half of the pairs,
-    by their texts."""
+    """True if the file shows the better one first; in layouts whose columns say which one is better it is
+    drawn by the texts, true for one half of the pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Judgement:
     """True if the worse answer is A."""
 
     def row(self, index: int) -> dict[str, Any]:
-        """In the format of verl's RL dataset."""
+        """Returns the row in the format of verl's RL dataset."""
         pair = self.pair
         first, second = (pair.worse, pair.better) if self.swapped else (pair.better, pair.worse)
         return {

@@ -50,7 +50,7 @@ class SourceProblem:
     """The row's own `extra_info` with `Columns.extra` as JSON; empty where there is none."""
     place: str
     repaired: bool = False
-    """Whether LaTeX commands of its texts were repaired (`data.repair`)."""
+    """True if LaTeX commands of its texts were repaired (`data.repair`)."""
 
     @property
     def question(self) -> str:
@@ -60,7 +60,7 @@ class SourceProblem:
 
 @dataclass(slots=True)
 class Fault:
-    """What is wrong with some rows."""
+    """A fault that some rows have."""
 
     fix: str
     count: int = 0
@@ -159,8 +159,8 @@ _LOOKS_ONLY = re.compile(r"""[\s$\\{}().,;:!?'"`]+""")
 
 
 def look_alike(question: str) -> str:
-    """What remains of a question without spaces, punctuation, LaTeX's signs and case: equal for questions
-    that differ in typesetting only, and for a few others. Signs of arithmetic stay."""
+    """Returns a question without spaces, punctuation, LaTeX's signs and case: equal for questions that differ
+    in typesetting only, and for a few others. Signs of arithmetic stay."""
     return _LOOKS_ONLY.sub("", unicodedata.normalize("NFKC", question).casefold())
 
 
@@ -201,7 +201,7 @@ def read_problem(
 
 
 def ability_of(value: Any) -> str:
-    """What a row's column `ability` says; empty where it says nothing (null, or a column without a type)."""
+    """Returns a row's column `ability`; empty if it has no value (null, or a column without a type)."""
     return value.strip() if isinstance(value, str) else ""
 
 
@@ -275,7 +275,7 @@ def question_of(messages: list[Message]) -> str:
 
 
 def same_reference(first: str, second: str) -> bool:
-    """Whether two references accept a common answer."""
+    """True if two references accept a common answer."""
     return first == second or any(
         same_answer(one, other) for one in references(first) for other in references(second)
     )

@@ -13,7 +13,7 @@ from marsrl_verl.data.columns import Columns
 from marsrl_verl.data.problems import Instruction
 
 MAX_BAD_FRAC = 0.01
-"""Most bad rows, as a share of all, that are left out; more are refused: then it is another file."""
+"""Most bad rows, as a share of all, that are left out; more are rejected: then it is another file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Source:
     """A published file, or several of one form."""
 
     columns: Columns
-    """Where a row's parts stand; `Columns.ability` is None where the rows say their own."""
+    """Places of a row's parts; `Columns.ability` is None if the rows name their own."""
     instruction: Instruction | None
-    """Taken off wherever it stands around a problem; the prompts' class words its own."""
+    """Instruction that is removed wherever it stands around a problem; the prompts' class words its own."""
 
 
 _TEXT = Path(__file__).with_name("sources.yaml").read_text(encoding="utf-8")
@@ -40,4 +40,4 @@ SOURCES: Mapping[str, Source] = {
     name: _source(one.get("columns", {}), one.get("instruction")) for name, one in _DECLARED.items()
 }
 DAPO_INSTRUCTION = Instruction(**_DECLARED["dapo_math"]["instruction"])
-"""What DAPO-Math-17k's released rows wrap around every problem."""
+"""Instruction around every problem of DAPO-Math-17k's released rows."""

@@ -14,7 +14,7 @@ from marsrl_verl.data.problems import SourceProblem
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """How a start model does at a problem."""
+    """Pass rate of a start model on a problem."""
 
     rate: float | None = None
     """Share of right answers; None: there are no grades."""

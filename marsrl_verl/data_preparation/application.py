@@ -1,4 +1,4 @@
-"""The whole way of the command: read, ask, grade, filter, write."""
+"""All steps of the command: read, generate, grade, filter, write."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ sequences are drawn."""
 
 TRAIN, VAL, REPORT, GRADES = "train.parquet", "val.parquet", "report.json", "grades.jsonl"
 LOG = "engine.log"
-"""What vLLM and other libraries print."""
+"""Log of vLLM's and other libraries' output."""
 _SECONDS_BETWEEN_LINES = 20.0
 _SHOWN_PLACES = 3
 _QUEUED_PER_SLOT = 2
@@ -72,7 +72,7 @@ _say = partial(print, flush=True)
 
 
 def main(argv: Sequence[str], make_client: MakeClient | None = None) -> int:
-    """Run one command line; 0: the files are written, 1: the grader fails or a tool can't start, 2: refused,
+    """Run one command line; 0: the files are written, 1: the grader fails or a tool can't start, 2: rejected,
     130: interrupted.
 
     Args:
@@ -279,7 +279,7 @@ def _sampled_grades(
 
 
 def _check_kinds(config: DictConfig, collected: Collected) -> None:
-    """Nobody is asked a problem that the reward can't grade."""
+    """Raises DataError if the reward can't grade some of the problems."""
     faults: dict[str, Fault] = {}
     with closing(make_grader(config)) as grader:
         for one in collected.problems.values():

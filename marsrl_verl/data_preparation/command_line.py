@@ -52,7 +52,7 @@ class Arguments:
     source: str | None
     """Its name in `data.sources.SOURCES`."""
     max_bad_frac: float
-    """Most bad rows, as a share of all, that are left out; more of them are refused."""
+    """Most bad rows, as a share of all, that are left out; more of them are rejected."""
     answers: int
     keep_responses: bool
     graders: int
@@ -179,7 +179,7 @@ _OF_AN_INSTRUCTION = ("strip_dapo", "strip_before", "strip_after")
 
 
 def _form(arguments: argparse.Namespace) -> tuple[Columns, Instruction | None]:
-    """Where a row's parts stand, and what is taken off: as the source has it, or as options say."""
+    """Returns a row's columns and the instruction that is removed, by the source or by options."""
     name = arguments.data_source or None
     if arguments.source is None:
         columns = Columns(
@@ -253,7 +253,7 @@ def _check_words(arguments: argparse.Namespace) -> None:
 
 
 def _given(arguments: argparse.Namespace, *options: str) -> list[str]:
-    """Those of the options that the command line has."""
+    """Options, of those named, that the command line has."""
     return [f"--{option.replace('_', '-')}" for option in options if getattr(arguments, option)]
 
 

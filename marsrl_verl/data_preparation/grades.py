@@ -1,5 +1,5 @@
-"""How often the start model solves a problem, and the file that makes a preparation resumable: grades are
-appended problem by problem.
+"""Grades of the start model's answers, and the file that makes a preparation resumable: grades are appended
+problem by problem.
 
 JSON lines. The first holds the settings that the answers depend on, each other one problem's grades.
 """
@@ -22,7 +22,7 @@ from marsrl_verl.reporting.files import to_json
 FORMAT = 1
 _AGAIN = "Remove the line; its problem is then answered again."
 SKIPPED = (FinishReason.PROMPT_TOO_LONG.value, FinishReason.ERROR.value)
-"""Ends of problems that the model was never asked about: too long a prompt, or refused by the template."""
+"""Finish reasons of problems that the model never got: prompt too long, or rejected by the template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ProblemGrades:
     grades: tuple[Grade, ...]
     question: str = ""
     ground_truth: str = ""
-    """What the answers were compared with."""
+    """Reference that the answers were compared with."""
     responses: tuple[str, ...] = ()
     """The responses, where they are kept."""
 
@@ -80,7 +80,7 @@ class ProblemGrades:
 
     @property
     def ungraded(self) -> bool:
-        """Whether all answers failed so, and there is no pass rate."""
+        """True if grader or rollout program failed on all answers, so that there is no pass rate."""
         return self.graded == 0
 
     @property
@@ -90,7 +90,7 @@ class ProblemGrades:
 
     @property
     def skipped(self) -> str | None:
-        """Why the model was never asked (prompt too long, chat template refuses it); None if it was."""
+        """Why the model never got it (prompt too long, rejected by the chat template); None if it did."""
         reasons = {grade.finish for grade in self.grades if grade.graded}
         return reasons.pop() if len(reasons) == 1 and reasons <= set(SKIPPED) else None
 
@@ -135,9 +135,9 @@ class GradeLog(AbstractContextManager["GradeLog"]):
         self.path = path
         self.settings = json.loads(to_json(dict(settings)))
         self.grades: dict[str, ProblemGrades] = {}
-        """What is known, by problem."""
+        """Known grades, by problem."""
         self.dropped_tail = False
-        """Whether an unfinished last line was taken off: the process was killed while it wrote."""
+        """True if an unfinished last line was removed: the process was killed while it wrote."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("a+b")
         try:

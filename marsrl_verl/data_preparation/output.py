@@ -28,20 +28,20 @@ _FATES = {
     "ungraded": "that grader or rollout program failed on",
     "unanswered": "unanswered",
 }
-"""What became of problems (`Selection.counts`)."""
+"""Outcomes of problems (`Selection.counts`), in words."""
 
 
 @dataclass(slots=True)
 class Facts:
-    """What the report tells beside the grades."""
+    """Facts that the report has beside the grades."""
 
     arguments: Arguments
     found: Collected
     seed: int
     answer_settings: dict[str, Any] = field(default_factory=dict)
-    """What answers and grades depend on."""
+    """Settings that answers and grades depend on."""
     contamination: Contamination | None = None
-    """None without evaluation sets."""
+    """Problems in evaluation sets; None without such sets."""
 
 
 def report(

@@ -25,16 +25,16 @@ GradeTexts = Callable[[SourceProblem, list[tuple[str, FinishReason]]], list[Grad
 
 @dataclass(slots=True)
 class Recorded:
-    """What a file holds about the problems."""
+    """Content of a file about the problems."""
 
     grades: dict[str, ProblemGrades] = field(default_factory=dict)
-    """By problem."""
+    """Grades by problem."""
     settings: dict[str, Any] | None = None
-    """Those that a grade log begins with."""
+    """Settings at the beginning of a grade log."""
     other_problems: int = 0
     """Lines about problems that are not in the source."""
     graded_here: bool = False
-    """Whether a line had responses, which the configured reward graded."""
+    """True if a line had responses, which the configured reward graded."""
 
 
 def read_recorded(
@@ -118,7 +118,7 @@ def _grades(
 
 
 def _finish_reasons(values: Any, count: int, place: str) -> list[FinishReason]:
-    """How the responses of a line ended."""
+    """Returns the finish reasons of a line's responses."""
     if values is None:
         return [FinishReason.STOP] * count
     known = [reason.value for reason in FinishReason]

@@ -24,7 +24,7 @@ Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardRe
 
 
 def scorer(reward: RewardRunner, graders: int) -> Score:
-    """Scores trajectories, `graders` of them at a time; what was never asked has reward 0."""
+    """Scores trajectories, `graders` of them at a time; what was never generated has reward 0."""
     limit = asyncio.Semaphore(graders)
 
     async def score_one(request: RolloutRequest, one: Trajectory) -> RewardResult:
@@ -42,8 +42,8 @@ def scorer(reward: RewardRunner, graders: int) -> Score:
 def problem_requests(
     source: SourceProblem, role: str, prompts: Prompts, answers: int, rollout: str, evaluation: Evaluation
 ) -> tuple[RolloutRequest, ...]:
-    """What the first role is asked about a problem: all answers at once in a single call, and one after the
-    other of a program of the method's, with what its evaluation says to begin with."""
+    """Returns the requests to the first role for a problem: one for all answers at once in a single call, or
+    one per answer for a program of the method's, with what its evaluation says to begin with."""
     if find_program(rollout) is SingleCall:
         messages = prompts.problem(source.problem)
         return (RolloutRequest(source.key, source.problem, role, role, messages, answers, rollout),)
@@ -61,14 +61,14 @@ def sample_and_grade(
 ) -> Generator[ProblemGrades, None, None]:
     """Grades of every problem as soon as they are known, in any order; a failure when nothing else is left.
 
-    A problem whose prompt is too long, or refused by the chat template, is not asked; its grades say so.
-    Closing gives up what is not answered.
+    A problem whose prompt is too long, or rejected by the chat template, gets no answers; its grades say so.
+    Closing abandons problems without an answer.
 
     Args:
         problems: the requests of each, by its key.
         runner: runs training's rollout programs, and scores; its tools are started here
             (ToolUnavailableError: one can't start), and closed at the end.
-        sampling: of the roles that are asked, without segments.
+        sampling: of the roles that generate, without segments.
         concurrency: problems that are worked on at the same time.
     """
     waiting, tasks = deque(problems.items()), dict[asyncio.Task[list[Trajectory]], str]()

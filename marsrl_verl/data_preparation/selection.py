@@ -1,4 +1,4 @@
-"""Which problems are trained, and which are held out."""
+"""Selection of the problems that are trained and of those that are held out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 
 class Contaminated(Choice):
-    """What becomes of problems that stand in an evaluation set."""
+    """Treatment of problems that stand in an evaluation set."""
 
     DROP = "drop"
     REFUSE = "refuse"
@@ -42,7 +42,7 @@ class PassRates:
             raise DataError(f"Pass rates from {self.least:g} to {most:g} are none.", fix)
 
     def judge(self, grades: ProblemGrades | None) -> str:
-        """What becomes of a problem (`Selection.counts`)."""
+        """Returns the outcome of a problem (`Selection.counts`)."""
         if grades is None or grades.skipped or grades.ungraded:
             return "unanswered" if grades is None else grades.skipped or "ungraded"
         if grades.pass_rate < self.least - _ROUNDING:
@@ -59,13 +59,13 @@ class Selection:
     kept: list[SourceProblem] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     """Problems by what became of them: `kept`, `too_easy`, `too_hard`, `prompt_too_long`, `error` (the chat
-    template refuses it), `ungraded` (grader or rollout program failed on all answers), `unanswered`."""
+    template rejects it), `ungraded` (grader or rollout program failed on all answers), `unanswered`."""
 
 
 def select(
     problems: Iterable[SourceProblem], grades: Mapping[str, ProblemGrades], rates: PassRates
 ) -> Selection:
-    """Keep problems by pass rate. A problem that was never asked or has no grades is left out."""
+    """Keep problems by pass rate. A problem that was never prompted or has no grades is left out."""
     selection = Selection()
     for problem in problems:
         fate = rates.judge(grades.get(problem.key))

@@ -1,4 +1,4 @@
-"""What the preparation takes from the training configuration: model, prompts, sampling, grader."""
+"""Settings that the preparation takes from the training configuration: model, prompts, sampling, grader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from marsrl_verl.verl_adapter.components import sampling_settings
 def training_config(overrides: tuple[str, ...]) -> DictConfig:
     """The training configuration that the words of a training command give, composed and checked as in a dry
     run: this machine need not be the one that trains, and the data that is being prepared isn't there yet.
-    ConfigError: training would refuse it too."""
+    ConfigError: training would reject it too."""
     if any(FIRST in word for word in overrides):
         role = first_role(parse_arguments([word for word in overrides if FIRST not in word]))
         overrides = tuple(word.replace(FIRST, role) for word in overrides)
@@ -37,12 +37,12 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def prompt_lengths_of(config: DictConfig) -> PromptLengths | None:
-    """What measures the prompts of the problems; None where the model's tokenizer is not here."""
+    """Returns the measure of the problems' prompts; None if the model's tokenizer is not on this machine."""
     return prompt_lengths(Context(config=config, raw={}, dry_run=True, prepares_data=True))
 
 
 def answering_role(config: DictConfig) -> str:
-    """Who is asked the problems: the first role of the training's method."""
+    """Returns the role that answers the problems: the first one of the training's method."""
     return _first_stage(config).role
 
 
@@ -61,7 +61,7 @@ def _is_single_call(config: DictConfig) -> bool:
 
 
 def _active_roles(config: DictConfig) -> tuple[str, ...]:
-    """The roles whose tokens are sampled: a program of the method's may ask all of them."""
+    """The roles whose tokens are sampled: a program of the method's may call all of them."""
     if _is_single_call(config):
         return (answering_role(config),)
     algo = typed_settings(config).algo
@@ -69,7 +69,7 @@ def _active_roles(config: DictConfig) -> tuple[str, ...]:
 
 
 def check_policies(config: DictConfig) -> None:
-    """The start model answers for all roles that the method's program asks; ConfigError: one of them has a
+    """The start model answers for all roles that the method's program calls; ConfigError: one of them has a
     frozen policy."""
     frozen = {} if _is_single_call(config) else typed_settings(config).frozen_roles
     for role in _active_roles(config):
@@ -80,7 +80,7 @@ def check_policies(config: DictConfig) -> None:
 
 
 def answer_sampling(config: DictConfig) -> dict[str, Sampling]:
-    """How answers are drawn in training, by role, in one piece: segments are a matter of training.
+    """Returns how answers are sampled in training, by role, in one piece: segments are a matter of training.
 
     Each problem has a generator of its own, so that its answers depend neither on the others nor on
     interruptions.
@@ -103,7 +103,7 @@ def make_grader(config: DictConfig) -> RewardRunner:
 _GRADES_DEPEND_ON = ("marsrl.reward.<role>.target", "marsrl.reward.<role>.kwargs")
 _ROLES = "marsrl.roles"
 _OF_A_PROGRAM = ("marsrl.algo", _ROLES, "marsrl.tools")
-"""What the answers of a program of the method's may depend on beside the first role's settings."""
+"""Settings that the answers of a program of the method's may depend on beside the first role's."""
 _OF_TRAINING = "lr"
 """A role's setting that no answer depends on."""
 _ANSWERS_DEPEND_ON = (
@@ -124,16 +124,16 @@ _ANSWERS_DEPEND_ON = (
     "marsrl.run.seed",
     *_GRADES_DEPEND_ON,
 )
-"""Not where and how fast they are computed (tensor parallelism, batch sizes)."""
+"""Without settings of where and how fast they are computed (tensor parallelism, batch sizes)."""
 
 
 def grader_settings(config: DictConfig) -> dict[str, Any]:
-    """What the grades depend on, by name."""
+    """Returns the settings that the grades depend on, by name."""
     return _values(config, _GRADES_DEPEND_ON)
 
 
 def answer_settings(config: DictConfig, answers: int) -> dict[str, Any]:
-    """What answers and grades depend on, by name."""
+    """Returns the settings that answers and grades depend on, by name."""
     keys = _ANSWERS_DEPEND_ON + (() if _is_single_call(config) else _OF_A_PROGRAM)
     found = _values(config, keys)
     for role in found.get(_ROLES, {}).values():

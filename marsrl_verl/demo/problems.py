@@ -20,7 +20,7 @@ LARGEST_TOTAL = 29
 
 
 class Split(str, Enum):
-    """Which part of the world a problem belongs to; the parts share no problem."""
+    """Part of the world that a problem belongs to; the parts share no problem."""
 
     WARM_START = "warm_start"
     """Transcripts of the supervised warm start."""
@@ -46,7 +46,7 @@ def hashed_split(key: str, shares: Sequence[tuple[Split, int]] = _SHARES) -> Spl
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """How hard the problems are."""
+    """Difficulty of the problems."""
 
     min_terms: int = 3
     max_terms: int = 5
@@ -92,7 +92,7 @@ class Chain:
 
     @property
     def question(self) -> str:
-        """What the Solver is asked."""
+        """Question that the Solver is prompted with."""
         return QUESTION_PREFIX + self.expression
 
     @property

@@ -1,1 +1,1 @@
-"""What a machine lacks for a run, and how to get it."""
+"""Reports what a machine lacks for a run, and how to get it."""

@@ -1,4 +1,4 @@
-"""From facts to findings: what is in order, what a run will stumble over, and what to do."""
+"""Turns facts into findings: what is in order, what a run will stumble over, and what to do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from marsrl_verl.version import REQUIRED_VERL
 _LEAST_CAPABILITY = (8, 0)
 """bfloat16 and flash-attn 2 begin with Ampere."""
 _GPU_SHARED_GIB, _CPU_SHARED_GIB = 16, 1
-"""Ray keeps its objects in /dev/shm and is slow where they do not fit; a container has 64 MB unless told."""
+"""Ray keeps its objects in /dev/shm and is slow where they do not fit; a container has 64 MB by default."""
 _GPU_DISK_GIB, _CPU_DISK_GIB = 200, 5
 """A checkpoint of a 4-billion model is 48 GB: weights and two moments in float32."""
 _OPEN_FILES = 4096
@@ -39,7 +39,7 @@ _BUSY_MIB = 1024
 
 
 class Level(Enum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warn"
@@ -208,7 +208,7 @@ def _limits(machine: Machine) -> Iterator[Finding]:
 
 
 def _isolation(machine: Machine) -> Finding:
-    """Of the programs that the Python tool runs; a run without that tool needs none."""
+    """Checks the isolation of the Python tool's programs; a run without that tool needs none."""
     reasons = "; ".join(f"{name}: {why}" if name else why for name, why in machine.not_isolated.items())
     if machine.isolation is None:
         what = f"the Python tool can't isolate programs here ({reasons})"

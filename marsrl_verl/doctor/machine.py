@@ -45,7 +45,7 @@ class Machine:
     nvcc: str | None = None
     """Release of the CUDA compiler, e.g. `13.0`."""
     torch_cuda: str | None = None
-    """What torch says: the CUDA it is built for and whether it finds a GPU; None where nobody asked."""
+    """CUDA that torch is built for, and whether torch finds a GPU; None if torch was not run."""
     torch_error: str | None = None
     """Why torch, which is installed, can't be imported."""
     flash_error: str | None = None
@@ -62,7 +62,7 @@ class Machine:
     open_files: int = 0
     """Files that a process may open."""
     busy_ports: tuple[int, ...] = ()
-    """Of `RAY_PORTS`, those that somebody listens on."""
+    """Ports of `RAY_PORTS` that something listens on."""
     ray_address: str | None = None
     """RAY_ADDRESS."""
     no_cluster: str | None = None
@@ -122,7 +122,7 @@ def _no_cluster_at(address: str | None) -> str | None:
 
 
 def _uncompiled(packages: Iterable[str]) -> tuple[str, ...]:
-    """Those that are installed without bytecode, which uv leaves out unless told otherwise."""
+    """Packages that are installed without bytecode, which uv leaves out by default."""
     specs = [(name, importlib.util.find_spec(name)) for name in packages]
     files = [(name, spec.origin) for name, spec in specs if spec is not None and spec.origin is not None]
     return tuple(name for name, file in files if not Path(importlib.util.cache_from_source(file)).exists())

@@ -1,1 +1,1 @@
-"""Models behind OpenAI-compatible endpoints: their settings, their answers, and who asks them."""
+"""Models behind OpenAI-compatible endpoints: their settings, their answers, and their clients."""

@@ -25,12 +25,12 @@ from marsrl_verl.machine.retry import repeated
 T = TypeVar("T")
 
 LONGEST_PAUSE_S = 60.0
-"""Most seconds between two attempts, whatever the endpoint asks for."""
+"""Most seconds between two attempts, whatever the endpoint requests."""
 MOST_BYTES = 64 << 20
 """Most bytes of an answer: many times what a model can write."""
 _FILTERED = "content_filter"
 _ENDED_BY = ("stop_reason", "matched_stop")
-"""Where servers name the stop string that ended an answer."""
+"""Keys in which servers name the stop string that ended an answer."""
 
 
 class Pace:
@@ -78,9 +78,9 @@ class ModelEndpoint:
         self._numbers = itertools.count()
 
     async def post(self, name: str, path: str, body: Any, read: Callable[[Any, str], T]) -> T:
-        """What `read` makes of the JSON that the model's service answers, and of the URL. The slot is kept
-        during the pauses between attempts, whose random part derives from `name`: a service that is too busy
-        is asked less.
+        """Returns what `read` makes of the JSON in the service's response and of the URL. The slot is kept
+        during the pauses between attempts, whose random part derives from `name`, so that a service that is
+        too busy gets fewer requests.
 
         Raises:
             RequestError: no attempt was answered, or `read` raised it.

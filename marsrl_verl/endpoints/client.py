@@ -1,4 +1,4 @@
-"""JSON over HTTP, for all that asks a service: limited answers, errors that say whether asking again may help
+"""JSON over HTTP, for all clients of services: limited answers, errors that say whether a retry may help
 and that never hold the key."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from marsrl_verl.core.inert_text import one_line
 CONNECT_S = 30.0
 """Most seconds until a connection is there."""
 MOST_BYTES = 8 << 20
-"""Most bytes of an answer, where a client is not told otherwise."""
+"""Most bytes of an answer, unless a client sets another limit."""
 _ABOUT_THE_REQUEST = frozenset({400, 413, 414, 422})
 """Statuses that speak of this request (too long, not accepted), not of the service."""
 _BUSY = frozenset({408, 429})
@@ -27,7 +27,7 @@ _NOTE = 500
 
 
 class RequestError(Exception):
-    """A service did not answer as it should; the message is for logs. It refuses this request and would again
+    """A service did not answer as it should; the message is for logs. It rejects this request and would again
     (`about_request`), may serve it later (`busy`), in `wait_s`, or did not answer in time (`late`)."""
 
     def __init__(
@@ -44,11 +44,11 @@ class RequestError(Exception):
 
 
 class JsonClient:
-    """Asks services for JSON. Proxies are those of the environment; redirects are not followed, since they
+    """Gets JSON from services. Proxies are those of the environment; redirects are not followed, since they
     would take the key elsewhere. A context manager, or opened and closed.
 
     `headers` go with every request. `key` is what no message may hold, without headers a bearer token.
-    `most_bytes` and `timeout_s` limit an answer; without a time whoever asks limits it.
+    `most_bytes` and `timeout_s` limit an answer; without a time the caller limits it.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class JsonClient:
 
 def _proxy_for(url: str) -> str | None:
     """The proxy that the environment names for a URL (HTTP_PROXY, HTTPS_PROXY, NO_PROXY). aiohttp's
-    `trust_env` would read `.netrc` as well and refuse a request that has a key already."""
+    `trust_env` would read `.netrc` as well and reject a request that has a key already."""
     parts = urlsplit(url)
     return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 

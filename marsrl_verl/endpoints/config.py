@@ -13,7 +13,7 @@ from marsrl_verl.settings.declaration import OWN_MESSAGE, Settings, limits, top_
 
 
 class ServiceConfig(Settings):
-    """A model behind HTTP, and how it is asked."""
+    """A model behind HTTP, and how it is called."""
 
     base_urls: list[str] = Field(default_factory=list)
     """Such as `http://host:8000/v1`. With several of them every request goes to the next one."""
@@ -41,7 +41,7 @@ class ServiceConfig(Settings):
     is a sample with finish reason `error`."""
     backoff_s: float = limits(1.0, ge=0.0, why="it is a time")
     """Seconds before the first repetition, doubled with each further one, 60 at most; longer where the
-    endpoint asks for it (`Retry-After`)."""
+    endpoint requests it (`Retry-After`)."""
 
 
 class EndpointConfig(ServiceConfig):
@@ -77,6 +77,6 @@ def url_problem(url: str) -> str | None:
 
 
 def holds_password(url: str) -> bool:
-    """Whether a URL, which logs may show, names a user or a password."""
+    """True if a URL, which logs may show, contains a user or a password."""
     parts = urlsplit(url)
     return parts.username is not None or parts.password is not None

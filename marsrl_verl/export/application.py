@@ -33,7 +33,7 @@ CARD = "README.md"
 
 
 class Arguments(Settings):
-    """What is exported, and where to."""
+    """Arguments of an export: the checkpoint and the folder that is made."""
 
     checkpoint: str
     """A run's folder (its newest checkpoint), or one of its checkpoints/global_step_N."""
@@ -49,7 +49,7 @@ class Arguments(Settings):
 
 
 def main(argv: list[str]) -> int:
-    """Run one command line; 0: the folder is written, 2: refused."""
+    """Run one command line; 0: the folder is written, 2: rejected."""
     if {"-h", "--help"} & set(argv):
         print(_help())
         return 0

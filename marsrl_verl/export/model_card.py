@@ -57,16 +57,16 @@ print(tokenizer.decode(tokens[0, inputs["input_ids"].shape[1] :], skip_special_t
 
 @dataclass(frozen=True)
 class Exported:
-    """What a checkpoint's policies are exported from."""
+    """Checkpoint and run that policies are exported from."""
 
     run: Path
     config: DictConfig
-    """The run's, `config.yaml`."""
+    """The run's configuration, `config.yaml`."""
     checkpoint: Path
     adapter: bool
-    """Whether PEFT folders are written."""
+    """True if PEFT folders are written."""
     tables: Mapping[str, EvaluationRecord]
-    """Evaluations alone of the checkpoint, by name."""
+    """Standalone evaluations of the checkpoint, by name."""
 
     @cached_property
     def settings(self) -> MarsRLConfig:
@@ -75,7 +75,7 @@ class Exported:
 
     @cached_property
     def prompts(self) -> Prompts:
-        """What words the roles' prompts; ConfigError: its class can't be had."""
+        """The class that words the roles' prompts; ConfigError: it can't be loaded."""
         spec, base = self.settings.prompts, interface(self.method.Prompts)
         try:
             found: Prompts = load_class(spec.target, spec.kwargs, base)
@@ -102,11 +102,11 @@ class Exported:
 
     @property
     def trust_remote_code(self) -> bool:
-        """As in the run."""
+        """The run's own setting."""
         return bool(self.config.actor_rollout_ref.model.get("trust_remote_code"))
 
     def base(self, policy: str) -> str:
-        """What a policy began as: a path or a hub id."""
+        """Returns the model that a policy started from: a path or a hub id."""
         node = self.config.actor_rollout_ref
         return models(node.rollout).get(policy, str(node.model.path))
 
@@ -120,7 +120,7 @@ class Exported:
 
     @property
     def weights(self) -> str:
-        """What is written, in words."""
+        """Description of the weights that are written."""
         node, dtype = self.config.actor_rollout_ref, self.dtype
         trained = str(node.actor.fsdp_config.model_dtype)
         rank = node.model.lora_rank
@@ -143,11 +143,11 @@ class DataFile:
 
     name: str
     bytes: int
-    """When the run began."""
+    """Size when the run began."""
     sha256: str
-    """When the run began; a dash where its record has none."""
+    """SHA-256 when the run began; a dash if its record has none."""
     sources: tuple[str, ...]
-    """`data_source` of its rows; empty where the file is gone or another one."""
+    """`data_source` of its rows; empty if the file is gone or has changed."""
 
 
 def data_files(sizes: Mapping[str, int], sums: Mapping[str, str]) -> list[DataFile]:
@@ -221,7 +221,7 @@ def _facts(one: Exported, policy: str) -> Iterator[tuple[str, object]]:
 
 
 def _versions(run: Path) -> Mapping[str, str]:
-    """Of the packages; a run that goes on has not written them yet."""
+    """Returns the versions of the packages; empty for a run that goes on, which has not written them yet."""
     path = run / SUMMARY_FILE
     if not path.is_file():
         return {}

@@ -1,1 +1,1 @@
-"""What a method's policy loss reads and how it is averaged; torch only, below the methods."""
+"""Inputs of a method's policy loss, and how it is averaged; torch only, below the methods."""

@@ -1,4 +1,4 @@
-"""What a policy loss reads beside verl's arguments, and the mean over the mini-batch.
+"""Inputs of a policy loss beside verl's arguments, and the mean over the mini-batch.
 
 A loss in a method's folder (`core.method.LossSpec.name`) imports this module and torch, nothing of verl's:
 
@@ -24,11 +24,11 @@ from marsrl_verl.settings.choices import LossMean
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """Of a micro-batch of R rows and at most T response tokens, and of its mini-batch, all ranks and
+    """Inputs for a micro-batch of R rows and at most T response tokens, and for its mini-batch, all ranks and
     micro-batches together. Rows that only fill up a batch count for nothing."""
 
     columns: Mapping[str, torch.Tensor]
-    """(R, T) each, by name: what `LossSpec.columns` asks for, 0 behind a row's end."""
+    """(R, T) each, by name: the columns of `LossSpec.columns`, 0 behind a row's end."""
     settings: Mapping[str, Any]
     """`LossSpec.settings`."""
     tokens: int
@@ -36,13 +36,13 @@ class LossInputs:
     sequences: int
     """Rows with such a token, of the mini-batch."""
     turns: int
-    """Their turns, of the mini-batch: a row whose tokens have no turn is one. As `sequences`, unless the
-    column `turn` is asked for."""
+    """Their turns, of the mini-batch: a row whose tokens have no turn is one. Equals `sequences` unless the
+    column `turn` is requested."""
     ranks: int
     """Data-parallel ranks, over which FSDP averages gradients: a sum over the mini-batch is that of the
     micro-batches' sums times this."""
     mean: str = "token-mean"
-    """How token losses are averaged: `marsrl.training.loss_mean`, else `actor.loss_agg_mode`."""
+    """Mean of the token losses: `marsrl.training.loss_mean`, else `actor.loss_agg_mode`."""
     scale: float | None = None
     """`actor.loss_scale_factor`, by which `seq-mean-token-sum-norm` divides."""
 
@@ -53,9 +53,9 @@ class LossCall:
 
     inputs: LossInputs
     averaged: bool = False
-    """Whether `mean_loss` was called in it."""
+    """True if it called `mean_loss`."""
     shares: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """What `log_share` was told: how much is counted, and of how much."""
+    """Arguments of `log_share` by metric: the sum that is counted, and the sum that it is a share of."""
 
 
 _call: ContextVar[LossCall | None] = ContextVar("loss_call", default=None)
@@ -97,7 +97,7 @@ def log_share(name: str, counted: torch.Tensor, of: torch.Tensor) -> None:
 
 
 def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The mean over the mini-batch that the run's settings ask for, as verl's `agg_loss` and over turns: the
+    """The mean over the mini-batch that the run's settings name, as verl's `agg_loss` and over turns: the
     sum over micro-batches and the mean over ranks is the same for every cut.
 
     Args:

@@ -32,7 +32,7 @@ from marsrl_verl.losses.inputs import log_share, loss_inputs, mean_loss, turns_o
 from marsrl_verl.settings.choices import TurnRatio
 
 LARGEST_LOG_RATIO = 20.0
-"""Of a token, as in verl: beyond it a ratio is no number any more."""
+"""Largest log-ratio of a token, as in verl: beyond it a ratio is no number any more."""
 
 
 def turn_ratio(

@@ -1,1 +1,1 @@
-"""What a machine has: installed packages, GPUs, proxies, asked without importing torch, verl or vLLM."""
+"""Facts about a machine (installed packages, GPUs, proxies), found without importing torch, verl or vLLM."""

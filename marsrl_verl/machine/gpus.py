@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, asked of the driver, not of torch."""
+"""NVIDIA GPUs, as the driver reports them, not torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def count_gpus() -> int:
 
 
 def visible(gpus: list[Gpu]) -> list[Gpu]:
-    """Those that CUDA_VISIBLE_DEVICES leaves; Ray counts them in the same way."""
+    """GPUs that CUDA_VISIBLE_DEVICES leaves; Ray counts them in the same way."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return gpus
@@ -46,18 +46,18 @@ def list_gpus() -> list[Gpu]:
 
 
 def gpu_devices() -> bool:
-    """Whether the machine shows the device file of a GPU, be its driver in order or not."""
+    """True if the machine shows the device file of a GPU, whether or not its driver works."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
 def ask_driver() -> str:
-    """What `nvidia-smi` tells of all GPUs, one a line; empty without the tool or where it fails."""
+    """Returns `nvidia-smi`'s output on all GPUs, one a line; empty without the tool or if it fails."""
     tool = shutil.which("nvidia-smi")
     return answer_of([tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]) if tool else ""
 
 
 def answer_of(command: list[str]) -> str:
-    """What a command that asks a tool prints; empty where it fails."""
+    """Returns the output of a command; empty if it fails."""
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):

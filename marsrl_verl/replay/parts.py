@@ -57,7 +57,7 @@ class Responses:
 
     @classmethod
     def of(cls, config: DictConfig) -> Responses:
-        """Those of a run with this configuration."""
+        """Parts of a run with this configuration."""
         algo = typed_settings(config).algo
         return cls(tokenizer_of(config), method_class(algo.name).traits(algo).grammar_roles)
 

@@ -46,11 +46,11 @@ class Person:
 
         Args:
             messages: of the chat.
-            left: tells whether nobody waits for the answer any more; then the chat is not shown.
+            left: tells whether the client no longer waits for the answer; then the chat is not shown.
 
         Raises:
             EOFError: none will come any more.
-            ConnectionError: nobody waits for it.
+            ConnectionError: the client no longer waits for it.
         """
         async with self._turn:
             if left is not None and await left():
@@ -65,7 +65,7 @@ class Person:
         print(printable(text), file=self._screen, flush=True)
 
     def _typed(self) -> Future[str]:
-        """What is typed, read in a thread that doesn't keep the process from ending."""
+        """Reads the user's input in a thread that doesn't keep the process from ending."""
         answer: Future[str] = Future()
 
         def read() -> None:

@@ -26,7 +26,7 @@ def read_groups(path: Path, stages: Mapping[str, Stage]) -> Iterator[tuple[Group
 
     Args:
         path: of rollouts.
-        stages: the method's by name, for the role that a request asked first, and for the rollout programs
+        stages: the method's by name, for the role that a request prompted first, and for the rollout programs
             of files in which they are not recorded.
     """
     problems: dict[str, Problem] = {}

@@ -35,12 +35,12 @@ from marsrl_verl.verl_adapter.components import (
 )
 
 _AT_ONCE = 64
-"""Responses that are graded at a time; a reward's time limit counts from where it is asked."""
+"""Responses that are graded at a time; a reward's time limit counts from its call."""
 NO_TOKENIZER = "what its policy wrote itself needs the run's tokenizer (actor_rollout_ref.model.path)"
 
 
 class _NoEngine:
-    """Implements `GenerationClient`: what is not on record is not asked for."""
+    """Implements `GenerationClient`: what is not on record is not generated."""
 
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1

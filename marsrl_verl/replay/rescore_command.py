@@ -45,11 +45,11 @@ class StageGrades:
 
 
 Found = dict[tuple[str, str, str], StageGrades]
-"""By what the rollouts are of (training, or an evaluation's tag), role and stage."""
+"""Keys: what the rollouts are of (training, or an evaluation's tag), role and stage."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command line; 0: graded, 1: a reward can't go on, 2: refused."""
+    """Run one command line; 0: graded, 1: a reward can't go on, 2: rejected."""
     parser = argparse.ArgumentParser(
         prog="python -m recipe.marsrl.rescore",
         description="Grade the rollouts of a run again, by its own rewards or by others, without a model.",

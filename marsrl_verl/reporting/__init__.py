@@ -1,1 +1,1 @@
-"""What a run leaves behind and shows: its folder, live progress, tables, pictures, the report."""
+"""Everything that a run leaves behind and shows: its folder, live progress, tables, pictures, the report."""

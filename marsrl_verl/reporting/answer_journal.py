@@ -1,8 +1,8 @@
-"""What an evaluation was answered so far: an interrupted one goes on from there and asks nothing twice.
+"""Journal of an evaluation's answers so far: an interrupted one goes on from there and repeats no request.
 
 One line of JSON for each answered request, appended as the answer comes, with all that the evaluation and the
-rollout log read of it; a line that a kill cut off is passed over. An answer counts for the very same request:
-the key is a checksum of what is asked, of how it is sampled, and of whose weights answer.
+rollout log read of it; a line that a kill cut off is skipped. An answer is valid for the very same request:
+its key is a checksum of the prompt, the sampling settings and the weights.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from marsrl_verl.rollout.engine import RolloutEngine
 
 
 class AnswerJournal:
-    """The file.
+    """The journal's file.
 
     Args:
         path: where it lies; it need not be there.
-        weights: tells whose answers these are: models, checkpoint.
+        weights: identifies the weights that answer: models, checkpoint.
     """
 
     def __init__(self, path: Path, weights: str) -> None:
@@ -57,7 +57,7 @@ class AnswerJournal:
         self._file.flush()
 
     def remove(self) -> None:
-        """What it holds is elsewhere now."""
+        """Removes the file, whose content is elsewhere now."""
         self.close()
         self.path.unlink(missing_ok=True)
 
@@ -69,13 +69,13 @@ class AnswerJournal:
 
 
 class JournaledEngine:
-    """Implements `RolloutEngine`: answers what the journal has, and has another engine answer the rest. What
-    failed there is not written down."""
+    """Implements `RolloutEngine`: returns the answers that the journal has, and has another engine generate
+    the rest. Failed answers are not written down."""
 
     def __init__(self, engine: RolloutEngine, journal: AnswerJournal) -> None:
         self._engine, self._journal = engine, journal
         self._keys: dict[str, str] = {}
-        """Of what is asked, by group id."""
+        """Keys of the requests under way, by group id."""
         self._ready: list[RolloutOutput] = []
         self.taken = self.failed = 0
         """Requests that the journal answered, and those whose answers or grades failed."""
@@ -115,7 +115,7 @@ def _counts(one: Trajectory) -> bool:
 
 
 def _plain(one: Trajectory) -> dict[str, Any]:
-    """Without log-probabilities, annotations and the ids of prompts, which nobody reads of an evaluation."""
+    """A trajectory without log-probabilities, annotations and prompt ids, which evaluations do not need."""
     sequences = [
         {
             "role": each.role,

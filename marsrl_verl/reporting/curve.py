@@ -46,7 +46,7 @@ def draw_learning_curve(
     """Write a PNG of 1200 x 700 pixels.
 
     Left: the mean reward of each role's training samples, per step (dots) and smoothed (line), and of passes
-    that train nobody (crosses); colours by the order of `roles`. Right: the evaluations on held-out problems
+    that train no role (crosses); colours by the order of `roles`. Right: the evaluations on held-out problems
     with their intervals. Axes without data say so.
     """
     canvas = new_canvas(WIDTH, HEIGHT, DPI)

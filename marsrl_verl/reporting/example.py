@@ -22,7 +22,7 @@ class Example:
     summary: ExampleSummary
 
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
-        """What one call came to, in a few words."""
+        """Describes the outcome of one call in a few words."""
         return self.evaluation.outcome(call, lambda answer: quote(_cut(answer, _LONGEST_ANSWER)))
 
 

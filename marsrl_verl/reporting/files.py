@@ -20,18 +20,18 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def write_lines_atomic(path: Path, parts: Iterable[str]) -> None:
-    """As `write_atomic`, from parts that are written one after the other."""
-    # Half of a surrogate pair has no encoding; written as `\ud800` it is one again for who reads JSON.
+    """Like `write_atomic`, from parts that are written one after the other."""
+    # Half of a surrogate pair has no encoding; written as `\ud800` it is one again for readers of JSON.
     write_bytes_parts_atomic(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:
-    """As `write_atomic`, for bytes."""
+    """Like `write_atomic`, for bytes."""
     write_bytes_parts_atomic(path, (data,))
 
 
 def write_bytes_parts_atomic(path: Path, parts: Iterable[bytes]) -> None:
-    """As `write_lines_atomic`, for bytes."""
+    """Like `write_lines_atomic`, for bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -68,7 +68,7 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def _listed(value: Any) -> Any:
-    """What `json` cannot write by itself."""
+    """Converts a value that `json` cannot write by itself."""
     if isinstance(value, Mapping):
         return dict(value)
     if hasattr(value, "tolist"):

@@ -57,7 +57,7 @@ class MetricsLog:
 
     @property
     def deleted(self) -> bool:
-        """Whether the file that is written to has no name any more."""
+        """True if the file that is written to has been deleted."""
         return self._file is not None and os.fstat(self._file.fileno()).st_nlink == 0
 
     def drop_after(self, step: int | None) -> int:

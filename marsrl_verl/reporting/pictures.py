@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _WIDTH, _HEIGHT, _DPI = 960, 680, 200
-"""In pixels, and pixels per inch: labels can be read at half the size."""
+"""Width and height in pixels, and pixels per inch: labels can be read at half the size."""
 _OFFSETS, _CLOSE = ((4, 6), (4, -13), (-12, 6), (4, -13)), 24
-"""Where points of the series in turn have their labels, in points: lines that run close keep them apart; and
-pixels within which a series has one label."""
+"""Offsets of the labels from their points, in points, by series in turn: lines that run close keep them
+apart; and pixels within which a series has one label."""
 _HATCHES = ("", "//", "..", "xx")
 _FOLDER = "pictures"
 

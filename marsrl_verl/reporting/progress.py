@@ -24,7 +24,7 @@ ROUND_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """What one finished training step shows."""
+    """Progress that one finished training step shows."""
 
     step: int
     role_rewards: dict[str, float]
@@ -41,15 +41,15 @@ class RoundState:
     """Progress of a generation round: one of training, or an evaluation."""
 
     seconds: float
-    """Since it began."""
+    """Seconds since it began."""
     groups: int
     """Groups of all stages that have begun."""
     scored: int
-    """Those that have ended, with their scores."""
+    """Groups that have ended, with their scores."""
     tokens: int
-    """Sampled so far, those of unfinished responses included."""
+    """Tokens sampled so far, those of unfinished responses included."""
     requests: int
-    """In the engines."""
+    """Requests in the engines."""
     stages: Mapping[str, int] = field(default_factory=dict)
     """Groups under way, by stage."""
     oldest: tuple[str, float] | None = None
@@ -57,7 +57,7 @@ class RoundState:
 
     @property
     def seconds_left(self) -> float | None:
-        """Expected, if groups go on ending at the rate so far; None before the first."""
+        """Expected seconds left, if groups go on ending at the rate so far; None before the first."""
         return self.seconds / self.scored * (self.groups - self.scored) if self.scored else None
 
 

@@ -22,7 +22,7 @@ SHOWN_VARIABLES = frozenset(
         "OMP_NUM_THREADS",
     }
 )  # fmt: skip
-"""The variables of our presets; the value of any other is somebody's own, and may be a key."""
+"""The variables of our presets; the value of any other is the user's own, and may be a key."""
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _PASSWORD = "ray_kwargs.ray_init._redis_password"
 _COMMAND = "marsrl.run.command"
@@ -33,7 +33,7 @@ _EMPTY = "{}"
 
 
 def recorded(config: DictConfig) -> DictConfig:
-    """A copy without the values of environment variables that somebody set for the workers. A resume does not
+    """A copy without the values of environment variables that the user set for the workers. A resume does not
     compare them (`config.resume_rules`). Ray itself writes them into its own logs."""
     copy: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
     variables = OmegaConf.select(copy, _VARIABLES)
@@ -71,7 +71,7 @@ def setting_of(word: str) -> str:
 
 
 def _stand_in(path: str) -> str | None:
-    """What is written in place of a setting's value; None: the value itself."""
+    """Returns the text that is written in place of a setting's value; None: the value itself is written."""
     if _within(path, _PASSWORD):
         return HIDDEN
     if path.startswith(f"{_VARIABLES}."):

@@ -36,7 +36,7 @@ _CURVE = (
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What the end of a run shows."""
+    """Results that the end of a run shows."""
 
     changes: list[Change]
     example: Example | None
@@ -207,7 +207,7 @@ def facts_table(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def method_markdown(record: EvaluationRecord) -> str:
-    """What each figure of an evaluation means, and how it was measured."""
+    """Describes what each figure of an evaluation means, and how it was measured."""
     found = record.estimates
     measured = [
         info for name, info in record.metrics.items() if name in found or name + GREEDY_SUFFIX in found

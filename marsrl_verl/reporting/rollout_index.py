@@ -45,7 +45,7 @@ _NUMBERS = re.compile(r"(?im)^\W*\d{1,2}[.):](?=\s)|\bstep\s+\d{1,2}\b")
 _QUESTION = 160
 """Characters of a question."""
 _SIZE, LEFT_OUT, _EARLIER = b"file_size", b"left_out", b"trained_earlier"
-"""In the index's metadata: the bytes of its file, how many lines the run left out of it, and as JSON, by
+"""Keys of the index's metadata: the bytes of its file, how many lines the run left out of it, and as JSON, by
 trajectory, the advantages of the last tokens of sequences that are in no line of it."""
 
 

@@ -4,7 +4,7 @@ Keys of a line, schema version 2:
 
     schema_version   2
     step             training step (or the step whose weights were evaluated)
-    role, stage      who answered, and at which position of the method's course
+    role, stage      role that answered, and its position in the method's course
     group            id of the group: all lines with it answer the same request
     trajectory       id of the trajectory, `<group>#<k>`
     sequence         number of the sequence in its trajectory; 0 for the only one and where there is none
@@ -24,7 +24,7 @@ Keys of a line, schema version 2:
     tokens           number of its response tokens
     token_ids        token ids of its response, as sampled
     masked           [begin, end] of parts of its response that the policy did not choose: tools, templates
-    external         whether another model answered: there is no sequence then; its policy, numbers of tokens
+    external         true if another model answered: there is no sequence then; its policy, numbers of tokens
                      and policy version are null, token ids, masked parts and versions empty
     reward           the sequence's own reward, else the trajectory's; null where it has none
     graded           false where grading failed (`error` says how): reward 0, not trained; else true, or null
@@ -58,7 +58,7 @@ SCHEMA_VERSION = 2
 _PROBLEM = ("id", "question", "ground_truth", "data_source")
 
 Record = Callable[[RolloutRequest, Trajectory], Mapping[str, Any]]
-"""What a method adds to the lines of a trajectory that has a reward."""
+"""Function that returns the keys which a method adds to the lines of a trajectory that has a reward."""
 Line = dict[str, Any]
 """One line; token ids are arrays, which `to_json` turns into lists."""
 

@@ -66,12 +66,12 @@ SUMMARY_FILE = "summary.json"
 _RESULT_FILES = (METRICS_FILE, REPLACED_FILE, SUMMARY_FILE)
 _RESULT_FOLDERS = (_ROLLOUT_FOLDER, _TRAINED_FOLDER, _EVALUATION_FOLDER, _SET_ASIDE, CHECKPOINT_FOLDER)
 _TO_DELETE = ".to_delete"
-"""What `existing=replace` deletes, first moved out of sight."""
+"""Folder of what `existing=replace` deletes, first moved out of sight."""
 
 
 class Existing(Choice):
-    """What to do when the folder already holds a run (`marsrl.run.existing`). A run that ended before it
-    trained or evaluated anything does not count."""
+    """Action when the folder already holds a run (`marsrl.run.existing`). A run that ended before it trained
+    or evaluated anything does not count."""
 
     FAIL = "fail"
     """Stop with a message."""
@@ -86,7 +86,7 @@ class OutputFolderError(ValueError):
 
 
 def has_results(path: Path) -> bool:
-    """Whether a run's folder holds more than its settings: something was evaluated, trained or saved."""
+    """True if a run's folder holds more than its settings: something was evaluated, trained or saved."""
     files = (path / name for name in _RESULT_FILES)
     folders = (path / name for name in _RESULT_FOLDERS)
     return any(file.is_file() and file.stat().st_size > 0 for file in files) or any(
@@ -146,14 +146,14 @@ def _move(path: Path, target: Path) -> None:
 
 
 class RunFolder:
-    """Where a run leaves its files. `create` in the launcher, `attach` in every other process."""
+    """Folder that a run leaves its files in. `create` in the launcher, `attach` in every other process."""
 
     def __init__(self, path: Path, resumed: bool) -> None:
         self.path = path
         self._mark = (path / MARKER).read_bytes()
         self._config: str | None = None
         self.resumed = resumed
-        """Whether the folder already held a run that is being continued."""
+        """True if the folder already held a run that is being continued."""
         self.metrics = MetricsLog(path)
         self.rollout_log = RolloutLogConfig()
         self.config_path, self.summary_path = path / "config.yaml", path / SUMMARY_FILE
@@ -273,7 +273,7 @@ class RunFolder:
             write_token_columns(self.path / _TRAINED_FOLDER / f"step_{step}.parquet", rows, names)
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
-        """Keep an evaluation's record and, if asked, its calls.
+        """Keep an evaluation's record and, if requested, its calls.
 
         An earlier end's evaluation, in a run that was resumed with more steps, becomes that of its step.
         """

@@ -91,7 +91,7 @@ def adopt(descriptors: Mapping[Path, int]) -> None:
 
 
 def _forget() -> None:
-    """In a fork: a worker that outlives the run must not keep its folder."""
+    """Lets go of the folders in a fork: a worker that outlives the run must not keep its folder."""
     for descriptor in _held.values():
         os.close(descriptor)
     _held.clear()

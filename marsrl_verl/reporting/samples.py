@@ -1,16 +1,16 @@
 """`evaluations/samples.jsonl` of an evaluation alone: one line for each problem and sample.
 
 problem          id of the problem, of this evaluation
-row              checksum of what its row asks and expects, the same in every evaluation
+row              checksum of its row's question and reference, the same in every evaluation
 data_source, question, ground_truth
 sample           number of the run of this problem, from 0
 greedy           whether it is of the pass at temperature 0
 answer           the extracted final answer, or null
-correct          whether the run's answer is right; null where nothing was asked
+correct          whether the run's answer is right; null where nothing was generated
 score            its reward, 0 without a usable answer; of questions graded by words the F1
 graded           false where grading failed, so that score 0 says nothing
 finish_reason    of the trajectory that is the answer, without one of the last; `prompt_too_long`: nothing
-                 was asked
+                 was generated
 end              why the run ended, as its evaluation names it
 tokens, calls    of all roles together
 trajectory       where the text is: an id of `rollouts/eval_alone.jsonl`, of greedy ones of
@@ -29,7 +29,7 @@ from marsrl_verl.evaluation.runs import Run, Runs, calls_of, final_answer, token
 from marsrl_verl.reporting.files import to_json, write_lines_atomic
 
 SAMPLES_FILE = "evaluations/samples.jsonl"
-"""In the run's folder."""
+"""File in the run's folder."""
 
 
 def write_samples(folder: Path, passes: list[Runs]) -> None:

@@ -19,7 +19,7 @@ SEAL_NAME = "sealed.json"
 STATE_NAME = "marsrl.pt"
 """The plugin's state."""
 DATA_NAME = "data.pt"
-"""Where verl keeps the position in the data."""
+"""File in which verl keeps the position in the data."""
 MODEL = "model"
 """verl's name of the files with weights, before the world size and the rank."""
 
@@ -31,7 +31,7 @@ _SMALL_BYTES = 16 * 2**20
 """Files up to this size are read before the start of a resume."""
 
 Facts = dict[str, object]
-"""What a seal says about a file: `bytes` and `sha256`."""
+"""Facts of a seal about a file: `bytes` and `sha256`."""
 
 
 class CheckpointError(RuntimeError):
@@ -39,7 +39,7 @@ class CheckpointError(RuntimeError):
 
 
 def step_folder(root: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """Returns the folder of a step's checkpoint."""
     return root / f"global_step_{step}"
 
 
@@ -66,7 +66,7 @@ def rank_of(name: str) -> int | None:
 
 
 def missing_files(names: Iterable[str]) -> list[str]:
-    """What a resume needs and a list of files does not have."""
+    """Returns the files that a resume needs and a list of files lacks."""
     names = set(names)
     missing = [name for name in (STATE_NAME, DATA_NAME) if name not in names]
     groups: dict[tuple[str, str, int], set[int]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""What is wrong with a disk or a folder, in words: full, read-only, gone."""
+"""Faults of a disk or a folder, in words: full, read-only, gone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _BROKEN = (errno.EROFS, errno.EIO, errno.ESTALE)
 _NO_SPACE = ("unexpected pos", "PytorchStreamWriter", "No space left")
-"""What torch says of a file that could not be written to its end; the system's error number is lost."""
+"""Parts of torch's messages on a file that was not fully written; they lose the system's error number."""
 
 
 class StorageError(RuntimeError):
-    """What the run writes can't be written, or is gone; the message says what to do."""
+    """An output of the run can't be written, or is gone; the message says what to do."""
 
 
 class FolderLostError(StorageError):
@@ -28,13 +28,13 @@ class FolderLostError(StorageError):
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that there is no space left."""
+    """True if an error says that there is no space left."""
     return getattr(error, "errno", None) in _FULL or any(text in str(error) for text in _NO_SPACE)
 
 
 def storage_error(error: BaseException, folder: Path) -> StorageError | None:
-    """What an error says about the disk; None: it is about something else. `folder` is where the run writes,
-    for errors that name no file."""
+    """Turns an error about the disk into one that says what to do; None: it is about something else. `folder`
+    is where the run writes, for errors that name no file."""
     for one in _chain(error):
         if isinstance(one, StorageError):
             return one
@@ -60,12 +60,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def free_space(path: Path) -> str:
-    """Which folder on the way to a path there is, and how much is free in it."""
+    """Names the first existing folder on the way up from a path, and how much is free in it."""
     return f"{_there(path)} has {size_text(free_bytes(path))} free"
 
 
 def free_bytes(path: Path) -> int:
-    """What is free in the first folder on the way to a path that there is."""
+    """Returns the free bytes of the first existing folder on the way up from a path."""
     return shutil.disk_usage(_there(path)).free
 
 

@@ -24,7 +24,7 @@ EMPTY = Estimate(None, None, None, 0)
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a reader must know of a run to judge or repeat it."""
+    """Facts that a reader needs to judge or repeat a run."""
 
     name: str
     method: str
@@ -33,8 +33,8 @@ class RunFacts:
     seed: int
     steps: int
     seconds: float
-    """Wall clock of the whole run, evaluations included. Of a run that was resumed: of the last process, and
-    of those before it the steps and evaluations that count."""
+    """Wall clock of the whole run, evaluations included. For a resumed run, that of the last process, and of
+    the steps and evaluations of earlier ones that count."""
     training_tokens: int
     """Tokens generated for training."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class RunFacts:
     extra: dict[str, str | int | float | None] = field(default_factory=dict)
     """Anything else worth a line, by a readable label: model, parameters, device, ranks."""
     warnings: list[str] = field(default_factory=list)
-    """What the run warned of (`marsrl.watch`), a sentence each."""
+    """Warnings of the run (`marsrl.watch`), a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)

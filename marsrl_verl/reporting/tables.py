@@ -48,7 +48,7 @@ def points_interval(low: float, high: float) -> str:
 
 
 def verdict_rule(rows: Iterable[Change]) -> str:
-    """When a change is called better or worse."""
+    """Describes when a change is called better or worse."""
     unjudged = dict.fromkeys(row.info.label for row in rows if row.info.follows_errors)
     rule = f"better/WORSE: its interval leaves out 0. Not judged: rates of fewer than {FEW} cases (n=…)"
     if not unjudged:

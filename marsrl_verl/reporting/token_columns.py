@@ -46,7 +46,7 @@ def read_token_columns(path: Path, trajectory: str, sequence: int) -> dict[str, 
 
 @lru_cache(maxsize=1)
 def _table(path: Path, time: int) -> tuple[pa.Table, dict[tuple[str, int], int]]:
-    """A file as it was at that time, and the row of each sequence: readers ask for one after the other."""
+    """A file as it was at that time, and the row of each sequence: readers read one after the other."""
     import pyarrow.parquet as pq
 
     table, key = pq.read_table(path), ("trajectory", "sequence")

@@ -1,4 +1,4 @@
-"""What steps trained of a run's rollouts, wherever their lines lie.
+"""Tokens of a run's rollouts that its steps trained, wherever their lines lie.
 
 `trained/step_N.json` has the advantages of all that step N trained, `trained/step_N.parquet` the columns
 that the run keeps of it (`token_columns`). Most of it is in `rollouts/step_N.jsonl` too; the rest lies in
@@ -32,7 +32,7 @@ class TrainedTokens:
 
     @classmethod
     def of_run(cls, run: Path) -> TrainedTokens:
-        """As a run that has ended tells by its indexes."""
+        """Builds the lookup from the indexes of a run that has ended."""
         later: dict[str, str] = {}
         for path in rollout_files(run / "rollouts"):
             name = stem(path)

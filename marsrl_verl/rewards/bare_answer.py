@@ -50,14 +50,14 @@ _LONGEST_UNIT = 60
 
 
 def same_bare_answer(answer: str, reference: str) -> bool:
-    """Whether two answers are one without units, bases, and a percent sign that the reference has; of lists
-    each element, their brackets as they stand."""
+    """True if two answers are equal without units, bases, and a percent sign that the reference has; lists
+    are compared by element, their brackets as they stand."""
     return same_by(_same_leaf, answer, reference)
 
 
 def units_differ(first: str, second: str) -> bool:
-    """Whether two answers have units, and those are not one: cm and m, men and women, a.m. and p.m. Of names
-    that are no known units one may say more: apples and red apples."""
+    """True if two answers have units, and different ones: cm and m, men and women, a.m. and p.m. A name that
+    is no known unit may say more than the other: apples and red apples."""
     return _apart(split_unit(first)[1], split_unit(second)[1])
 
 
@@ -78,12 +78,12 @@ def is_unit_word(word: str) -> bool:
 
 
 def bases_differ(first: str, second: str) -> bool:
-    """Whether the first number is another one for the base that it is written in: `10_2` is 2 and not 10."""
+    """True if the first number's base makes it another number than the second: `10_2` is not 10 but 2."""
     return _based(first) is not None and not same_based(first, second)
 
 
 def same_based(answer: str, reference: str) -> bool:
-    """Whether a number with a base is the other number; the reference's base may be left out."""
+    """True if a number with a base equals the other number; the reference's base may be left out."""
     one, other = _based(answer), _based(reference)
     if one is None:
         return other is not None and answer.strip().strip("$").strip() == other[0]

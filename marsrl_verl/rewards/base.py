@@ -27,18 +27,18 @@ class ScoreRequest:
     """The text after the thinking part; empty when there is none."""
     finish_reason: FinishReason
     inputs: Mapping[str, Plain] = field(default_factory=dict)
-    """What the method gave with the rollout request, such as a text that is judged and its reward."""
+    """Inputs that the method gave with the rollout request, such as a text that is judged and its reward."""
     detail: str | None = None
     """Why the trajectory has no regular end (`turn_limit`), as its rollout program says."""
     events: Sequence[Mapping[str, Plain]] = ()
-    """What happened in it (tool calls, turns): the text alone may claim calls that were never made."""
+    """Events in it (tool calls, turns): the text alone may claim calls that were never made."""
 
     sampled_text: str | None = None
-    """What of `text` the policy wrote itself, where tools or templates wrote in it too."""
+    """Part of `text` that the policy sampled itself, where tools or templates wrote in it too."""
 
     @property
     def own_text(self) -> str:
-        """What the policy wrote itself."""
+        """Text that the policy sampled itself."""
         return self.text if self.sampled_text is None else self.sampled_text
 
     @classmethod
@@ -73,8 +73,8 @@ class UngradableError(ValueError):
 
 
 class ServiceError(RuntimeError):
-    """What a reward asks, such as a model behind an endpoint, gave no answer. The grade fails, as where it
-    takes too long, and counts in `marsrl.reward.<role>.max_unanswered_frac`."""
+    """A service that a reward calls, such as a model behind an endpoint, gave no answer. The grade fails, as
+    it does when it takes too long, and counts in `marsrl.reward.<role>.max_unanswered_frac`."""
 
 
 class RoleReward(ABC):
@@ -89,14 +89,14 @@ class RoleReward(ABC):
     """
 
     pays_unfinished: ClassVar[bool] = False
-    """Whether a response that the model did not end itself keeps the reward that `score` gives it. The
-    papers give 0 (MarsRL, arXiv 2511.11373, §3.2)."""
+    """True if a response that the model did not end itself keeps the reward that `score` gives it. The papers
+    give 0 (MarsRL, arXiv 2511.11373, §3.2)."""
     graded_ability: str | None = None
-    """The one kind of problem that it grades (`Problem.ability`), where there is one: the start warns of rows
-    that name another. None: any."""
+    """The one kind of problem that it grades (`Problem.ability`): the start warns of rows that name another.
+    None: any."""
     tells_answer: bool = False
-    """Whether results of `score` have what was answered as `info["answer"]`, where a response has an answer:
-    what counts equal answers (`marsrl.algo.plan_reward=consistency`) asks for it."""
+    """True if results of `score` have the answer as `info["answer"]` where a response has one, as is required
+    to count equal answers (`marsrl.algo.plan_reward=consistency`)."""
 
     @abstractmethod
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:

@@ -1,5 +1,5 @@
-r"""What touches a box belongs to its answer: `-\boxed{5}` is -5, `\frac{1}{\boxed{5}}` a fifth, `\boxed{5}`
-million are 5,000,000."""
+r"""Reads what touches a box as part of its answer: `-\boxed{5}` is -5, `\frac{1}{\boxed{5}}` a fifth,
+`\boxed{5} million` 5,000,000."""
 
 from __future__ import annotations
 

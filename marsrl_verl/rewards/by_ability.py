@@ -95,7 +95,7 @@ class RewardByAbility(RoleReward):
 
 
 def load_part(key: str, spec: Any) -> RoleReward:
-    """The reward that another one asks, by its class and keyword arguments; `key` names it in messages.
+    """The reward that another one calls, by its class and keyword arguments; `key` names it in messages.
 
     Raises:
         ClassLoadError: it can't be had, or pays responses that have not ended.

@@ -18,10 +18,10 @@ from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.loading import ClassLoadError
 
 PACKAGE_PREFIX, FILE_PREFIX = "pkg://", "file://"
-"""How verl tells a module that can be imported from a file."""
+"""Prefixes by which verl tells a module that can be imported from a file."""
 _ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 _SINGLE_TURN = {"num_turns": 2, "rollout_reward_scores": {}}
-"""What verl's single-turn agent loop adds to `extra_info`."""
+"""Entries that verl's single-turn agent loop adds to `extra_info`."""
 
 
 class ComputeScoreReward(RoleReward):
@@ -82,7 +82,7 @@ def _result(result: Any) -> RewardResult:
 
 
 def _ground_truth(text: str) -> Any:
-    """As it stands in the row: a dictionary, and several accepted answers as a list, are kept as JSON."""
+    """Returns the value that the row has: a dictionary, and several accepted answers, are kept as JSON."""
     if not text.startswith(("[", "{")):
         return text
     try:

@@ -51,7 +51,7 @@ def _separates(answer: str, at: int) -> bool:
 
 
 def is_name(member: str) -> bool:
-    """Whether a side of an equation names what the other one is: `x`, `f(x)`, `m + n`, `\\sin x`, a sum over
+    """True if a side of an equation names what the other one is: `x`, `f(x)`, `m + n`, `\\sin x`, a sum over
     an index, words, `|S|`; not `2x`, `x^2`, `|x|`."""
     if not isinstance(normal_form(member), str):
         return False
@@ -63,5 +63,5 @@ def is_name(member: str) -> bool:
 
 
 def has_letters(member: str) -> bool:
-    """Whether an expression names something: it has letters that are no constants, functions or units."""
+    """True if an expression names something: it has letters that are no constants, functions or units."""
     return re.search(r"[a-zA-Z]|\\[a-zA-Z]", _CONSTANTS.sub("", split_unit(member)[0])) is not None

@@ -28,12 +28,12 @@ _EQUALS = re.compile(r"[\s$]*(?:=|≈|\\approx)[\s$]*")
 
 @dataclass(frozen=True, slots=True)
 class BoxedAnswer:
-    """What stands in the last box of a text, or in the boxes that make one list with it."""
+    """Content of the last box of a text, or of the boxes that make one list with it."""
 
     text: str
     """Several boxes are joined by `, `, or by `=` where an equality sign stands between them."""
     percent_behind: bool = False
-    """Whether a percent sign follows the last box."""
+    """True if a percent sign follows the last box."""
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
 
 
 def boxes(text: str) -> list[tuple[int, str]]:
-    """Where the contents of a text's last complete boxes begin, with these; of nested ones the inner ones."""
+    """Returns position and content of a text's last complete boxes; of nested boxes the inner ones."""
     open_braces: list[int | None] = []
     spans: list[tuple[int, int]] = []
     first = min((at for at in (text.find("\\boxed"), text.find("\\fbox")) if at >= 0), default=len(text))
@@ -103,7 +103,7 @@ def _is_one_list(between: str) -> bool:
 
 
 def tagged_answer(text: str) -> str | None:
-    """What stands in the last complete `<answer>…</answer>`; None when there is none."""
+    """Returns the content of the last complete `<answer>…</answer>`; None if there is none."""
     before, closed, _ = text.rpartition("</answer>")
     _, opened, inside = before.rpartition("<answer>")
     return inside.strip() if closed and opened else None
@@ -137,7 +137,7 @@ class Mention:
     """The answer with the words around it: in front those behind a verb or a colon, so that "if x is even,
     the answer is" says nothing."""
     with_unit: str
-    """With the unit behind it."""
+    """The answer with the unit behind it."""
     clause: str
     """All that stands in front of it behind the last comma, "so", "thus", …"""
     front: str
@@ -145,9 +145,9 @@ class Mention:
     behind: str
     """The rest of the sentence."""
     is_asked: bool
-    """Whether the sentence is a question."""
+    """True if the sentence is a question."""
     is_stated: bool
-    """True where a verb, a colon or an equality sign behind a name stands in front of it, or nothing."""
+    """True if nothing stands in front of it, or a verb, a colon or an equality sign behind a name."""
 
 
 def mention(text: str, answer: str) -> Mention | None:

@@ -12,14 +12,14 @@ WARNED_SHARE = 0.1
 """Share of failed grades from which on a step is warned of."""
 
 Fails = Callable[[Grading], bool]
-"""Which grades count as failed."""
+"""Function that tells whether a grade counts as failed."""
 
 
 class GradeWatch:
     """Looks at every round's grades, each role's by itself.
 
     Args:
-        max_failed_frac: `marsrl.reward.<role>.max_failed_frac` of a role; asked when a grade of it fails.
+        max_failed_frac: `marsrl.reward.<role>.max_failed_frac` of a role; called when a grade of it fails.
         max_unanswered_frac: likewise.
     """
 
@@ -96,7 +96,7 @@ def _by_role(
     trajectories: Iterable[Trajectory], fails: Fails = lambda one: one.error is not None
 ) -> dict[str, Failures]:
     """The grades of trajectories that have ended, by whose reward they are; those of an answer which an
-    endpoint refused say nothing about the reward."""
+    endpoint rejected say nothing about the reward."""
     found: dict[str, Failures] = {}
     for one in trajectories:
         if not one.paused and one.finish is not FinishReason.REFUSED:

@@ -25,13 +25,13 @@ CALLS_PER_GRADER = 1000
 _BRIEF_S = 0.25
 """A call that takes longer no longer counts as one of the `processes` that answer brief ones."""
 _GRACE_S = 10.0
-"""After the wall limit, at which the kernel ends a grader, until the pool no longer waits for the news."""
+"""Seconds after the wall limit, at which the kernel ends a grader, for the news of its end to arrive."""
 _LONG_ENOUGH_S = 60.0
 _ANSWERS_DOING = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
 
 
 class TooHard(Exception):
-    """The call exceeded the limits of time or memory, or crashed its process: what it was asked about did
+    """The call exceeded the limits of time or memory, or crashed its process: its arguments caused
     that."""
 
 
@@ -56,8 +56,8 @@ class _Grader:
             self._buffer = b""
 
     def reply(self, patience_s: float) -> dict[str, Any]:
-        """What the process replies; `{"ended": wait status}`, None where the server is gone too; or
-        `{"silent": True}`."""
+        """Returns the process's reply; `{"ended": wait status}` if it ended, None in it if the server is gone
+        too; or `{"silent": True}`."""
         self.place.settimeout(patience_s)
         try:
             return self._read()
@@ -113,7 +113,7 @@ class GradePool:
         self.wall_s = max(3 * timeout_s, min(30 * timeout_s, _LONG_ENOUGH_S)) if wall_s is None else wall_s
         self.start_timeout_s = start_timeout_s
         self.starts = self.forks = 0
-        """How often the server was started, and a process forked."""
+        """Starts of the server, and forks of a process."""
         self._turns, self._long_turns = threading.Semaphore(processes), threading.Semaphore(processes)
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
@@ -128,8 +128,8 @@ class GradePool:
     def call(self, *arguments: Any) -> Any:
         """Call the function.
 
-        A call whose process got too little of the machine or died is asked once more, behind those that
-        wait. One that used up its processor time is not: it would again.
+        A call whose process got too little of the machine or died is repeated once, behind those that
+        wait. One that used up its processor time is not: it would do so again.
 
         Raises:
             TooHard: too much time or memory, or the process crashed twice over it.
@@ -253,12 +253,12 @@ class GradePool:
 
 
 def _is_over(reply: dict[str, Any]) -> bool:
-    """Whether the process that was asked can be asked no more."""
+    """True if the process that sent the reply can take no further call."""
     return "ended" in reply or "silent" in reply
 
 
 def _signal(status: int | None) -> signal.Signals | None:
-    """What ended a process, by its wait status; None where it ended itself."""
+    """Returns the signal that ended a process, by its wait status; None if it ended itself."""
     if status is None or not os.WIFSIGNALED(status):
         return None
     return signal.Signals(os.WTERMSIG(status))

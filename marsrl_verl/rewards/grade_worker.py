@@ -1,5 +1,5 @@
 """The other side of a `GradePool`: imports the grading function once and forks a grader whenever one is
-asked for.
+requested.
 
 Started as `python -m marsrl_verl.rewards.grade_worker module:function processor_s memory_mb wall_s` with a
 Unix socket as standard input. Each byte that comes over it brings a socket, for which a grader is forked; a

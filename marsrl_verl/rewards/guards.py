@@ -64,8 +64,8 @@ _OR_BEHIND = re.compile(r"[\s$*)]{0,4}(?:\b(?:or|to|through|(?:times|plus|minus)
 
 
 def doubted(found: Mention, reference: str) -> bool:
-    """Whether the words around an answer without a box deny it, hedge it or ask for it, and the reference
-    does not."""
+    """True if the words around an answer without a box deny it, hedge it or make it a question, and the
+    reference's do not."""
     if found.is_asked or not found.is_stated:
         return True
     if _DENIED.search(reference) or _HEDGED.search(reference):
@@ -75,7 +75,7 @@ def doubted(found: Mention, reference: str) -> bool:
 
 
 def contradiction(answer: str, reference: str) -> bool:
-    """Whether something speaks against the answer being the reference, by any of these checks."""
+    """True if any of these checks finds that the answer can't be the reference."""
     if max(len(answer), len(reference)) > MOST_CHARACTERS:
         return False
     return (
@@ -103,7 +103,7 @@ def contradiction(answer: str, reference: str) -> bool:
 
 
 def _other_subscript(answer: str, reference: str) -> bool:
-    r"""Whether they are values of, say, `I_{max}` and `I_{min}`."""
+    r"""True if they are values of, say, `I_{max}` and `I_{min}`."""
     one, other = (
         name_of(text.split("=")[0]).replace("{", "").replace("}", "").replace("\\", "") if "=" in text else ""
         for text in (answer, reference)
@@ -125,7 +125,7 @@ def _numbers_apart(answer: str, reference: str) -> bool:
 
 
 def _primes_differ(answer: str, reference: str) -> bool:
-    """Whether one has marks of a derivative or a complement that the other one lacks; those of a name count
+    """True if one has marks of a derivative or a complement that the other one lacks; those of a name count
     where both have one."""
     texts = [_UPRIGHT.sub("", text) for text in (answer, reference)]
     if ("=" in texts[0]) != ("=" in texts[1]):
@@ -140,13 +140,13 @@ def _marks(answer: str) -> list[str]:
 
 
 def _products_of_vectors_differ(answer: str, reference: str) -> bool:
-    """Whether one has a cross product, which is compared as text, and the texts differ."""
+    """True if one has a cross product, which is compared as text, and the texts differ."""
     is_cross = _CROSS.search(answer) or _CROSS.search(reference)
     return is_cross is not None and normal_form(answer) != normal_form(reference)
 
 
 def _joined_by_marks(answer: str, reference: str) -> bool:
-    """Whether numbers are joined by marks, as in dates, scores and ratios, which are compared as text."""
+    """True if numbers are joined by marks, as in dates, scores and ratios, which are compared as text."""
     if any(_JOINED.fullmatch(text.strip()) for text in (answer, reference)):
         return True
     if _SCORE.fullmatch(reference.strip()):
@@ -155,13 +155,13 @@ def _joined_by_marks(answer: str, reference: str) -> bool:
 
 
 def _other_case(answer: str, reference: str) -> bool:
-    """Whether their unknowns are the same but for capital letters: `3R^2` and `3r^2`."""
+    """True if their unknowns are the same but for capital letters: `3R^2` and `3r^2`."""
     one, other = (set(_SYMBOL.findall(_UPRIGHT.sub("", text))) for text in (answer, reference))
     return one != other and {name.lower() for name in one} == {name.lower() for name in other}
 
 
 def qualification(answer: str, reference: str) -> bool:
-    """Whether only one of two answers, or of the sentences that they stand in, is qualified: by a word such
+    """True if only one of two answers, or of the sentences that they stand in, is qualified: by a word such
     as not, if, at least, about, thousand, as a negation, or as a bound or an approximation."""
     return (
         _words(answer) != _words(reference)
@@ -179,7 +179,7 @@ def _words(answer: str) -> set[str]:
 
 
 def _percent_differs(answer: str, reference: str) -> bool:
-    """Whether only the answer has a percent sign, or only one of them has one inside."""
+    """True if only the answer has a percent sign, or only one of them has one inside."""
     if _is_percent(answer) and not _is_percent(reference):
         return True
     return bool(_PERCENT_INSIDE.search(answer)) != bool(_PERCENT_INSIDE.search(reference))
@@ -200,7 +200,7 @@ def _strange_end(answer: str) -> str:
 
 
 def _side_by_side(answer: str) -> bool:
-    """Whether numbers stand side by side that are neither a number (mixed, or with thin spaces between groups
+    """True if numbers stand side by side that are neither a number (mixed, or with thin spaces between groups
     of digits) nor a list; exponents and indices belong to what stands before them."""
     plain = _ARGUMENTS.sub(r"\\frac", _SCRIPT.sub("'", answer))
     if _NUMBERS_SIDE_BY_SIDE.search(plain) is None or not isinstance(normal_form(split_unit(answer)[0]), str):
@@ -217,7 +217,7 @@ def _kind(answer: str) -> str:
 
 
 def _drops_unknown(first: str, second: str) -> bool:
-    r"""Whether a number ends in an unknown, as `2t` and `2\mathbf{t}` do, that the other one lacks."""
+    r"""True if a number ends in an unknown, as `2t` and `2\mathbf{t}` do, that the other one lacks."""
     text = re.sub(r"\\(?:circ|degree)\}? ?[CF]\Z|[\s$.]+\Z", "", first.strip())
     match = _LAST_UNKNOWN.search(text)
     if match is None:

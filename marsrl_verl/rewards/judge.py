@@ -45,10 +45,10 @@ class UnclearVerdictError(ValueError):
 
 
 class JudgeEndpoint(EndpointConfig):
-    """Where the judge is."""
+    """Endpoint of the judge."""
 
     temperature: float | None = limits(0.0, ge=0.0, why="null leaves it to the endpoint")
-    """Sampling temperature; null: what the endpoint does by itself."""
+    """Sampling temperature; null: the endpoint's default."""
     timeout_s: float = limits(120.0, gt=0.0, why="seconds", fix="120 is the default.")
     """Seconds from sending a request to the end of its answer."""
     retries: int = limits(3, ge=0, why="0 repeats nothing")
@@ -61,13 +61,13 @@ class JudgeConfig(Settings):
     """Settings of `JudgeReward`."""
 
     endpoint: JudgeEndpoint = Field(default_factory=JudgeEndpoint)
-    """Where the judge is."""
+    """Endpoint of the judge."""
     instruction: str = INSTRUCTION
     """The system message."""
     words_first: bool = True
     """An answer with the words of a reference is right without a question to the judge."""
     allow_plain: bool = True
-    """Without an answer element and a box, the last line is the answer."""
+    """If true, the last line is the answer where there is neither an answer element nor a box."""
     answer_chars: int = limits(2000, ge=1, why="an answer has a character")
     """A longer answer is wrong, without a question."""
 
@@ -76,7 +76,7 @@ class JudgeReward(RoleReward):
     """1 where the judge takes the stated answer (`rewards.qa.stated_answer`) for one of the references.
 
     The judge sees question, references and that answer alone, as JSON: nothing in them can pass for a
-    message. An answer is asked about once in each reward worker. A judge that does not answer, or gives no
+    message. Each reward worker has an answer judged once. A judge that does not answer, or gives no
     clear verdict, fails the grade, not the run.
 
     Args:
@@ -168,7 +168,7 @@ class JudgeReward(RoleReward):
 
 
 def question_message(question: str, accepted: Sequence[str], answer: str) -> str:
-    """What the judge is told, as JSON."""
+    """Returns the message to the judge, as JSON."""
     fields: Mapping[str, Any] = {"question": question, "references": list(accepted), "answer": answer}
     return valid_unicode(json.dumps(fields, ensure_ascii=False))
 

@@ -25,9 +25,9 @@ _AS_TEXT = ("\\text", "\\mathrm", "\\mbox")
 
 
 def words_differ(answer: str, reference: str) -> bool:
-    """Whether both are words or sequences of letters, or lists of such, and not the same ones. Case counts,
-    but for the first letter of a word, and yes, no, true, false. A product of unknowns may have another
-    order: two small letters, or neighbours in the alphabet, such as `xyz`."""
+    """True if both are words or sequences of letters, or lists of such, and not the same ones. Case counts,
+    except for the first letter of a word, and for yes, no, true, false. A product of unknowns may have
+    another order: two small letters, or neighbours in the alphabet, such as `xyz`."""
     one, other = _letters(answer), _letters(reference)
     if one is not None and other is not None:
         return not _same_letters(one, other, not any(mark in answer + reference for mark in _AS_TEXT))
@@ -49,9 +49,9 @@ def words_differ(answer: str, reference: str) -> bool:
 
 
 def same_word(answer: str, reference: str) -> bool:
-    """Whether both are one word, whose first letter may be capital, or yes, no, … in any case. An article in
-    front may be missing, several words may begin with a capital letter each, behind the letter of a choice
-    may stand what it says, and a number may be one in words."""
+    """True if both are one word, with a capital first letter or not, or yes, no, … in any case. An article in
+    front may be missing, several words may begin with a capital letter each, the letter of a choice may have
+    its text behind it, and a number may be written in words."""
     one, other = _letters(answer), _letters(reference)
     if one is not None and other is not None and _same_letters(one, other, may_be_products=False):
         return True
@@ -109,7 +109,7 @@ def _angles_differ(answer: str, reference: str) -> bool:
 
 
 def _spelt_as_powers(letters: str | None, other: str) -> bool:
-    """Whether one is a sequence of capital letters, the other a product of their powers: ABBA, `A^2B^2`."""
+    """True if one is a sequence of capital letters, the other a product of their powers: ABBA, `A^2B^2`."""
     is_sequence = letters is not None and len(letters) > 2 and letters.isupper()
     return is_sequence and "^" in other and _POWERS.fullmatch(other.strip(" $")) is not None
 

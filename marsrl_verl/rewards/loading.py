@@ -31,7 +31,7 @@ def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> 
 
     Raises:
         ClassLoadError: the module or class isn't there, the class is not derived from `base`, or its
-            constructor refuses the arguments.
+            constructor rejects the arguments.
     """
     cls = _find(target, base)
     if not inspect.isclass(cls) or not issubclass(cls, base):
@@ -121,7 +121,7 @@ def _annotation(cls: type, name: str) -> Any:
 
 
 def _check_methods(target: str, made: object, base: type) -> None:
-    """What the base leaves open takes what it is going to be called with."""
+    """Checks that the base's abstract methods take their arguments; raises ClassLoadError if not."""
     for name in sorted(getattr(base, "__abstractmethods__", ())):
         if not inspect.isfunction(wanted := getattr(base, name)):
             continue

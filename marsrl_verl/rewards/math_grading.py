@@ -73,7 +73,7 @@ def warm_up() -> None:
 
 
 def grade(final_text: str, references: list[str]) -> dict[str, Any]:
-    r"""Whether the final answer of a text equals one of the references.
+    r"""Checks whether the final answer of a text equals one of the references.
 
     The answer is what `boxed_answer` finds; without a box it is what math-verify takes for the answer of the
     text's last 4,000 characters, with the words around it in its sentence.
@@ -115,7 +115,7 @@ def _grade_unboxed(text: str, references: list[str]) -> dict[str, Any]:
 
 
 def _same(answer: str, reference: str, parsed: list[Any] | None = None) -> tuple[bool, str | None]:
-    """Whether an answer is the reference. `parsed`: what math-verify has read already."""
+    """Checks whether an answer is the reference. `parsed`: what math-verify has read already."""
     if answer and (same_answer(answer, reference) or same_word(answer, reference)):
         return True, None
     (answer, modulus), (reference, other) = _modulus(latex(answer)), _modulus(latex(reference))
@@ -172,8 +172,8 @@ def _all_same(pairs: Iterable[tuple[str, str]]) -> tuple[bool, str | None]:
 
 
 def _same_chain(members: list[str], reference: str) -> tuple[bool, str | None]:
-    """Whether the last member and every one without letters is the reference. Where others have letters, an
-    end must be a name: `5 = x` is read from its end."""
+    """Checks whether the last member and every one without letters is the reference. If others have letters,
+    an end must be a name: `5 = x` is read from its end."""
     if len(members) > _LONGEST_CHAIN:
         return False, f"a chain of {len(members)} equalities, expected at most {_LONGEST_CHAIN}"
     if is_name(members[-1]) and not is_name(members[0]):
@@ -185,7 +185,7 @@ def _same_chain(members: list[str], reference: str) -> tuple[bool, str | None]:
 
 
 def _same_approximated(answer: str, decimal: str, reference: str) -> tuple[bool, str | None]:
-    """Whether an answer that a decimal stands behind is the reference, and the decimal about as large."""
+    """Checks whether an answer with a decimal behind it is the reference, and the decimal about as large."""
     equal, error = _same(answer, reference)
     value, _ = _parse_answer(reference)
     if not equal or not value or not isinstance(value[0], Expr) or not value[0].is_number:
@@ -250,7 +250,7 @@ def _are_apart(gold: list[Any], parsed: list[Any]) -> bool:
 
 
 def _same_complex(gold: Any, parsed: Any) -> bool:
-    """Whether two expressions are one complex number, their `i` the imaginary unit."""
+    """True if two expressions are one complex number, their `i` the imaginary unit."""
     if not all(isinstance(one, Expr) for one in (gold, parsed)):
         return False
     unknowns = {symbol.name: symbol for one in (gold, parsed) for symbol in one.free_symbols}
@@ -261,7 +261,7 @@ def _same_complex(gold: Any, parsed: Any) -> bool:
 
 
 def _small_and_apart(gold: Any, parsed: Any) -> bool:
-    """Whether two numbers that agree to six places do so for being small alone."""
+    """True if two numbers agree to six places only because they are small."""
     if not all(isinstance(one, Expr) and one.is_number for one in (gold, parsed)):
         return False
     one, other = (complex(number.evalf(15)) for number in (gold, parsed))

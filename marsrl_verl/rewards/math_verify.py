@@ -17,7 +17,7 @@ MATH_GRADER = "marsrl_verl.rewards.math_grading:grade"
 class MathVerifyReward(AnswerReward):
     """The final answer is mathematically equal to a reference.
 
-    What text tells is told at once: an answer in the reference's normal form is right, a number that clearly
+    Text decides first where it can: an answer in the reference's normal form is right, a number that clearly
     differs from a number is wrong. The others are graded in separate processes, which are started with the
     first of them. An answer on which a process runs out of time or memory is wrong.
 
@@ -26,7 +26,7 @@ class MathVerifyReward(AnswerReward):
         memory_mb: most memory of a process.
         grader: `package.module:function` with the signature and result of `math_grading.grade`.
         processes: most responses that are graded at the same time.
-        require_box: a response without a box is wrong. False asks math-verify what the answer of its text is,
+        require_box: a response without a box is wrong. False has math-verify find the answer in its text,
             which a policy can learn to exploit. Another `grader` reads responses as it likes.
     """
 
@@ -47,7 +47,7 @@ class MathVerifyReward(AnswerReward):
         self.pool = GradePool(grader, processes=processes, timeout_s=timeout_s, memory_mb=memory_mb)
 
     def grade(self, final_text: str, references: list[str]) -> RewardResult:
-        """Compare texts where that suffices, else ask a process."""
+        """Compare texts where that suffices, else have a process grade."""
         boxed = boxed_answer(final_text)
         if boxed is None and self._require_box:
             return RewardResult(0.0)
@@ -62,7 +62,7 @@ class MathVerifyReward(AnswerReward):
         return RewardResult(float(result["correct"]), {"answer": result["answer"]}, error=result["error"])
 
     def longest_s(self, calls: int) -> float:
-        """As its processes'."""
+        """Returns the limit of its processes."""
         return self.pool.longest_s(calls)
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class MathVerifyReward(AnswerReward):
 
 
 def _verdict_from_text(boxed: BoxedAnswer, references: list[str]) -> bool | None:
-    """Whether the answer is right; None where its text does not tell."""
+    """Checks whether the answer is right; None if its text does not tell."""
     if any(same_answer(reading, one) for reading in boxed.readings for one in references):
         return True
     numbers = [normal_form(one) for one in (boxed.text, *references)]

@@ -90,7 +90,7 @@ _RATIO, _SIX_PLACES = Fraction(1, 10**5), Fraction(6, 10**7)
 
 
 def apart(one: Fraction, other: Fraction) -> bool:
-    """Whether two numbers differ by more than rounding to six places; those below a thousandth by more than a
+    """True if two numbers differ by more than rounding to six places; those below a thousandth by more than a
     hundred-thousandth of their size: 2e-7 is not 1e-7."""
     size = max(abs(one), abs(other))
     limit = _RATIO * min(Fraction(1), size)
@@ -98,7 +98,7 @@ def apart(one: Fraction, other: Fraction) -> bool:
 
 
 def same_answer(first: str, second: str) -> bool:
-    r"""Whether two answers have one normal form, or are lists whose elements do.
+    r"""True if two answers have one normal form, or are lists whose elements do.
 
     The elements of `\{…\}` and of a list without brackets may stand in any order, unless the list is inside
     another one. Labels count where both have one: `x = 5` is 5, but not `y = 5`.
@@ -107,7 +107,7 @@ def same_answer(first: str, second: str) -> bool:
 
 
 def same_by(same: Callable[[str, str], bool], first: str, second: str, depth: int = 0) -> bool:
-    """Whether two answers are the same, those that are no lists by `same`."""
+    """True if two answers are the same; those that are no lists are compared by `same`."""
     (label, one), (other_label, other) = _labelled(first), _labelled(second)
     if label and other_label and label != other_label:
         return False

@@ -1,6 +1,6 @@
-r"""What an answer may consist of. A grader of mathematics drops what it does not know, so that `6 \to 5`,
-`\cancel{6} 5` and `5\text{ cannot be}` are 5 to it. What stands neither on these lists nor in the reference
-makes another answer."""
+r"""Notation that an answer may consist of. A grader of mathematics drops what it does not know, so that `6
+\to 5`, `\cancel{6} 5` and `5\text{ cannot be}` are 5 to it. Anything that stands neither on these lists nor
+in the reference makes it another answer."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ _AT_MOST_ONE = re.compile(r"(?:(?<![\d.,}])1|(?<!\d)0?\.\d+|\}|(?<!\d)\d/\d+)[\s
 
 
 def foreign(answer: str, reference: str) -> bool:
-    """Whether a part of an answer is neither notation of numbers and expressions nor the reference's.
-    Signs of sets, relations and intervals count as notation where the reference has one, words where they
-    are a unit behind a number, the reference's or a function's name. An answer without digits or of words
-    alone has no such part: it is compared as text."""
+    """True if a part of an answer is neither notation of numbers and expressions nor the reference's. Signs
+    of sets, relations and intervals count as notation where the reference has one, words where they are a
+    unit behind a number, the reference's or a function's name. An answer without digits or of words alone has
+    no such part: it is compared as text."""
     if not any(character.isdigit() for character in answer):
         return False
     listed = elements(answer)
@@ -116,7 +116,7 @@ def _is_notation(token: str, is_set: bool) -> bool:
 
 
 def _has_foreign_words(answer: str, reference: str) -> bool:
-    """Whether it has words that are no unit behind a number, no function, no product of the reference's
+    """True if it has words that are no unit behind a number, no function, no product of the reference's
     unknowns and not the reference's."""
     own = {word.lower().removesuffix("s") for word in _WORD.findall(reference)}
     unknowns = set(_SYMBOL.findall(_COMMAND.sub(" ", reference)))

@@ -65,7 +65,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def exact_match(prediction: str, golds: Sequence[str]) -> bool:
-    """Whether a prediction has the normal form of an accepted answer."""
+    """True if a prediction has the normal form of an accepted answer."""
     return any(_pair(prediction, gold)[0] for gold in golds)
 
 
@@ -135,7 +135,7 @@ def _number(text: str) -> str:
 
 
 class QAMetric(Choice):
-    """What a grade is."""
+    """Metric that a grade is."""
 
     F1 = "f1"
     EXACT_MATCH = "exact_match"

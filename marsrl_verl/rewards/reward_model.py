@@ -50,9 +50,10 @@ class ScorerConfig(Settings):
 
 
 class ScoredReward(RoleReward):
-    """What the grader gives, with a reward model's score as `info["reward_model"]`: of question and answer as
-    a chat, without the thinking part, before the activation (where a sigmoid would make many equal). Answers
-    that have not ended are not scored. A reward model that does not answer fails the grade, not the run.
+    """Gives the grader's reward, with a reward model's score as `info["reward_model"]`: the score of question
+    and answer as a chat, without the thinking part, before the activation (where a sigmoid would make many
+    equal). Answers that have not ended are not scored. If a reward model does not answer, the grade fails,
+    not the run.
 
     Args:
         settings: of `ScorerConfig`.

@@ -27,7 +27,7 @@ TIMEOUT_S = 300.0
 THREADS = 16
 """Calls of one reward at a time, and most threads that it may hold after their limit."""
 _GRACE_S = 5.0
-"""What an event loop may take beyond the limit before it counts as blocked."""
+"""Seconds that an event loop may take beyond the limit before it counts as blocked."""
 
 
 _NOT_AT_FAULT = (TimeoutError, ConnectionError, ServiceError)
@@ -203,7 +203,7 @@ class _Threads:
         self._closed = False
 
     async def run(self, function: Callable[[], Any], limit_s: float, late: str) -> Any:
-        """What the function returned.
+        """Runs the function in a thread and returns its result.
 
         Raises:
             TimeoutError: it took longer than the limit, which begins when a thread takes it up; the message
@@ -227,7 +227,7 @@ class _Threads:
         return result.value
 
     def note_stuck(self) -> None:
-        """Count a thread that somebody else lost."""
+        """Count a thread that another part lost."""
         with self._change:
             self._lose_one()
 
@@ -244,7 +244,7 @@ class _Threads:
         self._change.notify()
 
     def _give_up(self, call: _Call) -> bool:
-        """Whether the call's thread was given up; it was not where its result has come in the meantime."""
+        """Gives up the call's thread; returns False if its result has come in the meantime."""
         with self._change:
             if call.result.done():
                 return False

@@ -103,7 +103,7 @@ def _braced(answer: str) -> str:
 
 
 def _argument(answer: str, start: int) -> tuple[str, int] | None:
-    """What a command takes from here, without braces, and where it ends; None where nothing is left."""
+    """Returns a command's argument from here, without braces, and where it ends; None if nothing is left."""
     while answer[start : start + 1] == " ":
         start += 1
     if answer[start : start + 1] == "\\":

@@ -24,19 +24,19 @@ from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult
 from marsrl_verl.tools.toolbox import LIMITED, Toolbox, event
 
 CALL_LIMIT = "call_limit"
-"""`Trajectory.detail` of one that asked for a call too many."""
+"""`Trajectory.detail` of one that requested a call too many."""
 _NO_OUTPUT = "(no output)"
 _NO_CALLS_LEFT = "No call is left. Answer now."
 
 
 class AtLimit(Choice):
-    """What becomes of a call after the last one that is allowed."""
+    """Treatment of a call after the last one that is allowed."""
 
     END = "end"
-    """The trajectory ends (finish reason `limit`); of a turn with a call too many none is done."""
+    """The trajectory ends (finish reason `limit`); a turn with a call too many has none executed."""
     TELL = "tell"
-    """The calls that are left are done; of the others the first one is told, once, that no call is left, and
-    the model writes on. A further call ends the trajectory."""
+    """The calls that are left are executed; the first one beyond them is answered, once, with a note that
+    none is left, and the model writes on. A further call ends the trajectory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +44,21 @@ class AgentLimits:
     """Limits of a trajectory, beside its role's."""
 
     calls: int
-    """Most calls that it may ask for, refused ones included."""
+    """Most calls that it may request, rejected ones included."""
     result_tokens: int
     """Most tokens of a result."""
     at_limit: AtLimit = AtLimit.END
 
 
 class Step(Enum):
-    """How writing ended."""
+    """State in which `Agent.write` leaves the trajectory."""
 
     PART = "part"
-    """After as many tokens as were asked for: it may write on."""
+    """It has as many new tokens as were requested, and may go on."""
     CALLS = "calls"
-    """With calls, which are to be done."""
+    """It has calls that are to be executed."""
     ENDED = "ended"
-    """The trajectory's end (`Agent.finish`)."""
+    """It has ended (`Agent.finish`)."""
     PAUSED = "paused"
     """The round's tokens are used."""
 
@@ -74,15 +74,15 @@ class Agent:
     turn: int = 0
     """Results that it has read, or turns with a call: several calls of one turn are answered together."""
     calls: int = 0
-    """Calls that it has asked for."""
+    """Calls that it has requested."""
     begins_at: int = 0
     """Response tokens before the turn that is being written."""
     told: bool = False
-    """Whether it has read that no call is left."""
+    """True if it has read that no call is left."""
     events: list[dict[str, Plain]] = field(default_factory=list)
-    """Its calls, those of what it shares with others included (`by` is the number of who made it)."""
+    """Its calls, also those before a fork (`by`: number of the trajectory that made it)."""
     finish: FinishReason | None = None
-    """How it ended."""
+    """Finish reason; None while it goes on."""
     detail: str | None = None
     failed_by: str | None = None
     _requested: list[RequestedCall] = field(default_factory=list)
@@ -176,11 +176,11 @@ class Agent:
         )  # fmt: skip
 
     def place(self) -> ReadResult:
-        """Where it is, after it has read a result and before it writes on."""
+        """Returns its position after it has read a result and before it writes on."""
         return ReadResult(self.turn, self.calls, self.begins_at, len(self.events), self.told)
 
     def state(self) -> dict[str, Plain]:
-        """What a later round needs to go on, beside the sequence and the events."""
+        """Returns the state that a later round needs to go on, beside the sequence and the events."""
         return {
             "chat": self.chat.state(), "turn": self.turn, "calls": self.calls, "begins_at": self.begins_at,
             "told": self.told, "finish": None if self.finish is None else self.finish.value,
@@ -205,7 +205,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Where a trajectory had read the results of a turn: it can be forked there later."""
+    """Position at which a trajectory had read the results of a turn: it can be forked there later."""
 
     turn: int
     calls: int

@@ -1,4 +1,4 @@
-"""Agents of an episode: what they say, and how a program asks for it."""
+"""Agents of an episode: what they say, and how a program requests it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rollout.speakers import Speaker
 
 MOST_IN_VAIN = 100
-"""Messages in a row that were cut or failed, without a text: an agent is not asked for another one."""
+"""Messages in a row that were cut or failed, without a text: an agent is not prompted again."""
 
 
 class Said(str):
@@ -21,20 +21,20 @@ class Said(str):
     finish: FinishReason
     """STOP: the agent ended it. LENGTH: it was cut. Else there is none, and the text is empty."""
     detail: str | None
-    """Why there is none."""
+    """Why there is no message."""
     failed_by: str | None
     """See `Trajectory.failed_by`."""
     event: Mapping[str, Plain]
-    """What the log has of it (`Workflow.event`)."""
+    """Event of the message in the log (`Workflow.event`)."""
 
     @property
     def cut(self) -> bool:
-        """Whether it reached a limit."""
+        """True if it reached a limit."""
         return self.finish is FinishReason.LENGTH
 
     @property
     def failed(self) -> bool:
-        """Whether there is no message."""
+        """True if there is no message."""
         return self.finish not in (FinishReason.STOP, FinishReason.LENGTH)
 
     @classmethod
@@ -67,7 +67,7 @@ class Grade(float):
 
 @dataclass(frozen=True, slots=True)
 class MessageRequest:
-    """What is asked of a message, as `Agent.say` has it."""
+    """Request for a message, as `Agent.say` has it."""
 
     max_tokens: int | None
     whole: bool
@@ -117,7 +117,7 @@ class Agent:
         """The agent's next message.
 
         Args:
-            heard: what it is told before: a text, as the user's message, or messages of a chat; None: at
+            heard: what it reads before: a text, as the user's message, or messages of a chat; None: at
                 first the chat of the request (the problem), later nothing may be None.
             max_tokens: most tokens of the message; None: what its role's limits leave.
             whole: whether the message is begun only where the agent's list of messages has room for
@@ -158,7 +158,7 @@ class Agents:
 
 
 def check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> None:
-    """RuntimeError: the last ones were none. A program that asks for ever would hold up the whole worker."""
+    """Raises RuntimeError if the last ones were cut or failed: otherwise the worker would never be free."""
     last = record[-MOST_IN_VAIN:]
     stopped = FinishReason.STOP.value
     if len(last) < MOST_IN_VAIN or any(one["text"] or one["finish"] == stopped for one in last):

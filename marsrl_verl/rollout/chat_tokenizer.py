@@ -62,7 +62,7 @@ class ControlTokenRemover:
 
 
 class TemplateBuilder(Protocol):
-    """What the chat template writes when a chat grows. Nothing that is there already is rendered again."""
+    """Builds what the chat template writes when a chat grows. The chat so far is not rendered again."""
 
     def merge(
         self,
@@ -144,7 +144,7 @@ class ChatTokenizer:
         return token_ids(self.tokenizer.encode(self.without_control_tokens(text), add_special_tokens=False))
 
     def opens_thinking(self, prompt_ids: TokenIds) -> bool:
-        """Whether the template itself has opened a thinking block that the answer must close."""
+        """True if the template itself has opened a thinking block that the answer must close."""
         shown = prompt_ids[-_SHOWN:]
         key = shown.tobytes()  # of a template's prompts nearly always the same
         if key not in self._opened:
@@ -180,7 +180,7 @@ class ChatTokenizer:
 
 
 def sampled_text(one: Trajectory, chat: ChatTokenizer) -> str | None:
-    """Text that the policy of a trajectory's one sequence chose; None where nobody else wrote in it."""
+    """Text that the policy of a trajectory's one sequence chose; None where nothing else wrote in it."""
     if len(one.sequences) != 1 or one.sequences[0].response_mask.all():
         return None
     return sampled_part(one.sequences[0], one.text, chat)[1]

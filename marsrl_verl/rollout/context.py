@@ -1,4 +1,4 @@
-"""What a rollout program may do: the context of one request."""
+"""Context of one request: everything that a rollout program may do."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Tools:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What can be called; empty in a run without tools."""
+        """Names of the tools; empty in a run without tools."""
         return self.box.names
 
     @property
@@ -100,12 +100,12 @@ class Tools:
 
 
 class RolloutContext:
-    """Everything that a rollout program of one request can ask for, in one round of it. Implements
-    `GenerationClient` for what is asked there.
+    """Everything that a rollout program of one request can use, in one round of it. Implements
+    `GenerationClient` for what is generated there.
 
     Args:
         resources: where the program runs.
-        request: what is asked.
+        request: the rollout request.
         sampling: the run's settings by role.
     """
 
@@ -118,10 +118,10 @@ class RolloutContext:
         self._conversations: Counter[tuple[int, str]] = Counter()
         self._asked, self._closed, self._quiet = 0, False, asyncio.Event()
         self.score_error: Exception | None = None
-        """What `score` raised: the reward's failure, not the program's."""
+        """Error that `score` raised: the reward's failure, not the program's."""
         earlier = () if request.resume is None else request.resume.trajectories
         self.gradings = defaultdict(list, {one.trajectory_id: [*one.gradings] for one in earlier})
-        """All so far, by trajectory id."""
+        """All gradings so far, by trajectory id."""
 
     @property
     def vocab_size(self) -> int:
@@ -130,8 +130,8 @@ class RolloutContext:
         return self._resources.chat.vocab_size
 
     async def close(self) -> None:
-        """Let nothing more be asked, and wait for what was: other tasks of a program that raised go on, and
-        must not ask in a later round."""
+        """Allow no more requests, and wait for those under way: other tasks of a program that raised go on,
+        and must send none in a later round."""
         self._closed = True
         if self._asked:
             await self._quiet.wait()
@@ -160,7 +160,7 @@ class RolloutContext:
         return self._resources.policies.of(role)
 
     def sampling(self, role: str) -> Sampling:
-        """How the role's tokens are drawn in this request."""
+        """Returns the role's sampling settings in this request."""
         return self.request.sampling_of(role, self._sampling)
 
     def conversation(
@@ -174,7 +174,7 @@ class RolloutContext:
         state: Plain = None,
     ) -> Conversation:
         """A chat of trajectory `k` with the role's policy; the only builder of prompts. A chat that the
-        template refuses and a prompt over the role's limit are conversations that have ended already.
+        template rejects and a prompt over the role's limit are conversations that have ended already.
 
         Args:
             k: the trajectory's number.
@@ -210,7 +210,7 @@ class RolloutContext:
         return TokenSequence(role, prompt_ids, [], [], policy=policy), failure  # type: ignore[arg-type]
 
     def turn_parser(self, name: str) -> TurnParser:
-        """What reads the tool calls of a model whose format has this name.
+        """Returns the parser of the tool calls of a model whose format has this name.
 
         Raises:
             ValueError: nothing here does.

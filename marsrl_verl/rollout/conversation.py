@@ -37,17 +37,17 @@ class Failure(NamedTuple):
 
     @property
     def of_request(self) -> bool:
-        """Whether a request failed, and not what it would have been made with."""
+        """True if a request failed, and not something that it needs to be made."""
         return self.failed_by is None and self.finish is not FinishReason.PROMPT_TOO_LONG
 
     @classmethod
     def of_template(cls, error: Exception) -> Failure:
-        """The chat template refuses the messages."""
+        """The chat template rejects the messages."""
         return cls(FinishReason.ERROR, f"chat template: {type(error).__name__}: {error}", "chat template")
 
 
 class Conversation:
-    """What one policy reads and writes in trajectory `k`.
+    """Text that one policy reads and writes in trajectory `k`.
 
     Args:
         sampler: where its tokens come from.
@@ -79,9 +79,9 @@ class Conversation:
         self._sampled_n = 0
         self._failure = failure
         self.finish: FinishReason | None = None if failure is None else failure.finish
-        """How the last sampling ended."""
+        """Finish reason of the last sampling."""
         self.detail: str | None = None if failure is None else failure.detail
-        """Why it has no regular end."""
+        """Reason why it has no regular end."""
 
     def __len__(self) -> int:
         """Response tokens."""
@@ -89,17 +89,17 @@ class Conversation:
 
     @property
     def failed_by(self) -> str | None:
-        """What failed, where it is not who was asked for tokens."""
+        """Name of what failed, if it is not the source of the tokens."""
         return None if self._failure is None else self._failure.failed_by
 
     @property
     def trajectory_id(self) -> str:
-        """Of the trajectory that it is part of."""
+        """Id of the trajectory that it is part of."""
         return f"{self._sampler.group_id}#{self.k}"
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """What its tokens mean."""
+        """Tokenizer of its tokens."""
         return self._sampler.chat
 
     @property
@@ -179,7 +179,7 @@ class Conversation:
         return members
 
     def _limit(self, max_tokens: int | None, *, single_request: bool) -> int | FinishReason:
-        """How many tokens may be asked for; or why none."""
+        """Returns how many tokens may be requested, or the finish reason if none may."""
         if self._failure is not None:
             return self._failure.finish
         sampling, remaining = self._sampler.sampling, self.tokens_left
@@ -246,7 +246,7 @@ class Conversation:
         string or a limit ended the turn, it is closed first. All of it has mask 0. What exceeds the role's
         limit of a response is left out; `sample` then says LENGTH.
 
-        A template that refuses them ends the conversation (ERROR).
+        A template that rejects them ends the conversation (ERROR).
 
         Raises:
             ValueError: nothing was written since the last messages, or no chat can grow with this template.
@@ -295,11 +295,11 @@ class Conversation:
         self._add_context(token_ids(end[there:]))
 
     def _add_context(self, ids: TokenIds) -> None:
-        """Tokens that nobody sampled, as far as the role's limit of a response reaches."""
+        """Adds tokens that no policy sampled, as far as the role's limit of a response reaches."""
         self._growing.add(Part.of_context(ids[: self.tokens_left]))
 
     def _begin_run(self) -> None:
-        """What is sampled from here on is a run of its own."""
+        """Begins a run of sampled tokens here."""
         self._run_starts.append((len(self), len(self._messages)))
 
     # --- what is there -------------------------------------------------------------------------
@@ -317,11 +317,11 @@ class Conversation:
         return self._growing.response_ids()[begins_at:]
 
     def turn_text(self) -> str:
-        """As text, without control tokens."""
+        """Returns the turn as text, without control tokens."""
         return self._sampler.chat.text(self.turn_ids())
 
     def turn_final_text(self) -> str:
-        """What others may see of it: what follows its thinking part."""
+        """Returns the part of the turn that others may see: what follows its thinking part."""
         ids = self.input_ids()
         before = ids[: len(ids) - self.turn_ids().size]
         return final_text(self.turn_text(), thinking_opened=self._sampler.chat.opens_thinking(before))
@@ -336,7 +336,7 @@ class Conversation:
 
     def trajectory(self, **fields: Any) -> Trajectory:
         """The trajectory that is this one conversation, as it is now, unscored. Paused (or not begun) it has
-        no texts: nobody reads half a response.
+        no texts: half a response has no use.
 
         Args:
             fields: of `Trajectory`, beside what a conversation knows or in its place (`state`, `events`,
@@ -348,12 +348,12 @@ class Conversation:
         return Trajectory(self.trajectory_id, [self.sequence()], finish, **{**known, **fields})
 
     def sequence(self) -> TokenSequence:
-        """What the policy has read and written. What this round added is a part of its own in `versions`,
-        of length 0 where that is nothing."""
+        """Returns everything that the policy has read and written. The tokens that this round added are parts
+        of their own in `versions`, one of length 0 if there are none."""
         return self._growing.sequence()
 
     def state(self) -> Plain:
-        """What a later round needs beside the sequence to go on (`RolloutContext.conversation`)."""
+        """Returns what a later round needs beside the sequence to go on (`RolloutContext.conversation`)."""
         return {
             "messages": [dict(message) for message in self._messages],
             "tools": [dict(tool) for tool in self._tools],
@@ -363,7 +363,7 @@ class Conversation:
     def fork(self, k: int, at: int | None = None) -> Conversation:
         """Another conversation for trajectory `k`, with the first `at` response tokens (all). What the round
         has sampled of them counts for it too. A failure after them is not its own, nor is a request that
-        failed there: it asks for itself, so that what it is does not depend on when it began."""
+        failed there: it sends its own, so that its tokens do not depend on when it began."""
         at = len(self) if at is None else at
         begun = self.sequence().truncate(at)
         sampled = self._sampler.sampled

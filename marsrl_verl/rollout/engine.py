@@ -29,7 +29,7 @@ class RolloutEngine(Protocol):
 
 
 class LocalEngine:
-    """Implements `RolloutEngine` in this process, for clients without servers: it asks all that waits."""
+    """Implements `RolloutEngine` in this process, for clients without servers: it sends all that waits."""
 
     def __init__(self, runner: RolloutRunner) -> None:
         self.runner = runner

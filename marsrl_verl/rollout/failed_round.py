@@ -18,8 +18,8 @@ class ProgramFailedError(RuntimeError):
 
 
 class RequestWatch:
-    """Looks at what the engine, each frozen policy and each rollout program brought in every round, each by
-    itself. `max_failed_frac` tells a frozen policy's `marsrl.policies.<name>.endpoint.max_failed_frac`."""
+    """Checks the results of engine, frozen policies and rollout programs in every round, each by itself.
+    `max_failed_frac` returns a frozen policy's `marsrl.policies.<name>.endpoint.max_failed_frac`."""
 
     def __init__(self, max_failed_frac: Callable[[str], float] = lambda policy: 1.0) -> None:
         self._failed_in_a_row: dict[str, int] = {}
@@ -34,8 +34,8 @@ class RequestWatch:
         round_ended: bool = True,
     ) -> None:
         """Look at one round, or a part of one; programs and policies are its groups', by group id. A prompt
-        that was never sent and messages that the chat template refuses say nothing about who would have
-        answered, and an engine's failure nothing about a program.
+        that was never sent and messages that the chat template rejects say nothing about the source of the
+        answers, and an engine's failure nothing about a program.
 
         Raises:
             EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of the engine or of a
@@ -73,7 +73,7 @@ class RequestWatch:
                 raise ProgramFailedError(broken)
 
     def _broken(self, source: str, sent: list[Trajectory], failed: list[Trajectory]) -> str | None:
-        """What is wrong with who was asked, if anything is."""
+        """Describes the fault of a source that fails on every request; None if it has none."""
         if len(failed) < len(sent):
             self._failed_in_a_row[source] = 0
         elif failed:

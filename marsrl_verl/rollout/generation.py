@@ -1,4 +1,4 @@
-"""Tokens in, tokens out: what a rollout asks of the engines, and what they answer; and texts of other
+"""Tokens in, tokens out: requests of a rollout to the engines, and their answers; and texts of other
 models."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EngineUnavailableError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How the tokens of one engine request are drawn."""
+    """Decoding of one engine request."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -32,13 +32,13 @@ class Decoding:
     stop: tuple[str, ...] = ()
     """Strings that end the completion; the tokens that spell them are kept."""
     top_log_probs: int = 0
-    """How many of the likeliest tokens are told at every position; 0: none."""
+    """Number of the likeliest tokens that are returned at every position; 0: none."""
     structured: Mapping[str, Any] | None = None
-    """What the text must be: `{"json": schema}`, `{"regex": pattern}`, `{"choice": [text, …]}` or
+    """Structure of the text: `{"json": schema}`, `{"regex": pattern}`, `{"choice": [text, …]}` or
     `{"grammar": ebnf}`."""
     repetition_penalty: float = 1.0
     log_probs: bool = True
-    """The sampled tokens' log-probabilities are told, else they are 0 (but for `top_log_probs`)."""
+    """If true, log-probabilities of sampled tokens are returned, else 0 (but for `top_log_probs`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,11 +59,11 @@ class TopLogProbs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """What the engine answered: T tokens."""
+    """Response of the engine: T tokens."""
 
     token_ids: TokenIds
     log_probs: LogProbs
-    """(T,) under the sampling distribution; 0 where they were not asked for."""
+    """(T,) under the sampling distribution; 0 where they were not requested."""
     finish: FinishReason
     """STOP (end token or stop string), LENGTH (`max_tokens` reached) or ABORTED."""
     stop: str | None = None
@@ -72,8 +72,8 @@ class Completion:
     """The policy version that sampled it."""
     top: TopLogProbs | None = None
     forced: NDArray[np.bool_] | None = None
-    """(T,) of a structured output: tokens that spell what every text that the structure allows here goes on
-    with; None: nothing was forced."""
+    """(T,) of a structured output: true for tokens that spell the only continuation that the structure allows
+    here; None: nothing was forced."""
 
 
 class GenerationClient(Protocol):

@@ -18,12 +18,12 @@ class Part(NamedTuple):
     log_probs: LogProbs
     mask: Mask
     version: int | None
-    """None: nobody sampled them."""
+    """None: no policy sampled them."""
     turn: int
 
     @classmethod
     def of_context(cls, ids: TokenIds) -> Part:
-        """Tokens that nobody sampled."""
+        """Tokens that no policy sampled."""
         return cls(ids, np.zeros(len(ids), dtype=np.float32), np.zeros(len(ids), dtype=np.uint8), None, -1)
 
 
@@ -78,8 +78,8 @@ class GrowingSequence:
         return np.concatenate([self.begun.response_ids, *(one.ids for one in self._parts)])
 
     def sequence(self) -> Sequence:
-        """As it is now. What this round added is a part of its own in `versions`, of length 0 where that is
-        nothing."""
+        """Returns the sequence as it is now. The tokens that this round added are parts of their own in
+        `versions`, one of length 0 if there are none."""
         sequence, parts = self.begun, self._versioned()
         for version, same in itertools.groupby(parts, key=lambda part: part.version):
             some = list(same)
@@ -96,7 +96,7 @@ class GrowingSequence:
         return sequence
 
     def _versioned(self) -> list[Part]:
-        """The parts, where nobody sampled one with the version before it (at the beginning: after it)."""
+        """The parts, where no policy sampled one with the version before it (at the beginning: after it)."""
         sampled = (one.version for one in self._parts if one.version is not None)
         last = next(sampled, self.begun.version)
         found = []

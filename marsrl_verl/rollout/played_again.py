@@ -19,7 +19,7 @@ from marsrl_verl.rollout.workflow import Episode, Workflow
 
 
 class UnlikeRecordError(EngineUnavailableError):
-    """An episode can't be played as it was; there is no engine to ask for more."""
+    """An episode can't be played as it was; there is no engine to generate more."""
 
 
 async def play_again(
@@ -30,12 +30,12 @@ async def play_again(
     Args:
         workflow: their program.
         recorded: as they ended, with their sequences and events.
-        context: of the request; asked for grades and for no message.
+        context: of the request; used for grades and for no message.
         chat: the tokenizer, for messages whose text no event has.
 
     Returns:
         By id the trajectory with its reward and those of its sequences, or why there is none: it has come to
-        another end, or asked for a message that is not on record.
+        another end, or requested a message that is not on record.
     """
 
     async def played(one: Trajectory) -> Episode:

@@ -1,4 +1,4 @@
-"""What rollout programs run in: their contexts and the programs themselves, once per worker."""
+"""Runs rollout programs: their contexts and the programs themselves, once per worker."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class RolloutRunner(RolloutResources):
     async def failed(
         self, request: RolloutRequest, error: Exception, context: RolloutContext
     ) -> RolloutOutput:
-        """What is left of a request whose program raised: ended trajectories, with the tokens of earlier
-        rounds."""
+        """Returns what is left of a request whose program raised: ended trajectories, with the tokens of
+        earlier rounds."""
         earlier, members = _members(request), []
         detail = f"rollout program {request.rollout}: {blamed(error)}"
         for k in range(request.n):
@@ -113,7 +113,7 @@ class RolloutRunner(RolloutResources):
         return RolloutOutput(request.group_id, members)
 
     def _begun(self, request: RolloutRequest) -> list[TokenSequence]:
-        """How a trajectory of the request begins; a workflow's is of all its agents."""
+        """Returns the sequences that a trajectory begins with; a workflow's are those of all its agents."""
         if request.prefix is not None:
             return [request.prefix]
         program = self._running[request.rollout]
@@ -126,7 +126,7 @@ class RolloutRunner(RolloutResources):
         ]
 
     def _add_texts(self, trajectory: Trajectory) -> None:
-        """What each sequence read and wrote, which request and trajectory do not tell."""
+        """Adds the texts that each sequence read and wrote, which request and trajectory do not tell."""
         for sequence in trajectory.sequences:
             if len(sequence):
                 sequence.prompt_text = self.chat.text(sequence.prompt_ids)

@@ -1,4 +1,4 @@
-"""Where the tokens of a role come from, and where a stop string ends them."""
+"""Source of a role's tokens, and the search for the stop string that ends them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TOKENS_PER_CHARACTER = 4
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Where the tokens of a role come from."""
+    """Source of a role's tokens."""
 
     client: GenerationClient
     chat: ChatTokenizer
     builder: Callable[[], TemplateBuilder]
-    """Of the template's additions; asked for by the first chat that grows."""
+    """Returns the builder of the template's additions; called by the first chat that grows."""
     role: str
     policy: str
     sampling: Sampling
@@ -47,7 +47,7 @@ class Sampler:
         return await self.client.generate(self.policy, ids, seeded, session=self.session, name=name, n=n)
 
     def decoding(self, max_tokens: int, stop: Sequence[str], top: int, structured: Any) -> Decoding:
-        """How a request is decoded, the seed apart."""
+        """Returns the decoding of a request, without a seed."""
         one = self.sampling
         return Decoding(
             max_tokens,

@@ -1,4 +1,4 @@
-"""One request, `n` independent calls of the model: what a stage is that only asks the model.
+"""One request, `n` independent calls of the model: a stage that only prompts the model.
 
 A long response may take several rounds: each adds a segment to the tokens that are there already.
 """
@@ -17,8 +17,8 @@ class SingleCall:
 
     The `n` responses are one engine request, whether they begin at the prompt or continue `request.prefix`.
     What is paused goes on by itself: where a segment is full and the role's limit is not reached, a
-    trajectory is PAUSED. A chat that the template refuses, a prompt over the role's limit, a request that
-    the engine refuses and completions that did not come are trajectories without new tokens, whose finish
+    trajectory is PAUSED. A chat that the template rejects, a prompt over the role's limit, a request that
+    the engine rejects and completions that did not come are trajectories without new tokens, whose finish
     reason says so.
 
     Raises:

@@ -22,7 +22,7 @@ class Spoken:
     finish: FinishReason
     """STOP: the agent ended it. LENGTH: it was cut. PAUSED: it goes on later. Else there is none."""
     text: str = ""
-    """What the other agent may see of it: what follows the thinking part."""
+    """Part that the other agent may see: what follows the thinking part."""
     token_ids: TokenIds | None = None
     """(n,) as sampled; None where only text is known."""
     detail: str | None = None
@@ -79,7 +79,7 @@ class TrainedSpeaker:
 
 
 class FrozenSpeaker:
-    """Like `TrainedSpeaker`, with a frozen policy, which is asked with the whole list each time. Its limits
+    """Like `TrainedSpeaker`, with a frozen policy, which is sent the whole list each time. Its limits
     are its own."""
 
     def __init__(self, context: RolloutContext, k: int, role: str, messages: Sequence[Message]) -> None:

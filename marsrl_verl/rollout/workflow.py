@@ -44,7 +44,7 @@ from marsrl_verl.rollout.speakers import FrozenSpeaker, Spoken, TrainedSpeaker
 LIST_FULL = "list_full"
 """`detail` where an agent's list of messages has no room for another one."""
 METRICS, SOLVED = "episode/metrics", "episode/solved"
-"""What `RewardResult.info` has of an episode: figures by name, and the grade of its answer."""
+"""Keys of `RewardResult.info` for an episode: figures by name, and the grade of its answer."""
 STAGE_FIGURES = re.compile(
     r"accuracy|entropy|groups|equal_reward_groups|samples|reward_mean|response_length_(mean|p95|max).*"
     r"|(truncation|failed|invalid_text|grading_error|mastered_token|masked_token)_share"
@@ -82,13 +82,13 @@ class Episode:
         self._said: dict[str, list[dict[str, Any]]] = {
             role: list(found) for role, found in state.get("said", {}).items()
         }
-        """By role, text, end and place (`Order`) of each message."""
+        """Text, end and place (`Order`) of each message, by role."""
         self._opened: list[str] = []
         """Agents in the order in which they began."""
         self._heard: dict[str, int] = dict(state.get("heard", {}))
         """By role, messages before which it has heard what there was to hear."""
         self._grades: dict[str, dict[str, Plain]] = dict(state.get("grades", {}))
-        """By role and text."""
+        """Grades by role and text."""
         self._transcript: dict[int, list[str]] = dict(zip(places, state.get("transcript", ()), strict=True))
         """By place, of messages that have ended. `_events` likewise."""
         events = () if before is None else before.events
@@ -117,22 +117,22 @@ class Episode:
 
     @property
     def problem(self) -> Problem:
-        """What is asked."""
+        """The problem of the request."""
         return self.request.problem
 
     @property
     def trajectory_id(self) -> str:
-        """Of the trajectory that it becomes."""
+        """Id of the trajectory that it becomes."""
         return f"{self.request.group_id}#{self.k}"
 
     @property
     def paused(self) -> bool:
-        """Whether it goes on in a later round."""
+        """True if it goes on in a later round."""
         return self._end is not None and self._end[0] is FinishReason.PAUSED
 
     @property
     def finish(self) -> FinishReason:
-        """How it ended; STOP where `play` came to its end."""
+        """Finish reason; STOP if `play` came to its end."""
         return FinishReason.STOP if self._end is None else self._end[0]
 
     def said(self, role: str) -> list[Said]:
@@ -141,8 +141,8 @@ class Episode:
 
     @property
     def transcript(self) -> list[tuple[str, str]]:
-        """Who said what so far (`Workflow.shown`), one after another; of what is said at a time, first what
-        had fewer messages before it, then in the order of the roles."""
+        """Roles and texts of the messages so far (`Workflow.shown`), in order; of messages at the same time,
+        first those with fewer messages before them, then in the order of the roles."""
         return [(role, text) for at, (role, text) in sorted(self._transcript.items()) if at in self._played]
 
     def rng(self, *names: str | int) -> np.random.Generator:
@@ -299,7 +299,7 @@ class Episode:
             self._said[agent.role].append(said)
 
     def _hear(self, agent: Agent, number: int, heard: str | Sequence[Message] | None) -> None:
-        """What comes before the message; nothing where an earlier round has begun it."""
+        """Adds what comes before the message; does nothing if an earlier round has begun it."""
         if self._heard.get(agent.role, 0) > number:
             return
         self._heard[agent.role] = number + 1
@@ -348,7 +348,7 @@ class Episode:
         )
 
     def _labelled(self, sequence: TokenSequence) -> TokenSequence:
-        """With the number of its agent, by which a loss tells its shares apart."""
+        """Labels the sequence with its agent's number, by which a loss tells its shares apart."""
         number = [agent.role for agent in self.agents].index(sequence.role)
         label = np.full(len(sequence), number, dtype=np.int8)
         return replace(sequence, annotations={**sequence.annotations, LABEL: label})
@@ -409,7 +409,7 @@ class Workflow(ABC):
 
     @classmethod
     def from_settings(cls, settings: Any) -> Workflow:
-        """With the `marsrl` node; the agents are the method's roles."""
+        """Creates it from the `marsrl` node; the agents are the method's roles."""
         prompts = load_class(settings.prompts.target, settings.prompts.kwargs, Prompts)
         return cls(settings.algo, prompts, tuple(settings.roles))
 
@@ -422,7 +422,7 @@ class Workflow(ABC):
         return text
 
     def event(self, episode: Episode, role: str, turn: int, spoken: Spoken) -> dict[str, Plain]:
-        """What the log has of a message, the last one of the transcript."""
+        """Returns what the log has of a message, the last one of the transcript."""
         tokens = None if spoken.token_ids is None else int(spoken.token_ids.size)
         cut = spoken.finish is FinishReason.LENGTH
         return {"turn": turn, "role": role, "tokens": tokens, "cut": cut, "text": spoken.text}

@@ -24,7 +24,7 @@ from marsrl_verl.serving.service import BusyError, Service, UnavailableError
 PING_S = 10.0
 """Seconds without an event after which a stream has a comment: proxies end connections that are silent."""
 _RESTART_S = "30"
-"""When to ask again where engines are gone."""
+"""Seconds after which clients may retry when engines are gone (`Retry-After`)."""
 _CLIENT_GONE = 499
 
 
@@ -106,9 +106,9 @@ def build_application(service: Service, api_key: str | None) -> FastAPI:
     """The application.
 
     Args:
-        service: what answers, with its settings.
+        service: generates the answers, with its settings.
         api_key: what clients have to send as `Authorization: Bearer …`; None: nothing. `/health` and
-            `/metrics` are for everybody.
+            `/metrics` are open to all.
     """
     app = FastAPI(title="marsrl-verl", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(_Gate, api_key=api_key, most=1024 * service.settings.max_body_kib)

@@ -15,16 +15,16 @@ class ServeConfig(Switched):
     port: int = limits(8000, ge=1, le=65_535, why="it is a TCP port")
     """The port."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the key which clients have to send; null: none is asked
-    for."""
+    """Name of the environment variable that holds the key which clients have to send; null: none is
+    required."""
     api_key_file: str | None = None
     """File that holds the key, in place of `api_key_env`."""
     max_running: int = limits(64, ge=1, why="one is answered")
-    """Most runs of the system at a time. A run asks one role after the other."""
+    """Most runs of the system at a time. A run prompts one role after the other."""
     max_waiting: int = limits(256, ge=0, why="0 lets nobody wait")
-    """Most requests that wait for a run; further ones are refused with HTTP 429 and `Retry-After`."""
+    """Most requests that wait for a run; further ones are rejected with HTTP 429 and `Retry-After`."""
     max_body_kib: int = limits(4096, ge=1, why="a request has some text")
-    """Most KiB of a request's body; a larger one is refused with HTTP 413 before it is read to its end."""
+    """Most KiB of a request's body; a larger one is rejected with HTTP 413 before it is read to its end."""
     max_restarts: int = limits(3, ge=0, why="0 starts none anew")
-    """How often in a row engines that have died are started anew, without a run that ended in between; then
-    the server ends."""
+    """Most times in a row that engines which have died are started anew, without a run that ended in between;
+    then the server ends."""

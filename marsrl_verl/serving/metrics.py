@@ -78,9 +78,9 @@ class ServiceMetrics:
             self._restarts.inc()
 
     def in_engines(self, requests: int) -> None:
-        """So many requests are in the engines, as these last said."""
+        """Sets the number of requests in the engines, as these last reported it."""
         self._in_engines.set(requests)
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """Returns the metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: what a client may ask, and how a run of the system is told."""
+"""OpenAI's chat completions: what a client may request, and the form of a run's answer."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class TextPart(_Model):
 
 
 class ChatMessage(_Model):
-    """A message of the chat that is asked."""
+    """A message of the chat in a request."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
     name: None = None
 
     def plain(self) -> Message:
-        """As prompts have it."""
+        """Returns the message in the form that prompts have."""
         parts = self.content if isinstance(self.content, str) else "".join(one.text for one in self.content)
         return {"role": "system" if self.role == "developer" else self.role, "content": valid_unicode(parts)}
 
@@ -88,7 +88,7 @@ class ChatRequest(_Model):
 
     @property
     def stops(self) -> list[str]:
-        """Strings before which the solution that is told ends."""
+        """Strings before which the solution that clients get ends."""
         return [self.stop] if isinstance(self.stop, str) else [one for one in self.stop or () if one]
 
     def problem(self) -> Problem:
@@ -146,7 +146,7 @@ def told(call: Call, evaluation: Evaluation) -> dict[str, Any]:
 
 
 class Answer:
-    """A run that has ended, as clients are told.
+    """A run that has ended, in the form that clients get.
 
     Raises:
         ValueError: the problem is longer than the first role takes.

@@ -26,7 +26,7 @@ Answers = Callable[[RolloutRequest, Mapping[str, Sampling]], Awaitable[RolloutOu
 """Answers one request; cancelled, has the engine abort it. EngineUnavailableError: the engine is gone."""
 
 Tell = Callable[[Mapping[str, Any]], None]
-"""Is told what a run does: `{"event": "begins", "stage", "role"}`, and of what has ended what the trail has
+"""Receives what a run does: `{"event": "begins", "stage", "role"}`, and of what has ended what the trail has
 (`"event": "ends"`)."""
 
 _LONGEST_RETRY_S = 60
@@ -42,7 +42,7 @@ class BusyError(RuntimeError):
 
 
 class UnavailableError(RuntimeError):
-    """The engines are gone; they may come back. Clients are not told more: the reason names this machine."""
+    """The engines are gone; they may come back. Clients learn no more: the reason names this machine."""
 
     def __init__(self) -> None:
         super().__init__("the engines are gone; unless that happens again and again, they are started anew")
@@ -55,7 +55,7 @@ class ServedSystem:
     name: str
     evaluation: Evaluation
     sampling: Mapping[str, Sampling]
-    """By role."""
+    """Sampling settings by role."""
     settings: EvaluationConfig
 
     def for_request(self, asked: ChatRequest) -> tuple[Evaluation, dict[str, Sampling]]:
@@ -81,7 +81,7 @@ class ServedSystem:
 
 @dataclass(eq=False)
 class Service:
-    """Runs the system for whoever asks; lives in one event loop."""
+    """Runs the system for clients; lives in one event loop."""
 
     system: ServedSystem
     answers: Answers
@@ -105,8 +105,8 @@ class Service:
     def begin(
         self, asked: ChatRequest, tell: Tell = lambda event: None, *, name: str = ""
     ) -> asyncio.Task[Run]:
-        """A run that has begun, or waits for room; cancelled, it asks nothing more, and what it asked is
-        aborted. It ends with UnavailableError where the engines are gone, and with RunFailedError.
+        """A run that has begun, or waits for room; cancelling it aborts its requests and
+        sends no more. It ends with UnavailableError where the engines are gone, and with RunFailedError.
 
         Raises:
             BusyError: there is no room.
@@ -188,7 +188,7 @@ class Service:
         return min(max(math.ceil(self._mean_s), 1), _LONGEST_RETRY_S)
 
     def give_up(self, error: EngineUnavailableError) -> None:
-        """Ends all runs, and refuses others until `take_up`."""
+        """Ends all runs, and rejects others until `take_up`."""
         if self.down is None:
             self.down = str(error)
             self.metrics.engines_up(False)

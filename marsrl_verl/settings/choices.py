@@ -13,30 +13,30 @@ class Choice(str, Enum):
 
 
 class OffPolicyMode(Choice):
-    """What the loss takes as old log-probabilities, and whether it weights tokens."""
+    """Old log-probabilities of the loss, and whether it weights tokens."""
 
     POIS = "pois"
-    """Those of the weights about to be updated, for all tokens."""
+    """Log-probabilities under the weights about to be updated, for all tokens."""
     SAIS = "sais"
-    """Those of the weights that sampled each segment."""
+    """Log-probabilities under the weights that sampled each segment."""
     RECORDED = "recorded"
-    """Token by token those of the weights that sampled it: the trainer's where they were recorded in that
+    """Token by token, those of the weights that sampled it: the trainer's where they were recorded in that
     step (the first responses of a tree) or are the ones about to be updated, otherwise the engine's."""
     TIS = "tis"
-    """As `pois`, with each token weighted by its truncated ratio to the weights that sampled it."""
+    """Like `pois`, with each token weighted by its truncated ratio to the weights that sampled it."""
 
 
 class LossMean(Choice):
-    """How token losses are averaged where responses have turns."""
+    """Mean of the token losses where responses have turns."""
 
     TURN = "turn-mean-token-mean"
-    """Over all turns, of the mean over a turn's tokens."""
+    """Mean over all turns of the mean over a turn's tokens."""
     SEQUENCE = "seq-mean-turn-mean-token-mean"
-    """Over sequences, of the mean over a sequence's turns, of the mean over a turn's tokens."""
+    """Mean over sequences of the mean over a sequence's turns of the mean over a turn's tokens."""
 
 
 class TurnRatio(Choice):
-    """Whose importance ratio a token has in a policy loss over turns."""
+    """Importance ratio of a token in a policy loss over turns."""
 
     ARITHMETIC = "arithmetic"
     """Its turn's: the mean of the tokens' ratios."""
@@ -47,7 +47,7 @@ class TurnRatio(Choice):
 
 
 class Overlap(Choice):
-    """Whether generation and training take turns."""
+    """Overlap of generation and training."""
 
     NONE = "none"
     """They take turns."""
@@ -69,7 +69,7 @@ class DefaultPolicy(Choice):
 
 
 class SeededTokens(Choice):
-    """Which responses have a random generator of their own."""
+    """Responses that have a random generator of their own."""
 
     NONE = "none"
     EVALUATION = "evaluation"

@@ -1,4 +1,4 @@
-"""How a setting is declared: type, range, choices, default and documentation, once.
+"""Declaration of a setting: type, range, choices, default and documentation, once.
 
     class PipelineSettings(Settings):
         '''Which rollout requests are decoded in which training step.'''
@@ -24,13 +24,13 @@ from marsrl_verl.settings.lengths import longest_sequence
 from marsrl_verl.settings.run_view import RunView
 
 UNSET = "???"
-"""Stands for a value that somebody has to name (OmegaConf's mark)."""
+"""Stands for a value that the user has to name (OmegaConf's mark)."""
 OWN_MESSAGE = "setting"
 """Type of a validation error whose message is what was expected, with `fix` in its context."""
 
 
 class Settings(BaseModel):
-    """A node of settings; unknown keys are refused."""
+    """A node of settings; unknown keys are rejected."""
 
     model_config = ConfigDict(
         extra="forbid", validate_assignment=True, coerce_numbers_to_str=True, protected_namespaces=()
@@ -46,7 +46,7 @@ class Settings(BaseModel):
         return value
 
     def changed(self, *names: str) -> list[str]:
-        """Those of the fields (of all, if none is named) that have another value than the default."""
+        """Fields (of those named, else of all) that have another value than the default."""
         fields = type(self).model_fields
         return [
             name
@@ -62,7 +62,7 @@ class Needs:
     name: str
     value: Any
     fix: str = ""
-    """What to do, in place of "set KEY=VALUE"."""
+    """Advice on what to do, in place of "set KEY=VALUE"."""
 
 
 class Switched(Settings):
@@ -85,7 +85,7 @@ def limits(
     """A number with a range.
 
     Args:
-        default: its value where nobody names one.
+        default: its value where none is set.
         ge, gt, le, lt: at least, above, at most, below.
         why: the reason, for the message.
         fix: what to do, in place of "Set it to … or more".
@@ -110,7 +110,7 @@ LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
 
 
 def temperature(why: str) -> Any:
-    """A sampling temperature that the engine takes as it is: vLLM refuses higher ones at the first request,
+    """A sampling temperature that the engine takes as it is: vLLM rejects higher ones at the first request,
     and raises lower ones to 0.01 with a warning only, so that log-probabilities would belong to another
     policy."""
     return limits(1.0, ge=LOWEST_TEMPERATURE, le=HIGHEST_TEMPERATURE, why=f"vLLM samples at no other; {why}")
@@ -161,7 +161,7 @@ UNCUT = {"top_p": 1.0, "top_k": -1}
 
 
 class RoleSampling(Settings):
-    """Whose tokens a role's are, how they are drawn, and how fast its policy learns."""
+    """Policy of a role, how its tokens are sampled, and how fast its policy learns."""
 
     policy: str | None = None
     """Name of its policy: one of `marsrl.policies`, or `shared`, the model's own; null: by
@@ -195,7 +195,7 @@ class RoleSampling(Settings):
 
     @property
     def cuts(self) -> dict[str, float]:
-        """What cuts the distribution that is sampled from, with its value."""
+        """Settings that cut the distribution that is sampled from, with their values."""
         return {name: getattr(self, name) for name, value in UNCUT.items() if getattr(self, name) != value}
 
     @property
@@ -205,7 +205,7 @@ class RoleSampling(Settings):
 
 
 class MethodConfig(Settings):
-    """What every method has; each adds its own settings (`core.method.Method.Config`)."""
+    """Settings that every method has; each adds its own (`core.method.Method.Config`)."""
 
     preset_values: ClassVar[Mapping[str, float]] = {}
     """verl's settings, by key, that the method's presets set and that may stay where they can't act: clip
@@ -221,7 +221,7 @@ class MethodConfig(Settings):
 
     @classmethod
     def is_resumable(cls, name: str) -> bool:
-        """Whether a setting may change when a run continues."""
+        """True if a setting may change when a run continues."""
         return any(name in getattr(base, "resumable", ()) for base in cls.__mro__)
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:

@@ -28,7 +28,7 @@ class BenchmarkConfig(Settings):
 
 
 class EvaluationConfig(Settings):
-    """When and how held-out problems are asked; a method adds the settings of its own system
+    """Evaluations on held-out problems, when and how; a method adds the settings of its own system
     (`Method.Evaluation`)."""
 
     before: bool = True
@@ -38,7 +38,7 @@ class EvaluationConfig(Settings):
     every: int = limits(0, ge=0, why="0 is never in between")
     """Evaluate every so many steps; 0: never in between."""
     in_between: InBetweenConfig = Field(default_factory=InBetweenConfig)
-    """How evaluations in between differ."""
+    """Settings in which evaluations in between differ."""
     problems: int | None = limits(None, ge=1, why="null is all of them")
     """Use the first so many held-out problems; null: all."""
     samples_per_problem: int = limits(1, ge=0, why="0 evaluates greedily alone")
@@ -54,7 +54,7 @@ class EvaluationConfig(Settings):
     greedy: bool = True
     """Evaluate at temperature 0 too."""
     benchmarks: dict[str, BenchmarkConfig] = Field(default_factory=dict)
-    """What is evaluated, in place of `data.val_files`: benchmarks by name (docs/guides/evaluation.md)."""
+    """Benchmarks that are evaluated in place of `data.val_files`, by name (docs/guides/evaluation.md)."""
     only: list[str] = Field(default_factory=list)
     """Names of those of `benchmarks` that are evaluated; empty: all."""
     published: dict[str, dict[str, float]] = Field(default_factory=dict)

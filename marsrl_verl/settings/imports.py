@@ -25,7 +25,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 _named: set[str] = set()
 """Packages that a configuration or a method has named: the user's, also where they are installed."""
 _UNTYPED = re.compile(r"(?:A non-annotated attribute was detected: `|Field ')(\w+).*type annotation")
-"""What pydantic says of a field without a type."""
+"""Messages of pydantic about a field without a type."""
 
 
 class ImportTargetError(Exception):
@@ -93,7 +93,7 @@ def _absent(target: str, what: str) -> ImportTargetError:
 
 
 def _untyped_field(name: str, error: Exception) -> ImportTargetError:
-    """The error of a field without a type, which pydantic tells at length, with a line of its own."""
+    """The error of a field without a type, which pydantic describes at length, with a line of its own."""
     frames = traceback.extract_tb(error.__traceback__)
     begins = [one for one in frames if "pydantic" not in Path(one.filename).parts][-1]
     line = line_of(begins.filename, name, begins.lineno or 0, sys.maxsize)
@@ -111,12 +111,12 @@ def raised_at(error: BaseException, counts: Callable[[str], bool] = lambda name:
 
 def users_line(error: BaseException) -> str | None:
     """The line of the user's code that led to an error: of a file that is neither this package's nor a
-    library's, other than one that `import_target` was asked for."""
+    library's, other than one that `import_target` imported."""
     return raised_at(error, _is_users)
 
 
 def users_place(function: Any) -> str | None:
-    """Where a function of the user's is defined, as `users_line` has it."""
+    """Returns the place where a function of the user's is defined, as `users_line` has it."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None or not _is_users(code.co_filename):
         return None
@@ -124,14 +124,14 @@ def users_place(function: Any) -> str | None:
 
 
 def running_at(thread: int) -> str:
-    """Where a thread of this process is: the line of the user's code, else the innermost one."""
+    """Returns the place where a thread of this process is: the user's line, else the innermost one."""
     stack = traceback.extract_stack(sys._current_frames()[thread])
     frames = [one for one in stack if _is_users(one.filename)] or stack
     return f"{frames[-1].filename}, line {frames[-1].lineno}"
 
 
 def blamed(error: BaseException) -> str:
-    """What was raised, and where: the user's line, else the innermost one."""
+    """Describes what was raised, and where: the user's line, else the innermost one."""
     place = users_line(error) or Path(raised_at(error) or "").name
     said = f"{type(error).__name__}: {error}"
     return said if not place or place in said else f"{said} ({place})"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 EXIT_WRONG_CONFIGURATION = 2
-"""Exit status of a run that was refused because of its configuration."""
+"""Exit status of a run that was rejected because of its configuration."""
 
 MAX_LINES = 24
 """Lines of a message: one screen. Problems beyond it are counted, not shown."""
@@ -29,9 +29,9 @@ class ConfigIssue:
     key: str
     """The key, group, option or file that is meant."""
     what: str
-    """What was found and what was expected."""
+    """Statement of what was found and what was expected."""
     fix: str
-    """What to do."""
+    """Advice on what to do."""
     value: Any = NO_VALUE
     """The value that was found, `NO_VALUE` when there is none."""
 

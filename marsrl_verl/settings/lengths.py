@@ -1,4 +1,4 @@
-"""How long a sequence may become under a role's limits; plain Python, so that the core can import it."""
+"""Longest sequence under a role's limits; plain Python, so that the core can import it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def find_issues(
     kinds_only: bool = False,
     unknown: Callable[[str, tuple[str, ...]], ConfigIssue] | None = None,
 ) -> list[ConfigIssue]:
-    """What is wrong with a node's values.
+    """Finds what is wrong with a node's values.
 
     Args:
         data: its values; interpolations (`${…}`) are not looked at.
@@ -203,7 +203,7 @@ def documentation(model: type[Settings]) -> dict[str, str]:
 
 
 def in_words(kind: Any) -> str | None:
-    """What a field takes."""
+    """Describes what a field takes."""
     if typing.get_origin(kind) is Annotated:
         return in_words(typing.get_args(kind)[0])
     if (below := _model_of(kind)) is not None:
@@ -317,7 +317,7 @@ def _out_of_range(key: str, value: Any, field: FieldInfo) -> ConfigIssue:
 
 
 def _extra(field: FieldInfo) -> dict[str, Any]:
-    """What a declaration says beside type and range (`declaration.limits`)."""
+    """Returns what a declaration says beside type and range (`declaration.limits`)."""
     return typing.cast(dict[str, Any], field.json_schema_extra or {})
 
 

@@ -7,7 +7,7 @@
         selection: Rule[Strategy, Selects] = Strategy.ADAPTIVE
 
 Reading the settings imports the function and compares its parameters with the protocol's, so that a wrong one
-is refused before anything starts. A function says with `needs` what it reads of a pass of the trainer's or
+is rejected before anything starts. A function says with `needs` what it reads of a pass of the trainer's or
 the engine's, among what the protocol `offers`.
 """
 
@@ -33,7 +33,7 @@ P = TypeVar("P")
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORM = "package.module:function"
-"""How a function is named."""
+"""Form in which a function is named."""
 
 
 class RuleError(RuntimeError):
@@ -65,7 +65,7 @@ def needs(*what: str) -> Callable[[F], F]:
 
 
 def offers(*what: str) -> Callable[[type[P]], type[P]]:
-    """A decorator of a protocol: what its functions may ask for with `needs`."""
+    """A decorator of a protocol: what its functions may request with `needs`."""
 
     def mark(protocol: type[P]) -> type[P]:
         typing.cast(Any, protocol).offers = what
@@ -86,12 +86,12 @@ class OwnFunction(str, Generic[P]):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it reads beside what it always gets (`needs`)."""
+        """Names of what it reads beside what it always gets (`needs`)."""
         named = getattr(self.function, "needs", ())
         return frozenset([named] if isinstance(named, str) else named)
 
     def call(self, key: str, *arguments: Any) -> Any:
-        """What the function returns.
+        """Calls the function and returns its result.
 
         Args:
             key: the setting that names it, for the message.
@@ -115,7 +115,7 @@ class OwnFunction(str, Generic[P]):
 
 
 class _Names:
-    """How pydantic reads a `Rule` or a `Function`."""
+    """Lets pydantic read a `Rule` or a `Function`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         kinds = typing.get_args(source) if typing.get_origin(source) is not OwnFunction else (source,)
@@ -150,7 +150,7 @@ def _found(target: str) -> Any:
 
 
 def _fault(target: str, protocol: type[Any]) -> tuple[str, str] | None:
-    """What is wrong with a function, and what to do."""
+    """Describes what is wrong with a function, and what to do."""
     module_name, colon, name = target.partition(":")
     expected = _in_words(_signature(protocol))
     if not (module_name and colon and name.isidentifier()):

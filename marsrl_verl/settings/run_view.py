@@ -15,7 +15,7 @@ class RunView(Protocol):
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the run trains on the processor."""
+        """True if the run trains on the CPU."""
 
     @property
     def trains(self) -> bool:

@@ -1,4 +1,4 @@
-"""`marsrl.watch`: what a run looks out for, and whether it then ends."""
+"""`marsrl.watch`: conditions that a run watches for, and whether it ends on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from marsrl_verl.settings.declaration import Settings, limits
 
 
 class Action(Choice):
-    """What a run does about something that it looks out for."""
+    """Action on something that a run watches for."""
 
     END = "end"
     """It says why and ends; unless the weights are spoiled, they are saved first."""
@@ -22,7 +22,7 @@ class WatchConfig(Settings):
     steps: int = limits(
         5, ge=1, le=1000, why="a step decides at the earliest, and a watch has to end in a run"
     )
-    """So many steps in a row decide, but for what a single step shows: numbers that are not finite, failed
+    """Steps in a row that decide, except for what a single step shows: numbers that are not finite, failed
     requests, the gap of log-probabilities. Steps in which a role has no group are passed over, and so are
     those that can't train."""
     not_finite: Action = Action.END

@@ -55,7 +55,7 @@ class GroupCounts:
     def __init__(self, method: Method, problems: int) -> None:
         self._stages = {stage.name: stage for stage in method.stages(method.config)}
         self._share = problems / max(1, method.schedule.problems_per_step(problems))
-        """Above 1 where a problem that is asked stands for several."""
+        """Above 1 where one problem stands for several."""
         self._groups: Counter[tuple[str, str]] = Counter()
         self._responses: Counter[tuple[str, str]] = Counter()
 

@@ -92,13 +92,13 @@ FORCED = '{"}'
 """Characters that a grammar leaves no choice about."""
 
 Policy = Callable[[str], str]
-"""What follows on a text, `</s>` included where the turn ends. A pure function that writes on consistently:
-what follows on a text and the beginning of what follows is the rest of it."""
+"""Returns the continuation of a text, `</s>` included where the turn ends. A pure function that is
+consistent: the continuation of a text and the beginning of its continuation is the rest of it."""
 
 
 @dataclass
 class ScriptedClient:
-    """Implements `GenerationClient`; keeps what it was asked."""
+    """Implements `GenerationClient`; keeps the requests."""
 
     policy: Policy
     tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
@@ -134,7 +134,7 @@ class ScriptedClient:
 def asked_messages(
     name: str, asked: Mapping[str, RolloutRequest], n: int
 ) -> list[tuple[RolloutRequest, str, int]]:
-    """(request, role, k) of each message that an engine's request of this name asks for: one of each of `n`
+    """(request, role, k) of each message that an engine's request of this name is for: one of each of `n`
     trajectories, or the next one of a trajectory that goes on."""
     if name in asked:
         return [(asked[name], asked[name].role, k) for k in range(n)]

@@ -35,17 +35,17 @@ from marsrl_verl.testing.client import CharacterBuilder, CharacterTokenizer, Scr
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message that is asked for."""
+    """A message that is requested."""
 
     role: str
     k: int
     """Number of the trajectory in its group."""
     number: int
-    """How many messages the role has written in it before."""
+    """Number of messages that the role has written in it before."""
     prompt: str
     """The chat so far, as text; without the part of the message that was said before a pause."""
     request: RolloutRequest
-    """What began the trajectory: its `problem`, `stage`, `inputs`."""
+    """Request that began the trajectory: its `problem`, `stage`, `inputs`."""
 
 
 Script = Callable[[Turn], str]
@@ -91,7 +91,7 @@ def build_method(
         prompts: its wordings; None: those of its class.
         config: all settings; None: `settings`.
         seed: of its random choices.
-        limits: longest prompts by role, as `tokens` counts them; None: prompts of every length are asked.
+        limits: longest prompts by role, as `tokens` counts them; None: prompts have any length.
         tokens: length of a chat.
         policies: by role.
         tokenizer: of the responses; None: the method has none.
@@ -113,14 +113,14 @@ def _config(cls: type[Method], config: Any, settings: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """What a step brought and trained."""
+    """Result of a step, and what it trained."""
 
     result: StepResult
     rows: Rows
     advantages: NDArray[np.float32]
     """(N,) as they are trained: 0 where a token is masked."""
     metrics: Mapping[str, float]
-    """By role and by stage, of the advantages, and the method's own."""
+    """Metrics of the advantages by role and by stage, and the method's own."""
 
     @property
     def groups(self) -> list[Group]:

@@ -120,7 +120,7 @@ def main(arguments: list[str], options: Collection[str] = ()) -> int:
 
 
 def _taken(name: str, options: Collection[str]) -> str | None:
-    """What has the name already: a module of that name would hide another one, or be hidden."""
+    """Describes what has the name already: a module of that name would hide another one, or be hidden."""
     if keyword.iskeyword(name):
         return "a word of Python"
     if name in sys.stdlib_module_names:

@@ -1,7 +1,7 @@
 """The start-up trial: one problem goes through a method on scripted answers, before anything starts.
 
 Prompts, chat template, requests, rollout programs, schedule and credit are real; no model, tool, judge or
-endpoint is asked. What comes back is compared with what the method says of itself.
+endpoint is called. The results are compared with what the method declares.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TrialSettings:
     """The object of `marsrl.prompts`."""
     chat: ChatTokenizer
     sampling: Mapping[str, Sampling]
-    """By role."""
+    """Sampling settings by role."""
     policies: PolicySet
     settings: Any
     """The `marsrl` node."""
@@ -78,16 +78,16 @@ class TrialSettings:
 
 @dataclass(slots=True)
 class Trial:
-    """What a trial showed."""
+    """Results of a trial."""
 
     groups: list[Group] = field(default_factory=list)
     """All that were completed; empty where there were too many."""
     too_many: str | None = None
-    """Of which stage there were more than it says."""
+    """Message about a stage with more groups than it declares."""
     most_rows: dict[str, int] = field(default_factory=dict)
     """Most trained sequences of a response, by stage."""
     error: BaseException | None = None
-    """What the method, its prompts, schedule or credit raised."""
+    """Error that the method, its prompts, schedule or credit raised."""
 
     @property
     def reached(self) -> set[str]:
@@ -218,7 +218,7 @@ def _run(trial: TrialSettings, script: _Script, found: Trial) -> None:
 
 
 def _report(cls: type[Method], method: Method, result: StepResult, *, updated: bool) -> None:
-    """What log, metrics and warnings have of a step."""
+    """Produces the log lines, metrics and warnings of a step."""
     for line in step_lines(result.step, result.completed, method.record):
         to_json(line)
     training_metrics(result.completed, cls)
@@ -298,7 +298,7 @@ def _engine(trial: TrialSettings, script: _Script) -> LocalEngine:
 
 
 def _probe(method: Method, groups: Sequence[Group]) -> None:
-    """What the trainer's pass would annotate, as made-up numbers."""
+    """Annotates made-up numbers in place of those of the trainer's pass."""
     for group in groups:
         for probe in method.probes(group.request.stage):
             names = [TRAINER_LOG_PROBS, RECORDED_LOG_PROBS, *probe.outputs]

@@ -1,4 +1,4 @@
-"""A run's folder as the page asks for it; works while the run writes."""
+"""A run's folder as the page requests it; works while the run writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SETTINGS = {
 }
 """Settings that the overview shows, by label."""
 _LEAST, _LEAKS = 16, 0.25
-"""So many rewards or responses say something; from this share on a role that must be silent tells answers."""
+"""Least count that says something; least share of answers that shows a leak in a role that must be silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Filter:
     problem: str = ""
     group: str = ""
     question: str = ""
-    """As the index has it: its beginning."""
+    """Question as the index has it: its beginning."""
     low: float | None = None
     high: float | None = None
     """Rewards."""
@@ -68,7 +68,7 @@ class Filter:
     reference: bool | None = None
     """True if the response has the reference answer."""
     text: str = ""
-    """Is in the line, letter case aside."""
+    """Text in the line, letter case aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,5 +397,5 @@ def _spread(parts: Iterable[tuple[int, float]], count: int) -> list[float | None
 
 
 def plain(value: Any) -> str:
-    """As JSON for the page; a NaN is null."""
+    """Returns a value as JSON for the page; a NaN becomes null."""
     return to_json(value)

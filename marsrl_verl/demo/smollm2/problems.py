@@ -24,20 +24,20 @@ for all."""
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How hard a problem is."""
+    """Difficulty of a problem."""
 
     steps: int
     largest: int
-    """Number in a question."""
+    """Largest number in a question."""
     largest_total: int = 99
-    """Result of a step."""
+    """Largest result of a step."""
 
 
 _LEVELS = {
     1: Level(1, 20), 2: Level(1, 40), 3: Level(1, 60), 4: Level(2, 6), 5: Level(2, 15), 6: Level(1, 99, 9999),
 }  # fmt: skip
 _MOST_DRAWS = 20_000
-"""Without a new problem."""
+"""Most draws in a row without a new problem."""
 _SHARES = ((Split.TRAIN, 75), (Split.HELD_OUT, 25))
 _NAMES = ("Tom", "Ben", "Sam", "Max", "Leo", "Paul"), ("Anna", "Mia", "Lucy", "Emma", "Sara", "Nina")
 _THINGS = ("apples", "marbles", "stickers", "coins", "pencils", "cards", "shells", "cookies")
@@ -66,7 +66,7 @@ class Step:
 
     @property
     def result(self) -> int:
-        """What it comes to."""
+        """Result of the line."""
         if self.sign == "+":
             return self.left + self.right
         return self.left - self.right if self.sign == "-" else self.left * self.right

@@ -1,4 +1,4 @@
-"""What SmolLM2 is asked: few words, and worked examples as earlier turns, without which so small a model
+"""Prompts for SmolLM2: few words, and worked examples as earlier turns, without which so small a model
 answers in no form that can be read."""
 
 from __future__ import annotations

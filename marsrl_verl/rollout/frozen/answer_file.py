@@ -33,7 +33,7 @@ class AnswerFileError(ValueError):
 
 
 class LineKey(str, Enum):
-    """What names the problem of a line."""
+    """Key by which a line names its problem."""
 
     QUESTION = "question"
     """The text of the last user message of the problem's prompt, without spaces around it."""
@@ -43,7 +43,7 @@ class LineKey(str, Enum):
 
 @dataclass(slots=True)
 class AnswerFile:
-    """Where in a file the answers to each problem are. The answers themselves stay in the file: with their
+    """Places of the answers to each problem in a file. The answers themselves stay in the file: with their
     thinking parts they may be larger than the memory of all the processes that read it."""
 
     path: Path
@@ -166,7 +166,7 @@ class FileSource:
         self.file, self.seed, self.ids = file, seed, ids
 
     def names(self, question: str) -> tuple[str, ...]:
-        """How lines about a problem are named."""
+        """Returns the names of a problem in lines."""
         question = question.strip()
         return (question,) if self.ids is None else self.ids.get(question, ())
 
@@ -259,6 +259,6 @@ def _absolute(name: Any) -> str:
 
 def all_questions(config: Any, column: str | None) -> Iterator[Question]:
     """Questions of the data files that a run reads; `column` names problems. Raises AnswerFileError: as
-    `questions_of`, when a file's first one is asked for."""
+    `questions_of`, when a file's first one is read."""
     for name in data_names(config):
         yield from questions_of(Path(name).expanduser(), str(config.data.prompt_key), column)

@@ -44,7 +44,7 @@ class Run(RunView, Protocol):
 
     @property
     def evaluates(self) -> bool:
-        """Whether training is interrupted, preceded or followed by an evaluation."""
+        """True if training is interrupted, preceded or followed by an evaluation."""
 
     def issue(self, key: str, what: str, fix: str) -> ConfigIssue:
         """A problem with the value of a key."""
@@ -169,7 +169,7 @@ def _check_file(run: Run, policy: str, settings: AnswerFileConfig) -> Iterator[C
 
 
 def _questions_of_split(run: Run, key: str, split: str, questions: list[Question]) -> list[Question]:
-    """Those that the run will ask; none where only a random part of them is taken."""
+    """Questions that the run will use; none where only a random part of them is taken."""
     most = int(run.get(f"data.{split}_max_samples") or -1)
     if 0 < most < len(questions):
         if run.get("data.shuffle"):
@@ -185,7 +185,7 @@ def _questions_of_split(run: Run, key: str, split: str, questions: list[Question
 
 
 def _gaps(source: FileSource, split: str, questions: list[Question], by_question: bool) -> list[str]:
-    """What is missing for the problems of a split, in a sentence or two."""
+    """Describes what is missing for the problems of a split, in a sentence or two."""
     missing = [one for one in questions if not source.count(one.text)]
     if not missing:
         return []

@@ -71,7 +71,7 @@ class PolicyConfig(Settings):
 
     @property
     def source(self) -> str:
-        """Where a frozen policy's answers come from, in a few words."""
+        """Source of a frozen policy's answers, in a few words."""
         if self.kind is PolicyKind.ENDPOINT:
             return f"{self.endpoint.model} at {', '.join(self.endpoint.base_urls)}"
         return str(self.jsonl.path)

@@ -1,4 +1,4 @@
-"""What a plan says about frozen policies."""
+"""Section of a plan about frozen policies."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How a model writes a tool call, and how it reads the result."""
+"""Formats in which a model writes tool calls and reads their results."""

@@ -1,4 +1,4 @@
-"""What a tool protocol is asked: where a turn ends, which calls it makes, how results are put in."""
+"""Interface of a tool protocol: where a turn ends, which calls it makes, how results are put in."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.settings.choices import Choice
 
 _LEFT_OUT = r"\n\[… \d+ tokens left out …\]\n"
-"""What `truncate_text` puts in place of the middle."""
+"""Pattern of the text that `truncate_text` puts in place of the middle."""
 _DEEPEST = 20
-"""How deep arguments may be nested: logs and checkpoints go through them recursively."""
+"""Deepest nesting of arguments: logs and checkpoints go through them recursively."""
 
 
 class ToolFormat(Choice):
-    """How calls and results are written."""
+    """Format in which calls and results are written."""
 
     TAGS = "tags"
     """`<name>…</name>` inside the answer, and `<result>…</result>` after it."""
     CHAT = "chat"
-    """As the model's chat template writes them: turns of the assistant and of the tools."""
+    """Turns of the assistant and of the tools, as the model's chat template writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class RequestedCall:
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     problem: str | None = None
-    """Why nothing can be called; the model is told."""
+    """Reason why nothing can be called; the model reads it."""
     call_id: str | None = None
-    """What the model calls it, where its format names calls."""
+    """Id that the model gives it, if its format has ids."""
 
 
 def read_arguments(text: str) -> dict[str, Any] | str:
@@ -63,7 +63,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 class ToolProtocol(Protocol):
-    """How a model calls tools."""
+    """Protocol by which a model calls tools."""
 
     stop: tuple[str, ...]
     """Strings that end a turn with a call."""

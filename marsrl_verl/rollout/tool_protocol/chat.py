@@ -57,7 +57,7 @@ class TurnParser(Protocol):
 
     @property
     def opening(self) -> tuple[str, ...]:
-        """What each call begins with, spelt in one of several ways or in all of them."""
+        """Beginnings of a call; a call is spelt with one of them or with all of them."""
 
     async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
         """The calls in what a model has sampled, in their order; none where it made none that can be read."""
@@ -76,14 +76,14 @@ class ChatProtocol:
         self.stop = parser.stop
 
     async def calls(self, turn: TokenIds, stop: str | None, tokenizer: ChatTokenizer) -> list[RequestedCall]:
-        """What the parser reads; arguments that are no JSON object are told, and so are calls that begin
-        and that it does not read."""
+        """Returns the calls that the parser reads. The model is told of arguments that are no JSON object,
+        and of calls that begin and that the parser does not read."""
         parsed = await self._parser.calls(turn, self.template_tools)
         missing = self._begun(tokenizer.decode(turn), parsed) - len(parsed)
         return [*map(_requested, parsed), *[_UNREADABLE] * missing]
 
     def _begun(self, text: str, parsed: Sequence[ParsedCall]) -> int:
-        """How many calls begin after the reasoning, those that arguments quote left out."""
+        """Counts the calls that begin after the reasoning, without those that arguments quote."""
         answer = text.rpartition(CLOSE)[2]
         counts = [
             answer.count(opening) - sum(one.arguments.count(opening) for one in parsed)

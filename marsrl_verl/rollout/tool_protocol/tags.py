@@ -23,7 +23,7 @@ TAG_NAMES = f"lower-case letters, digits and _, and none of {', '.join(sorted(RE
 
 
 def is_tag(name: str) -> bool:
-    """Whether a tool of this name can be called by a tag."""
+    """True if a tool of this name can be called by a tag."""
     return name not in RESERVED and _NAME.fullmatch(name) is not None
 
 
@@ -79,7 +79,7 @@ class TagProtocol:
         return found if isinstance(found, dict) and is_call else None
 
     def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
-        """After the call, inside the answer."""
+        """Append the results after the call, inside the answer."""
         chat.append_text("".join(wrapped(text) for _, text in results))
 
 
