@@ -1,6 +1,6 @@
-"""What a run takes of a Ray cluster, and whether the cluster can give it.
+"""Resources that a run takes of a Ray cluster, and a check that the cluster has them.
 
-Ray waits in silence for what is not there: a group of workers that fits on no node never starts.
+Ray waits silently for resources that do not exist: a group of workers that fits on no node never starts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def trainer_cpus(config: DictConfig) -> int:
 
 
 def demands(config: DictConfig) -> list[NodeDemand]:
-    """What the run takes, node by node; two of them may share a node."""
+    """Demands of the run, node by node; two of them may share a node."""
     trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
     ranks = int(trainer.n_gpus_per_node)
     found = [NodeDemand(ranks, ranks * trainer_cpus(config))] * int(trainer.nnodes)
@@ -55,7 +55,7 @@ def cpus_on_one_node(config: DictConfig) -> int:
 
 
 def fits(required: Sequence[NodeDemand], nodes: Sequence[Mapping[str, float]]) -> bool:
-    """Whether nodes with these resources (`GPU`, `CPU`) can hold all demands: the largest first, each on the
+    """True if nodes with these resources (`GPU`, `CPU`) can hold all demands: the largest first, each on the
     node that has the fewest GPUs left."""
     free = [[node.get("GPU", 0), node.get("CPU", 0) - _FREE_CPUS] for node in nodes]
     for demand in sorted(required, key=lambda one: (-one.gpus, -one.cpus)):

@@ -233,7 +233,7 @@ def _same_name_elsewhere(name: str) -> str | None:
 
 
 def _is_free_entry(override: Override) -> bool:
-    """Whether a plain `key=value` names new entries of a free dictionary, one or several in braces, or a
+    """True if a plain `key=value` names new entries of a free dictionary, one or several in braces, or a
     setting of the method, which its class knows."""
     if override.is_add() or override.is_force_add() or override.is_delete():
         return False
@@ -296,7 +296,7 @@ def checkpoint_folder(named: str) -> Path:
 
 
 def help_text(groups: dict[str, list[str]], program: str = TRAIN) -> str:
-    """What `--help` prints."""
+    """Returns the text of `--help`."""
     lines = [build_parser(program).format_help().rstrip(), "", "groups (group=option):"]
     shown = {group: options for group, options in groups.items() if group != "model_engine"}
     width = max(map(len, shown))

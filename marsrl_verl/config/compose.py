@@ -1,4 +1,4 @@
-"""From a command line to one resolved configuration."""
+"""Composition of a command line into one resolved configuration."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ class Composed:
     choices: dict[str, str]
     """The option chosen in each of our groups."""
     cluster_detected: bool
-    """True when nobody named a cluster and the machine was looked at."""
+    """If true, no cluster was named, and one was picked from the machine."""
     verl_notes: tuple[str, ...] = ()
-    """What verl's keys on the command line set here, a line each."""
+    """Settings that verl's keys on the command line make here, a line each."""
     estimator_named: bool = False
-    """Whether the command line asks for group-relative advantages by verl's name."""
+    """If true, the command line names verl's estimator for group-relative advantages, `grpo`."""
     warnings: tuple[str, ...] = ()
-    """What files of the user's set without effect, a line each."""
+    """Settings without effect in files of the user's, a line each."""
 
 
 def detect_cluster() -> str:
@@ -86,7 +86,7 @@ def detect_cluster() -> str:
 
 
 def picked(option: str) -> str:
-    """How a run says which cluster it picked, and what of the machine that leaves idle."""
+    """Describes the picked cluster, and what of the machine it leaves idle."""
     there = gpus.count_gpus()
     used = {"1xgpu": 1, "8xgpu": NODE_GPUS}.get(option, 0)
     note = "picked from the machine; name one to choose"
@@ -163,12 +163,12 @@ def compose_config(arguments: Arguments) -> Composed:
 def _own_files(
     arguments: Arguments, raw: DictConfig, choices: Mapping[str, str]
 ) -> tuple[list[ConfigIssue], list[str]]:
-    """What the user's files say that the method has nothing of."""
+    """Errors and warnings about settings in the user's files that the method does not have."""
     tree: Any = OmegaConf.to_container(raw, resolve=False)
     node = tree["marsrl"]
     folders = [folder for folder in _all_folders(arguments) if folder != config_folder()]
     if not folders or not isinstance(node, dict):
-        return [], []  # what is no node is refused with the other keys
+        return [], []  # what is no node is rejected with the other keys
     names = [arguments.config_name, *(f"{group}/{option}" for group, option in choices.items())]
     return without_effect(folders, names, node)
 

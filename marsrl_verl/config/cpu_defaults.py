@@ -1,7 +1,7 @@
-"""What `cluster=cpu` takes from the model and the processor.
+"""Defaults of `cluster=cpu` that depend on the model and the processor.
 
-Models of up to `SMALL_MODEL_BYTES`, the tiny worlds', compute in float32 on one thread, every row for
-itself. For a real model that is several times too slow.
+Models of up to `SMALL_MODEL_BYTES`, such as those of the tiny worlds, compute in float32 on one thread, each
+row by itself. For a real model that is several times too slow.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SMALLEST_BUCKET_MIB = 64
 _USUAL_BUCKET_MIB = 2048
 """verl's, for models whose shape is not known."""
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""What `/proc/cpuinfo` calls instructions that multiply bfloat16, on x86 and on ARM. Without them it is
+"""Flags in `/proc/cpuinfo` for instructions that multiply bfloat16, on x86 and on ARM. Without them it is
 emulated: slower than float32, and less exact."""
 
 
 def is_real(model: Any) -> bool:
-    """Whether a model is larger than the tiny worlds'; one that is not here yet counts as real."""
+    """True if a model is larger than those of the tiny worlds; one that is not here yet counts as real."""
     if model is None:
         return False
     folder = hf_folder.local_folder(str(model))
@@ -67,15 +67,15 @@ def processors(groups: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def shares_prefixes(model: Any) -> bool:
-    """Whether the prompt that a group's rows share is computed once: of a real model all of whose layers
+    """True if the prompt that a group's rows share is computed once: for a real model all of whose layers
     attend to everything, as far as that is known."""
     config = hf_folder.known_config(model)
     return config is not None and is_real(model) and layer_kinds(config) == {FULL}
 
 
 def weight_bucket(model: Any) -> int:
-    """MiB of the buffer in which weights travel to an engine: verl's wants each of them whole, in float32
-    here."""
+    """MiB of the buffer in which weights travel to an engine: verl's has to hold each weight whole, in
+    float32 here."""
     config = hf_folder.known_config(model)
     largest = 0 if config is None else largest_weight(config)
     if not largest:

@@ -137,7 +137,7 @@ def _stages(plan: BatchPlan, frozen: Collection[str]) -> list[str]:
 
 
 def _segments(ctx: Context) -> list[str]:
-    """How responses are cut into generation rounds; nothing without segments."""
+    """Lines on how responses are cut into generation rounds; none without segments."""
     settings, rounds = ctx.settings, ctx.settings.pipeline.max_segments
     if rounds == 1:
         return []
@@ -153,7 +153,7 @@ def _segments(ctx: Context) -> list[str]:
 
 
 def _overlap(ctx: Context) -> list[str]:
-    """Where and when the engine works beside the trainer; nothing where they take turns on one pool."""
+    """Lines on where and when the engine works beside the trainer; none where they take turns on one pool."""
     lines = []
     if ctx.settings.pipeline.overlap is Overlap.ONE_STEP:
         mode = ctx.settings.off_policy.mode
@@ -176,7 +176,7 @@ def _overlap(ctx: Context) -> list[str]:
 
 
 def _policies(ctx: Context) -> list[str]:
-    """Whose weights are trained, where roles do not share the model's own."""
+    """Lines on whose weights are trained; none where roles share the model's own."""
     rollout, model = ctx.config.actor_rollout_ref.rollout, ctx.config.actor_rollout_ref.model
     adapted, begun, shapes = adapters(rollout), models(rollout), model_shapes(ctx.config)
     if adapted:
@@ -240,7 +240,7 @@ def _without_training(ctx: Context) -> list[str]:
 
 
 def _evaluations(ctx: Context) -> list[str]:
-    """When the run evaluates, and how much that generates at most."""
+    """Lines on when the run evaluates, and how much that generates at most."""
     one = ctx.settings.evaluation
     times = (
         (one.before, BEFORE, "before step 1"),

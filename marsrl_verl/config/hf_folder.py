@@ -15,7 +15,7 @@ _WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def is_hub_id(path: str) -> bool:
-    """Whether a model path is `organisation/name` on a model hub rather than a folder here."""
+    """True if a model path is `organisation/name` on a model hub rather than a folder here."""
     return bool(_HUB_ID.fullmatch(path)) and not Path(path).exists() and not Path(path.split("/")[0]).is_dir()
 
 
@@ -37,7 +37,7 @@ def local_folder(path: str) -> Path | None:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether the folder holds a tokenizer's vocabulary."""
+    """True if the folder holds a tokenizer's vocabulary."""
     return any((folder / name).is_file() for name in _TOKENIZER_FILES)
 
 
@@ -47,7 +47,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the folder holds weights."""
+    """True if the folder holds weights."""
     return bool(weight_files(folder))
 
 
@@ -63,8 +63,8 @@ def tensor_names(folder: Path) -> list[str]:
 
 
 def same_tokens(one: Path, other: Path) -> bool:
-    """Whether the tokenizers of two folders give the same numbers to the same tokens. Where there is no
-    `tokenizer.json` their vocabulary's files are compared as they are."""
+    """True if the tokenizers of two folders have the same ids for the same tokens. Without `tokenizer.json`
+    the files of their vocabularies are compared as they are."""
     files = [(one / name, other / name) for name in _TOKENIZER_FILES]
     both = [pair for pair in files if all(path.is_file() for path in pair)]
     if not both:
@@ -76,7 +76,7 @@ def same_tokens(one: Path, other: Path) -> bool:
 
 
 def _tokens(path: Path) -> Any:
-    """What numbers mean in a `tokenizer.json`; the file's bytes where it is not in that form."""
+    """Vocabulary and added tokens of a `tokenizer.json`; the file's bytes where it is not in that form."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         added = sorted((one["id"], one["content"]) for one in found.get("added_tokens") or ())

@@ -83,7 +83,7 @@ class LightTokenizer:
 
 
 def open_tokenizer(folder: Path | None, arguments: dict[str, Any] | None = None) -> LightTokenizer | None:
-    """That of a model folder with a fast tokenizer; None without one."""
+    """Opens the fast tokenizer of a model folder; None without one, or without a chat template."""
     if folder is None or not (folder / "tokenizer.json").is_file() or hf_folder.chat_template(folder) is None:
         return None
     return LightTokenizer(folder, arguments)

@@ -1,4 +1,4 @@
-"""Where configuration files lie: ours, verl's, without importing verl (that takes 13 seconds)."""
+"""Locations of configuration files, ours and verl's, without importing verl (that takes 13 seconds)."""
 
 from __future__ import annotations
 

@@ -59,11 +59,11 @@ class MemoryEstimate:
     """Bytes that the engines need beside weights and cache."""
     kv_cache: int
     kv_bytes_per_token: int
-    """Of one GPU; an engine of several GPUs spreads the heads. This and the next two are of the model whose
-    engine holds the fewest sequences."""
+    """Bytes on one GPU; an engine of several GPUs spreads the heads. This and the next two fields are of the
+    model whose engine holds the fewest sequences."""
     kv_tokens: int
     longest_sequences: float
-    """How many sequences of the greatest length the cache of one engine holds at once."""
+    """Number of sequences of the greatest length that the cache of one engine holds at once."""
     trainer_offloaded: bool
     """Weights and optimizer wait in main memory while the engine decodes."""
     trainer_on_host: bool
@@ -222,7 +222,7 @@ def _engine(config: DictConfig, shape: ModelShape, models: int) -> _Engine:
 
 
 def _update(config: DictConfig, shapes: Sequence[ModelShape]) -> TrainingMemory:
-    """Of the model whose update is the largest; with the state of the others where it stays on the GPU."""
+    """Memory of the largest update of a model, with the state of the others where it stays on the GPU."""
     fsdp = config.actor_rollout_ref.actor.fsdp_config
     updates = sorted((training_memory(config, shape) for shape in shapes), key=lambda one: one.peak(False))
     *others, largest = updates
@@ -276,7 +276,7 @@ def gpu_bytes(config: DictConfig) -> int:
 
 
 def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
-    """What the estimate takes for granted, for the plan."""
+    """Assumptions of the estimate, for the plan."""
     on_cpu = str(config.trainer.device) == "cpu"
     actor = config.actor_rollout_ref.actor
     fsdp = actor.fsdp_config

@@ -38,7 +38,7 @@ class ModelShape:
 
 
 PUBLISHED: dict[str, dict[str, Any]] = read_table("published_models")
-"""What the `config.json` of the models that our presets name says, for plans made where the model is not."""
+"""Contents of `config.json` of the models that our presets name, for plans made where the model is not."""
 
 _KNOWN_TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 
@@ -80,11 +80,11 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names of the number of a layer's experts in configurations."""
 _EXPERTS_IN_NAME = re.compile(r"-A\d+(\.\d+)?B\b|mixtral|\bmoe\b", re.IGNORECASE)
-"""In names of models on a hub: `Qwen3-30B-A3B` has 3B active parameters."""
+"""Matches hub names of models with experts: `Qwen3-30B-A3B` has 3B active parameters."""
 
 
 def has_experts(model: Any) -> bool:
-    """Whether a model, by its folder or its name on a hub, has layers of experts: by its `config.json`, and
+    """True if a model, by its folder or its name on a hub, has layers of experts: by its `config.json`, and
     by its name where it is not here. A configuration that can't be read is reported elsewhere."""
     try:
         config = hf_folder.known_config(model)

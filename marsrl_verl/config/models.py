@@ -1,8 +1,8 @@
-"""Which policies are LoRA adapters on the frozen model, and which are models of their own.
+"""Policies that are LoRA adapters on the frozen model, and policies that are models of their own.
 
 With `actor_rollout_ref.model.lora_rank` above 0 every policy that is trained is an adapter, otherwise each
-has all weights to itself. Trainer and engines are told by `actor_rollout_ref.rollout.custom`, verl's place
-for what it hands on as it is.
+has all weights to itself. Trainer and engines read it in `actor_rollout_ref.rollout.custom`, which verl hands
+on as it is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def learning_rates(rollout: Any) -> dict[str, float]:
 
 
 def several_models(rollout: Any) -> bool:
-    """Whether the run trains more than one model: each then has servers of its own."""
+    """True if the run trains more than one model; each then has servers of its own."""
     return len(models(rollout)) > 1
 
 
@@ -94,7 +94,7 @@ def part_of(actor_rollout_ref: DictConfig, policy: str) -> DictConfig:
 
 
 def model_number(rollout: Any) -> int:
-    """Which of several models an engine has (`part_of`); 0 where there is one."""
+    """Number of an engine's model among several (`part_of`); 0 where there is one."""
     return int((rollout.get("custom") or {}).get(_NUMBER) or 0)
 
 

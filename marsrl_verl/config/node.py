@@ -85,7 +85,7 @@ def method_nodes(method: type[Method]) -> dict[str, type[Settings]]:
 BY_ROLE: dict[str, type[Settings]] = {"roles": RoleSampling, "reward": RewardSpec}
 """Nodes that have an entry for each role of the method."""
 DEFAULT = "default"
-"""In presets, an entry for all roles."""
+"""Name in presets of an entry for all roles."""
 BY_NAME: dict[str, type[Settings]] = {**BY_ROLE, "policies": PolicyConfig, "tools": ToolConfig}
 """Nodes of entries."""
 
@@ -179,7 +179,7 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def dropped_settings(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What `with_defaults` leaves out of the nodes that a method declares, by dotted keys."""
+    """Settings, by dotted keys, that `with_defaults` leaves out of the nodes that a method declares."""
     method = chosen_method(node["algo"])
     nodes = {name: node.get(name) for name in method_nodes(method)}
     foreign = foreign_settings(method)

@@ -1,8 +1,8 @@
-"""What configuration files of the user's say that the chosen method has nothing of.
+"""Settings in configuration files of the user's that the chosen method does not have.
 
-Presets of ours are for several methods, and what they say of others' settings and roles is left out. Of a
-file of the user's that is said: in a preset of the method (group `algo`) it is a mistake, in any other file a
-warning, since that one may be for several methods too.
+Our presets are for several methods, and their settings and roles of other methods are left out. In a file of
+the user's such a setting is reported: as an error in a preset of the method (group `algo`), as a warning in
+any other file, since that one may be for several methods too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where the engine decodes: on the trainer's GPUs, or on GPUs of its own.
+"""GPUs on which the engine decodes: the trainer's, or its own.
 
-verl's own keys say it: `actor_rollout_ref.rollout.nnodes` above 0 gives the engine nodes of its own, with
+verl's own keys decide: `actor_rollout_ref.rollout.nnodes` above 0 gives the engine nodes of its own, with
 `actor_rollout_ref.rollout.n_gpus_per_node` GPUs each; weights then travel through the checkpoint engine
 named by `actor_rollout_ref.rollout.checkpoint_engine.backend`.
 """

@@ -26,7 +26,7 @@ class RoleBudget:
     limit: int
     """`max_prompt_tokens`."""
     parts: str
-    """What `longest` is the sum of."""
+    """Summands of `longest`, in words."""
     unknown: tuple[str, ...]
     """Texts of the data's rows that `longest` leaves out, since no data was read."""
     measured: bool
@@ -34,7 +34,7 @@ class RoleBudget:
 
     @property
     def fits(self) -> bool:
-        """Whether no prompt can exceed the limit."""
+        """True if no prompt can exceed the limit."""
         return self.longest <= self.limit and not self.unknown
 
 

@@ -1,4 +1,4 @@
-"""Which Ray a run uses: a cluster that is already there, or one of its own."""
+"""Choice of a run's Ray: a cluster that is already there, or one of its own."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ LOCAL = "local"
 AUTO = "auto"
 """The address with which it joins the cluster that it finds on this machine."""
 RAY_CLIENT = "ray://"
-"""How an address of a cluster may begin."""
+"""Prefix that an address of a cluster may have."""
 
 
 def joins_cluster(config: DictConfig) -> bool:
-    """Whether the run connects to a cluster instead of starting its own.
+    """True if the run connects to a cluster instead of starting its own.
 
     Ray's rules (`cluster_in_sight`) with one exception: a run on the CPU never joins a cluster merely because
-    it runs here; it declares ranks of its own, which nobody can do on somebody else's.
+    it runs on this machine: it declares ranks of its own, which is not possible on a cluster of others.
     """
     return _named(config) or (str(config.trainer.device) != "cpu" and cluster_in_sight(config))
 
 
 def cluster_in_sight(config: DictConfig) -> bool:
-    """Whether Ray would find a cluster, whatever the run wants of it.
+    """True if Ray would find a cluster, whether or not the run joins it.
 
-    An explicit address counts most, then the variable RAY_ADDRESS (which a Ray job has), then what
+    An explicit address comes first, then the variable RAY_ADDRESS (which a Ray job has), then what
     `ray start` left on this machine.
     """
     return _named(config) or (_word(config) is None and _address_file(config).exists())
@@ -47,14 +47,14 @@ def cluster_address(config: DictConfig) -> str | None:
 
 
 _KNOCK_S = 4.0
-"""For a connection, and for a word on it."""
+"""Seconds for a connection, and for an answer on it."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _SETTINGS_FRAME, _HEADER_BYTES = 4, 9
 """gRPC is HTTP/2: both sides begin with a frame of this type (RFC 9113, §3.4)."""
 
 
 def no_cluster_at(address: str) -> str | None:
-    """Why no Ray cluster can be joined at `HOST:PORT`; None where there may be one. Ray itself knocks for
+    """Why no Ray cluster can be joined at `HOST:PORT`; None where there may be one. Ray itself tries for
     seven minutes, also where something else listens, such as its own dashboard."""
     host, _, port = address.rpartition(":")
     if not (host and "/" not in host and port.isdecimal() and int(port) < 2**16):
@@ -79,7 +79,7 @@ def no_cluster_at(address: str) -> str | None:
 
 
 def _first_bytes(head: socket.socket) -> bytes | None:
-    """The head of the first frame, or less where the other side ends; None: it is silent."""
+    """The head of the first frame, or less where the other side ends; None: it sends nothing."""
     answer = b""
     try:
         while len(answer) < _HEADER_BYTES and (more := head.recv(_HEADER_BYTES - len(answer))):
@@ -90,13 +90,13 @@ def _first_bytes(head: socket.socket) -> bytes | None:
 
 
 def _named(config: DictConfig) -> bool:
-    """Whether somebody said that there is a cluster."""
+    """True if the run was given the address of a cluster, `auto` included."""
     word = _word(config)
     return word is not None and word != LOCAL
 
 
 def _word(config: DictConfig) -> str | None:
-    """The address that the run was given, `auto` included; None where nobody gave one."""
+    """The address that the run was given, `auto` included; None without one."""
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address")
     if address is not None and address != AUTO:
         return str(address)
@@ -104,7 +104,7 @@ def _word(config: DictConfig) -> str | None:
 
 
 def _address_file(config: DictConfig) -> Path:
-    """Where `ray start` leaves the address of this machine's cluster."""
+    """The file in which `ray start` leaves the address of this machine's cluster."""
     folder = OmegaConf.select(config, "ray_kwargs.ray_init._temp_dir")
     if folder is None:
         folder = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
@@ -112,7 +112,7 @@ def _address_file(config: DictConfig) -> Path:
 
 
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Where Ray tells the entry point of a job what it was submitted with (`ray.init` reads it too)."""
+"""Variable in which Ray tells the entry point of a job what it was submitted with (`ray.init` reads it)."""
 
 
 def job_variables() -> dict[str, str]:

@@ -108,7 +108,7 @@ def find_unknown(key: str) -> UnknownKey | None:
 
 
 def is_free_entry(key: str) -> bool:
-    """Whether a dotted key is a new entry of a node that takes any key."""
+    """True if a dotted key is a new entry of a node that takes any key."""
     node: Any = reference_tree()
     parts = key.split(".")
     for depth, part in enumerate(parts):
@@ -222,7 +222,7 @@ def _values(key: str, node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _expected(key: str, default: Any) -> tuple[str | None, bool]:
-    """What a key takes (None: anything) and whether it takes null."""
+    """Kind of value that a key takes (None: any), and whether it takes null."""
     annotation = annotation_of(key)
     nullable = bool(annotation and _MAYBE_NULL.search(annotation))
     if isinstance(default, dict):

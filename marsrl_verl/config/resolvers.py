@@ -52,7 +52,7 @@ def _sampling(marsrl: Mapping[str, Any], name: str) -> Any:
 
 
 def _shares_gpus(overlap: str, rollout_nodes: int) -> tuple[bool, bool]:
-    """Whether engine and trainer share GPUs: taking turns, at the same time."""
+    """Returns whether engine and trainer share GPUs by taking turns, and whether at the same time."""
     shared, turns = int(rollout_nodes) == 0, overlap == Overlap.NONE.value
     return shared and turns, shared and not turns
 
@@ -64,10 +64,11 @@ def _engine_share(alone: float, beside: float, overlap: str, rollout_nodes: int)
 
 
 def _off_policy_mode(overlap: str, lora_rank: int, path: str, *, _root_: DictConfig) -> str:
-    """How the loss treats by default what other weights sampled, or the same ones in the engine. With overlap
-    all tokens are older, and with experts engine and trainer choose others for the same token; with `pois`
-    each would count as if the trainer's weights had sampled it. Experts are no reason where the engine
-    samples from a part of the vocabulary: its log-probabilities then can't be compared."""
+    """Default of `marsrl.off_policy.mode`: how the loss treats tokens that other weights sampled, or the same
+    ones in the engine. With overlap all tokens are older, and with experts engine and trainer choose
+    different ones for the same token; with `pois` each would count as if the trainer's weights had sampled
+    it. Experts are no reason where the engine samples from a part of the vocabulary: its log-probabilities
+    then can't be compared."""
     marsrl: Any = _root_.marsrl  # OmegaConf refuses a key of a node that refers to the node
     if overlap == Overlap.NONE.value:
         trained = named_models(lora_rank, path, marsrl).values() or [path]
@@ -77,7 +78,7 @@ def _off_policy_mode(overlap: str, lora_rank: int, path: str, *, _root_: DictCon
 
 
 def _samples_from_part(marsrl: Mapping[str, Any]) -> bool:
-    """Whether a role that is sampled here has a cut, or a trained one a grammar."""
+    """True if a role that is sampled here has a cut, or a trained one a grammar."""
     method, config = _method(marsrl["algo"])
     roles = [marsrl["roles"][role] for role in sampled_roles(marsrl, tuple(method.roles))]
     cut = any(role[name] != value for role in roles for name, value in UNCUT.items())
@@ -85,8 +86,8 @@ def _samples_from_part(marsrl: Mapping[str, Any]) -> bool:
 
 
 def _fused_kernels(share_prefixes: bool, *, _root_: DictConfig) -> bool:
-    """Whether log-probabilities are computed without the logits of all tokens at once. A shared prefix has
-    more than one next token, and some methods look at what a fused pass does not compute."""
+    """True if log-probabilities are computed without the logits of all tokens at once. A shared prefix has
+    more than one next token, and some methods need what a fused pass does not compute."""
     method, config = _method(_root_.marsrl.algo)
     return method.traits(config).fused_kernels and not share_prefixes
 
@@ -98,8 +99,8 @@ def _fused_optimizer(module: str, name: str) -> dict[str, bool] | None:
 
 
 def _state_exceeds_gpu(*, _root_: DictConfig) -> bool:
-    """Whether a model's training state has to stay in main memory: nobody knows how large it is, or with the
-    state on the GPU the plan would need more of it than there is."""
+    """True if a model's training state has to stay in main memory: its size is unknown, or with the state on
+    the GPU the plan would need more memory than the GPU has."""
     tree: Any = OmegaConf.to_container(_root_, resolve=False)
     tree["actor_rollout_ref"]["actor"]["fsdp_config"] |= {
         "offload_policy": False,

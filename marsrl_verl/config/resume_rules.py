@@ -1,4 +1,4 @@
-"""What may change when a run continues: every setting is in one of four classes.
+"""Rules for settings that change when a run continues: every setting is in one of four classes.
 
 A resumed run is built from the new settings, and then takes weights, the optimizer's moments, pools and the
 position in the data from the checkpoint. So a changed setting either acts from the next step on, or the
@@ -21,7 +21,7 @@ from marsrl_verl.core.method import Method
 
 
 class Rule(Enum):
-    """What becomes of a changed setting."""
+    """Effect of a changed setting on the run that continues."""
 
     ACTS = "acts"
     """It acts from the next step on."""

@@ -1,4 +1,4 @@
-"""How long a run is, what it and its evaluations generate, and what its checkpoints take, at most."""
+"""Upper bounds of a run: its length, what it and its evaluations generate, what its checkpoints take."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class RunLength:
     """Steps of a run."""
 
     total: int | None
-    """None: nobody knows without the data."""
+    """Steps of the whole run; None: unknown without the data."""
     per_pass: int | None
-    """Of a pass over the training data; None: no data was read."""
+    """Steps of one pass over the training data; None: no data was read."""
 
 
 def run_length(config: DictConfig, rows: int | None) -> RunLength:
@@ -68,7 +68,7 @@ class EvaluationCost:
     runs: int
     responses: int
     tokens: int
-    """That the trained model generates."""
+    """Tokens that the trained model generates."""
 
 
 def evaluation_cost(settings: MarsRLConfig, tag: str, held_out: int, prompts: Prompts) -> EvaluationCost:

@@ -1,4 +1,4 @@
-"""What the plan says of a run as a whole: its length, its time, what is kept of it."""
+"""The plan of a run as a whole: its length, its time, what is kept of it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _checkpoints(ctx: Context, steps: int | None) -> str:
 
 
 def _trackers(ctx: Context) -> str:
-    """Where metrics go beside the run's folder."""
+    """Names the loggers that get metrics beside the run's folder."""
     named = ctx.get("trainer.logger")
     if list(named or []) != [AUTO]:
         return f"{', '.join(named or []) or 'none'} (trainer.logger)"

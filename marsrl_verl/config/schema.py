@@ -40,7 +40,7 @@ _SILENT = "shorter than that, a working engine may be silent"
 
 
 class PipelineConfig(Settings):
-    """Which rollout requests are decoded in which training step."""
+    """Schedule of rollout requests: which of them are decoded in which training step."""
 
     mode: Mode = Mode.PIPELINED
     """`sequential`: a problem passes all stages inside one step; `pipelined`: every step decodes what
@@ -73,7 +73,7 @@ class PipelineConfig(Settings):
 
 
 class TrainingConfig(Settings):
-    """How the trainer computes."""
+    """Settings of the trainer's computation."""
 
     share_prefixes: bool = False
     """Compute tokens that rows have in common at their beginning once: the prompt of a group, and what the
@@ -81,10 +81,10 @@ class TrainingConfig(Settings):
     micro-batches are cut by tokens (`ppo_max_token_len_per_gpu`), each shared one counted once. Gradients of
     a mini-batch stay the same up to rounding."""
     loss_mean: LossMean | None = None
-    """How the losses of a mini-batch's tokens are averaged where responses have turns (annotation `turn`):
-    `turn-mean-token-mean`, over all turns of the mean over a turn's tokens;
-    `seq-mean-turn-mean-token-mean`, over responses of the mean over their turns of that. In place of
-    `actor_rollout_ref.actor.loss_agg_mode`, also for entropy bonus and KL term; null: that mode."""
+    """Mean of the losses of a mini-batch's tokens where responses have turns (annotation `turn`):
+    `turn-mean-token-mean`, over all turns of the mean over a turn's tokens; `seq-mean-turn-mean-token-mean`,
+    over responses of the mean over their turns of that. Replaces `actor_rollout_ref.actor.loss_agg_mode`,
+    also for entropy bonus and KL term; null: that mode."""
 
 
 class OffPolicyConfig(Settings):
@@ -102,25 +102,25 @@ class OffPolicyConfig(Settings):
     tis_threshold: float = limits(
         2.0, ge=1.0, why="an on-policy token has weight 1", needs=Needs("mode", OffPolicyMode.TIS)
     )
-    """Where `tis` truncates a token's ratio."""
+    """Bound at which `tis` truncates a token's ratio."""
 
 
 class RunConfig(Settings):
-    """Where a run leaves its files and what happens to an existing folder."""
+    """A run's folder and what happens to an existing one, its seed, limits and display."""
 
     name: str = "default"
     """The run's name and its folder's. (Root key `name` sets it.)"""
     output_root: str = "outputs"
-    """Where the folders of runs lie."""
+    """Folder that holds the folders of runs."""
     output_dir: str = "${marsrl.run.output_root}/${marsrl.run.name}"
     """The run's folder."""
     existing: Existing = Existing.FAIL
-    """What to do when `output_dir` already holds a run: `fail` (stop with a message), `resume`
-    (continue from its last checkpoint), `replace` (delete it and start anew)."""
+    """Action when `output_dir` already holds a run: `fail` (stop with a message), `resume` (continue from its
+    last checkpoint), `replace` (delete it and start anew)."""
     seed: int = limits(1, ge=0, le=2**32 - 1, why="numpy and vLLM take no other")
-    """Every random choice derives from it, and the tokens that `seeded_tokens` names."""
+    """Seed of every random choice, and of the tokens that `seeded_tokens` names."""
     seeded_tokens: SeededTokens = SeededTokens.EVALUATION
-    """Which responses have a generator of their own, derived from `seed` and the response's id: `all`, those
+    """Responses that have a generator of their own, derived from `seed` and the response's id: `all`, those
     of the `evaluation`, or `none`. The others' tokens are drawn by the engine's one generator, in the order
     in which requests come, which differs from run to run. Generators of their own keep vLLM from fused
     samplers and cost it a call for each response and token."""
@@ -134,8 +134,8 @@ class RunConfig(Settings):
     """Size of each data file by its path. The launcher writes it, so that the `config.yaml` in the run's
     folder shows a resumed run whether the data is still the same."""
     data_sha256: dict[str, str] = Field(default_factory=dict)
-    """SHA-256 of each of these files when the run began. The launcher writes it: a resumed run is refused
-    other content, and a model card names what was trained on."""
+    """SHA-256 of each of these files when the run began. The launcher writes it: a resumed run with
+    other content is rejected, and a model card names what was trained on."""
     command: list[str] = Field(default_factory=list)
     """The words of the command line that started the run, `PYTHONPATH=…` first where it is set. The launcher
     writes them: a run that ends early says how to continue it."""
@@ -149,8 +149,8 @@ class RunConfig(Settings):
     log-probabilities, update a policy, write a checkpoint); then the run ends. Null: 20 times the longest
     call of its kind so far, at least an hour, and a day until there are two."""
     progress_timeout_s: float = limits(3600.0, ge=10.0, why=_SILENT)
-    """Seconds of a generation round without a new token, an answer or a score; then the run ends. A round may
-    take as long as it likes, and a frozen policy's endpoint and a reward their own `timeout_s`, which must be
+    """Seconds of a generation round without a new token, an answer or a score; then the run ends. A round has
+    no limit of its own, and a frozen policy's endpoint and a reward their own `timeout_s`, which must be
     shorter."""
     log_rollouts: bool = True
     """Write every sample to `rollouts/step_N.jsonl`, and which of them a step trained to
@@ -165,23 +165,23 @@ class RunConfig(Settings):
     that ends the run reaches the terminal either way."""
     cluster_wait: int = limits(0, ge=0, why="0 seconds is no wait")
     """Seconds that a Ray cluster gets to offer the GPUs and CPUs that the run takes, while nodes join or
-    other jobs end; then the run is refused. 0: at once."""
+    other jobs end; then the run is rejected. 0: at once."""
     template_process: bool = True
     """On the CPU platform: start workers as forks of one process that has imported everything, which
     saves most of the start. false: a fresh interpreter each. Never used with GPUs."""
 
 
 class HardwareConfig(Settings):
-    """What the plan's memory is compared with; what does not fit is refused."""
+    """Machines that the plan is compared with; a run that does not fit is rejected."""
 
     gpu_gib: float = limits(80.0, gt=0.0, why="it is a size in GiB")
     """Memory of one GPU in GiB."""
     host_gib: float | None = limits(None, gt=0.0, why="it is a size in GiB")
-    """Main memory of one node in GiB; null: that of this machine where the run is on it alone, otherwise
-    nobody compares."""
+    """Main memory of one node in GiB; null: that of this machine where the run is on it alone, otherwise it
+    is not compared."""
     tokens_per_second: float | None = limits(None, gt=0.0, why="tokens take time")
     """Generated tokens per second of a step as a whole, its update and its sync included: with it the plan
-    says hours; null: it says none, unless `measured_run` is given."""
+    gives hours; null: it gives none, unless `measured_run` is given."""
     measured_run: str | None = None
     """Folder of an earlier run on such machines, whose `metrics.jsonl` tells the same."""
 
@@ -200,8 +200,8 @@ class MarsRLConfig(Settings):
     prompts: ClassSpec = Field(default_factory=ClassSpec)
     """The class that words the roles' prompts; where none is named, `Method.Prompts`."""
     reward: dict[str, RewardSpec] = Field(default_factory=dict)
-    """How responses are scored: for each of the method's roles a reward class
-    (`marsrl_verl.rewards.base.RoleReward`). In presets `default` is that of all roles, but for those that the
+    """Scoring of responses: for each of the method's roles a reward class
+    (`marsrl_verl.rewards.base.RoleReward`). In presets `default` is that of all roles, except those that the
     method scores otherwise (`Role.reward`) and those with an entry of their own."""
     roles: dict[str, RoleSampling] = Field(default_factory=dict)
     """Policy, limits and sampling of each of the method's roles; limits and sampling have no effect with a
@@ -217,20 +217,20 @@ class MarsRLConfig(Settings):
     """The tools that rollouts may call, by the names that the model calls them by. Which settings a tool has
     is said by its class (`target`)."""
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
-    """What is decoded when."""
+    """Schedule of rollout requests."""
     training: TrainingConfig = Field(default_factory=TrainingConfig)
-    """How the trainer computes."""
+    """The trainer's computation."""
     off_policy: OffPolicyConfig = Field(default_factory=OffPolicyConfig)
-    """Which probabilities the loss compares the current ones with."""
+    """Probabilities that the loss compares the current ones with."""
     evaluation: SerializeAsAny[EvaluationConfig] = Field(default_factory=EvaluationConfig)
-    """When and how what is trained is measured."""
+    """Evaluations of what is trained: when, and how it is measured."""
     serve: ServeConfig = Field(default_factory=ServeConfig)
     """The system behind an HTTP server, in place of an evaluation."""
     metrics: dict[str, Function[StepMetric]] = Field(default_factory=dict)
     """Metrics of your own, by name: functions (groups) -> number, or mapping of numbers, of the scored groups
     of a step, logged as `own/<name>` (docs/reference/metrics.md)."""
     watch: WatchConfig = Field(default_factory=WatchConfig)
-    """What a run looks out for, and whether it then ends."""
+    """Conditions that a run watches for, and whether it ends on them."""
 
     @field_validator("metrics")
     @classmethod

@@ -1,4 +1,4 @@
-"""What a configuration takes of `studies`, a package that lies in a clone of the repository alone."""
+"""Parts of a configuration from `studies`, a package that only a clone of the repository has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from marsrl_verl.config.node import leaves
 from marsrl_verl.settings.issues import ConfigIssue
 
 _NAMED = re.compile(r"(?:^|[:,])(studies(?:\.\w+)+)")
-"""In `package.module:Class`, and in the arguments of `${marsrl.file:…}`."""
+"""Matches names in `package.module:Class`, and in the arguments of `${marsrl.file:…}`."""
 
 
 def missing_studies(tree: Mapping[str, Any], choices: Mapping[str, str]) -> list[ConfigIssue]:

@@ -37,21 +37,21 @@ class TrainingMemory:
     gradients: int
     optimizer: int
     saved: int
-    """What the forward pass keeps for the backward pass: the input of every layer, or, without gradient
-    checkpointing, all that its layers compute."""
+    """Arrays that the forward pass keeps for the backward pass: the input of every layer, or, without
+    gradient checkpointing, all that its layers compute."""
     layer: int
     """The backward pass of one layer: what is computed of it again, its weights and the next one's gathered,
     gradients on their way, and the head's weights and gradient where they stay meanwhile."""
     head: int
     """The head: its weights and gradient, logits and what is made of them."""
     step: int
-    """What the optimizer's step holds for a moment."""
+    """Temporary arrays of the optimizer's step."""
     accumulated: int
     """Gradients of all parameters that add up on each GPU before they are sent (no_sync)."""
 
     @property
     def state(self) -> int:
-        """What there is between two updates."""
+        """Bytes of the training state, which stays between two updates."""
         return self.weights + self.gradients + self.optimizer
 
     def parts(self, on_host: bool) -> dict[str, int]:
@@ -198,12 +198,12 @@ def _logit_bytes(config: DictConfig, numbers: Numbers) -> int:
 
 
 def adapters_alone(config: DictConfig) -> bool:
-    """Whether LoRA adapters are trained, and the model is not."""
+    """True if LoRA adapters are trained, and the model is not."""
     return bool(adapters(config.actor_rollout_ref.rollout))
 
 
 def _in_one_kernel(config: DictConfig) -> bool:
-    """Whether the optimizer's step needs no array of its own: torch's default on GPUs makes one of the
+    """True if the optimizer's step needs no array of its own: torch's default on GPUs makes one of the
     parameters' size, and on the processor goes parameter by parameter."""
     optim = config.actor_rollout_ref.actor.optim
     chosen = optim.get("override_optimizer_config") or {}

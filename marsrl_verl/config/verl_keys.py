@@ -30,22 +30,22 @@ class Refused:
 
 _TABLE = read_table("verl_keys")
 VERL_KEYS: dict[str, str] = _TABLE["taken"]
-"""What a verl key sets here."""
+"""Our key that each of verl's keys sets."""
 INERT_KEYS, FIXED_KEYS = (
     [Refused(key, **why) for key, why in _TABLE[name].items()] for name in ("inert", "fixed")
 )
-"""What the trainer does not use, and what must stay as it is."""
+"""Keys that the trainer does not use, and keys that must stay as they are."""
 
 EACH, FIRST = "<role>", "<first role>"
-"""In a key of ours: each of the method's roles, or the first one, which answers the problem."""
+"""Placeholders in our keys: each of the method's roles, or the first one, which answers the problem."""
 Roles = Callable[[], tuple[str, ...]]
 
 ESTIMATOR = "algorithm.adv_estimator"
 GROUP_RELATIVE = "grpo"
-"""verl's name of what methods do by themselves: advantages relative to a group."""
+"""verl's name for what methods do by themselves: advantages relative to a group."""
 OUR_ESTIMATOR = "marsrl.algo.estimator"
 ESTIMATORS = {GROUP_RELATIVE: "group", "reinforce_plus_plus": "reinforce_pp"}
-"""Those of verl that there are here, and what `OUR_ESTIMATOR` is with them."""
+"""verl's estimators that exist here, and the value of `OUR_ESTIMATOR` with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,15 @@ class Translated:
     notes: tuple[str, ...]
     """A line for each key that was taken as one of ours."""
     estimator_named: bool
-    """Whether the command line asks for group-relative advantages by verl's name."""
+    """If true, the command line names verl's estimator for group-relative advantages, `grpo`."""
 
 
 def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[], str]) -> Translated:
     """The overrides with those of `VERL_KEYS` replaced by ours.
 
     Args:
-        roles: the roles of the chosen method; asked where a key belongs to roles.
-        first_role: the one that is asked the problems (the first stage's); likewise.
+        roles: the roles of the chosen method; called where a key belongs to roles.
+        first_role: the one that is prompted with the problems (the first stage's); likewise.
 
     Raises:
         ConfigError: all keys of ours that one sets are given other values beside, or an estimator is named
@@ -97,7 +97,7 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
             translated.append(text)
         else:
             value, keys = _value(override), with_roles(VERL_KEYS[key], roles, first_role)
-            # What is said of a single role counts more than what is said of all of them.
+            # The setting of a single role has precedence over that of all of them.
             general = [ours for ours in keys if overridden.get(ours, value) == value]
             if not general:
                 what = f"It sets {keys[0]} here, which the command line sets to {overridden[keys[0]]}."
@@ -117,7 +117,7 @@ def _value(override: Override) -> str:
 
 
 def with_roles(key: str, roles: Roles, first_role: Callable[[], str]) -> list[str]:
-    """The key, for the roles that it is about."""
+    """The key for each of the roles that it is about."""
     if EACH in key:
         return [key.replace(EACH, role) for role in roles()]
     return [key.replace(FIRST, first_role()) if FIRST in key else key]

@@ -82,8 +82,8 @@ def majority_of_k(answers: Sequence[tuple[Hashable | None, bool]], k: int) -> fl
 
 @lru_cache(maxsize=4096)
 def _chance_to_win(own: int, others: tuple[int, ...], silent: int, k: int) -> float:
-    """Of an answer that was given so often, against others' numbers, and those without a vote. Among t + 1
-    equally frequent ones each is the first in one of t + 1 orders."""
+    """The chance to win of an answer that was given `own` times, against the counts of `others` and `silent`
+    answers without a vote. Among t + 1 equally frequent ones each is the first in one of t + 1 orders."""
     chance, draws = 0.0, math.comb(own + sum(others) + silent, k)
     for most in range(1, min(own, k) + 1):
         ways = {(drawn, 0): math.comb(silent, drawn) for drawn in range(min(silent, k - most) + 1)}

@@ -27,8 +27,8 @@ class Column:
 
 
 def benchmark_columns(record: EvaluationRecord) -> list[Column]:
-    """What the evaluation measured on its benchmarks: each accuracy of its headline, and in place of it the
-    figure that papers report of a benchmark (F1, exact match) where there is one."""
+    """Columns of the evaluation's scores on its benchmarks: each accuracy of its headline, and in place of it
+    the figure that papers report of a benchmark (F1, exact match) where there is one."""
     columns = []
     for name in record.headline:
         base = name.removesuffix(GREEDY_SUFFIX)

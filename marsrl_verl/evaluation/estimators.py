@@ -22,17 +22,17 @@ GREEDY_SUFFIX = "_greedy"
 
 @dataclass(frozen=True, slots=True)
 class MetricInfo:
-    """How a metric is named for readers and which direction is better."""
+    """A metric's name for readers, and which direction is better."""
 
     label: str
     meaning: str
     higher_is_better: bool = True
     follows_errors: bool = False
-    """Whether it depends on how many and which errors there are to find and repair. Two models' figures are
+    """If true, it depends on how many and which errors there are to find and repair. Two models' figures are
     then of different inputs, and their difference says little about the role."""
 
     def judged(self, *cases: int | None) -> bool:
-        """Whether a difference between figures of this metric may be called better or worse.
+        """True if a difference between figures of this metric may be called better or worse.
 
         Args:
             cases: number of observations behind each figure; one that is unknown (None) may be small.
@@ -56,12 +56,12 @@ class Estimate:
 
     @property
     def few(self) -> bool:
-        """Whether it rests on something, but on too little for a verdict."""
+        """True if there are observations, but too few for a verdict."""
         return 0 < self.n < FEW
 
     @property
     def sign(self) -> int:
-        """Of a difference: 1 or -1 where its interval lies above or below 0, else 0."""
+        """The sign of a difference: 1 or -1 where its interval lies above or below 0, else 0."""
         if self.low is None or self.high is None:
             return 0
         return int(self.low > 0) - int(self.high < 0)
@@ -84,7 +84,7 @@ class Observations:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[float, str]]) -> Observations:
-        """From (outcome, problem id) pairs."""
+        """Builds them from (outcome, problem id) pairs."""
         items = list(pairs)
         outcomes = (one if isinstance(one, float) else bool(one) for one, _ in items)
         return cls(tuple(outcomes), tuple(problem for _, problem in items))
@@ -110,12 +110,12 @@ class Observations:
 
     @property
     def yes_or_no(self) -> bool:
-        """Whether none lies in between."""
+        """True if every outcome is 0 or 1."""
         return set(self.outcomes) <= {0, 1}
 
 
 NOT_OBSERVED = Observations((), ())
-"""Of a pass that there was not."""
+"""Observations of a pass that did not take place."""
 
 
 def normal_quantile(confidence: float) -> float:
@@ -175,7 +175,7 @@ def estimate(observations: Observations, confidence: float = 0.95) -> Estimate:
 
 
 def metric_label(metrics: Mapping[str, MetricInfo], name: str) -> str:
-    """What a metric is called in tables and pictures; its own name where it has no entry."""
+    """The name of a metric in tables and pictures: its label, or its own name where it has no entry."""
     base = name.removesuffix(GREEDY_SUFFIX)
     label = metrics[base].label if base in metrics else base
     return f"{label}, greedy" if name != base else label

@@ -56,9 +56,9 @@ class Bars(Picture):
     """Counts on top of each other."""
 
     categories: Sequence[str]
-    """From left to right."""
+    """Names of the bars from left to right."""
     parts: Mapping[str, Sequence[int]]
-    """By what is counted, the lowest first: a count for each category."""
+    """Counts for each category, by what is counted, the lowest part first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ def _segments(groups: list[Group]) -> dict[str, float]:
 
 
 def _group_wait(groups: list[Group]) -> dict[str, float]:
-    """How long ended responses waited for the last one of their group, in policy versions.
+    """Waits of ended responses for the last one of their group, in policy versions.
 
     A trajectory's end is the newest policy version among its sequences' last segments, which rises by 1 per
     step, but not between the first two rounds of a run with overlap. Those that were trained before their

@@ -39,29 +39,29 @@ class Run:
     problem: Problem
     repeat: int
     name: str = ""
-    """Where the group ids of its requests begin; unique for a training run."""
+    """Prefix of the group ids of its requests; unique for a training run."""
     step: int = 0
     """The training step whose weights answer."""
     calls: list[Call] = field(default_factory=list)
-    """In their order; `call.request.parent_id` names the trajectory that each was built from."""
+    """Calls in their order; `call.request.parent_id` names the trajectory that each was built from."""
     beside: list[Call] = field(default_factory=list)
-    """What was asked beside the run: no part of its course, its cost or its answer. A program moves such a
-    call here from `calls`."""
+    """Calls beside the run: no part of its course, its cost or its answer. A program moves such a call here
+    from `calls`."""
     answer: Trajectory | None = None
     """The solution that the run answered with once it has ended; None without a usable one."""
     final_reward: float = 0.0
     """Reward of the answer at the end of the run."""
     end: str = ""
-    """Why it ended, as its evaluation names it."""
+    """Reason why it ended, as named by its evaluation."""
 
     @property
     def skipped(self) -> bool:
-        """Whether the problem's prompt exceeds the first role's limit, so that nothing was asked."""
+        """True if the problem's prompt exceeds the first role's limit, so that nothing was generated."""
         return bool(self.calls) and self.calls[0].trajectory.finish is FinishReason.PROMPT_TOO_LONG
 
     @property
     def solved(self) -> bool:
-        """Whether the answer at the end is correct."""
+        """True if the answer at the end is correct."""
         return is_correct(self.final_reward)
 
     def request(
@@ -134,22 +134,22 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class ExampleSummary:
-    """What a run shows a reader."""
+    """A run in short, for readers."""
 
     rank: int
-    """The most telling runs have the highest."""
+    """Rank of the run; the most telling ones have the highest."""
     headline: str
-    """In a sentence, without its full stop."""
+    """A sentence without its full stop."""
 
 
 class Evaluation(ABC):
-    """How a method's system is evaluated: the program of a run, what is measured in runs that ended, and how
-    readers are told. A method brings its own (`Method.evaluation`)."""
+    """Evaluation of a method's system: the program of a run, what is measured in runs that ended, and texts
+    about them for readers. A method brings its own (`Method.evaluation`)."""
 
     roles: tuple[str, ...]
-    """Who answers: sampling settings are needed for all of them."""
+    """Roles that answer; sampling settings are needed for all of them."""
     metrics: Mapping[str, MetricInfo]
-    """What tables show, in this order: names among `observations` and `derived`."""
+    """Metrics of tables, in this order: names among `observations` and `derived`."""
 
     @property
     def curves(self) -> tuple[str, ...]:
@@ -188,11 +188,11 @@ class Evaluation(ABC):
 
     @abstractmethod
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
-        """What a run took (calls, tokens), by name."""
+        """Effort of a run (calls, tokens), by name."""
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
-        """What follows from the observations of several metrics, the greedy ones' among them, by name. Those
-        of a pass that was not asked for are missing."""
+        """Figures that follow from the observations of several metrics, the greedy ones' among them, by name.
+        Those of a pass that was not run are missing."""
         return {}
 
     def pictures(self, runs: Runs, confidence: float) -> Iterable[Picture]:
@@ -209,16 +209,16 @@ class Evaluation(ABC):
 
     @abstractmethod
     def description(self) -> str:
-        """How a run goes, in one or two sentences of Markdown, for the report."""
+        """Describes the course of a run in one or two sentences of Markdown, for the report."""
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """What a line of the rollout log says of a trajectory beside the usual fields."""
+        """Fields for a trajectory's line of the rollout log beside the usual ones."""
         return {"answer": trajectory.scored.info.get("answer")}
 
     # --- an example for readers ----------------------------------------------------------------
 
     def example_summary(self, run: Run) -> ExampleSummary:
-        """What a run shows; the most telling one becomes the report's example."""
+        """Sums a run up for readers; the most telling one becomes the report's example."""
         who = run.calls[0].request.role.capitalize() if run.calls else "model"
         if run.solved:
             return ExampleSummary(2, f"The {who} solves it")
@@ -227,24 +227,24 @@ class Evaluation(ABC):
         return ExampleSummary(0, f"The {who} gets it wrong")
 
     def example_call(self, call: Call) -> str:
-        """What a call is headed by."""
+        """Returns the heading of a call."""
         return call.request.stage.capitalize() + (" (external)" if call.trajectory.external else "")
 
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
-        """What a call came to, in a few words; `quote` makes an answer part of them."""
+        """Returns the result of a call in a few words; `quote` formats an answer in them."""
         trajectory, answer = call.trajectory, final_answer(call.trajectory)
         found = "no answer" if answer is None else f"answer {quote(answer)}"
         verdict = "correct" if is_correct(answer_reward(trajectory)) else "incorrect"
         return f"{found}, {verdict}{ending(trajectory)}"
 
     def result(self, run: Run) -> str:
-        """What a run came to, in a few words."""
+        """Returns the result of a run in a few words."""
         end = str(getattr(run.end, "value", run.end)).replace("_", " ")
         return f"{'correct' if run.solved else 'incorrect'} ({end})"
 
 
 def ending(trajectory: Trajectory) -> str:
-    """In brackets, how it ended, if the model did not end it."""
+    """Says in brackets how a trajectory ended, if the model did not end it."""
     return "" if trajectory.finished else f" ({trajectory.finish.value})"
 
 
@@ -259,7 +259,7 @@ def tokens_of(run: Run) -> int:
 
 
 def is_usable(trajectory: Trajectory) -> bool:
-    """Whether a solution can be an answer, and be shown to another role: ended by the model itself and not
+    """True if a solution can be an answer, and be shown to another role: ended by the model itself and not
     empty after the thinking part."""
     return trajectory.finished and bool(trajectory.final_text.strip())
 

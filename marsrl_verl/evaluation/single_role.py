@@ -1,4 +1,4 @@
-"""What a role with k tries at a problem reaches: with any of its answers, or with the most frequent one."""
+"""Results of a role with k tries at a problem: with any of its answers, or with the most frequent one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def accuracy_metric(role: str) -> str:
 
 
 def accuracy_info(role: str) -> MetricInfo:
-    """How readers are told of it."""
+    """Name and meaning of a role's accuracy, for readers."""
     name = role.capitalize()
     return MetricInfo(f"{name} accuracy", f"share of {name} answers that are correct")
 
@@ -52,7 +52,7 @@ _WORDS = {
     "exact_match": MetricInfo("exact match", "share of answers to questions that equal a reference"),
     "raw_f1": MetricInfo("raw F1", "mean F1 with punctuation left in"),
 }
-"""What a grader of words tells of an answer (`rewards.qa.QAGrader`), by its name in `RewardResult.info`."""
+"""Figures of an answer by a grader of words (`rewards.qa.QAGrader`), by name in `RewardResult.info`."""
 
 
 class SingleRole(Evaluation):
@@ -111,12 +111,12 @@ class SingleRole(Evaluation):
             )
 
     def description(self) -> str:
-        """What is asked."""
+        """Describes a run."""
         return f"The {self.role.capitalize()} alone: its final answer is graded."
 
 
 def answer_metrics(groups: Sequence[Group], answering: Sequence[str]) -> dict[str, float]:
-    """Of scored groups: how many answers are right, and how many responses of answering roles have none."""
+    """Shares in scored groups of answers that are right, and of responses of answering roles without one."""
     metrics: dict[str, list[bool]] = {}
     for group in groups:
         role = group.request.role
@@ -193,7 +193,7 @@ def majority_observations(role: str, runs: Runs) -> dict[str, Observations]:
 
 
 def cost_of(calls: Iterable[Call]) -> tuple[str, Callable[[Sequence[Call]], int]]:
-    """What calls are counted by: generated tokens, or their number where other models answered some, whose
+    """Unit of cost and its count: generated tokens, or calls where other models answered some of them, whose
     tokens are not known."""
     if any(call.trajectory.external for call in calls):
         return "calls", len
@@ -242,7 +242,7 @@ def expected_majority(tries: Mapping[str, Sequence[Trajectory]], k: int) -> Obse
 
 
 def majority_at_k(role: str, calls: Iterable[Call]) -> Observations:
-    """Whether the most frequent of a problem's final answers is correct, one observation a problem.
+    """Correctness of the most frequent of a problem's final answers, one observation a problem.
 
     Of equally frequent answers the earliest is taken. Responses without a readable answer do not vote; a
     problem without any vote is not solved. Answers are compared as the reward extracted them.

@@ -23,7 +23,7 @@ ALONE = "alone"
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRecord:
-    """What an evaluation measured, small enough to keep: enough for tables, curves and differences."""
+    """Results of an evaluation, small enough to keep: enough for tables, curves and differences."""
 
     tag: str
     step: int
@@ -32,30 +32,30 @@ class EvaluationRecord:
     temperature: float
     problems: int
     samples_per_problem: int
-    """Of the sampled pass; 0: there was none, and all metrics are greedy ones."""
+    """Samples of the sampled pass; 0: there was none, and all metrics are greedy ones."""
     seconds: float
     generated_tokens: int
     observations: dict[str, Observations]
     """By metric name; greedy ones carry the suffix `_greedy`."""
     effort: dict[str, Estimate] = field(default_factory=dict)
-    """What a run took, by metric name as above."""
+    """Effort of a run, by metric name as above."""
     derived: dict[str, Estimate] = field(default_factory=dict)
-    """What follows from several metrics' observations, by name (`Evaluation.derived`)."""
+    """Figures that follow from several metrics' observations, by name (`Evaluation.derived`)."""
     system: dict[str, Any] = field(default_factory=dict)
     """Settings of the evaluated system (`Evaluation.settings`)."""
     description: str = ""
-    """How a run goes, in words (`Evaluation.description`)."""
+    """Course of a run, in words (`Evaluation.description`)."""
     top_p: float | None = None
-    """Of the sampled pass; None: the roles' own."""
+    """`top_p` of the sampled pass; None: the roles' own."""
     repetition_penalty: float = 1.0
     skipped: int = 0
     """Problems, of those above, whose prompt exceeds the first role's limit; no figure counts them."""
     metrics: dict[str, MetricInfo] = field(default_factory=dict)
-    """What tables show, in their order (`Evaluation.metrics`)."""
+    """Metrics of tables, in their order (`Evaluation.metrics`)."""
     curves: tuple[str, ...] = ()
-    """What the learning curve shows: names of `estimates`."""
+    """Metrics of the learning curve: names of `estimates`."""
     headline: tuple[str, ...] = ()
-    """What a comparison shows first, named in the same way."""
+    """Metrics that a comparison shows first, named in the same way."""
     sources: dict[str, list[str]] = field(default_factory=dict)
     """The problems' ids by data source, where they are of several, or benchmarks."""
     derived_of: dict[str, dict[str, Estimate]] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""How a response is written: repetition, variety and words of reflection (arXiv 2509.26628, logs
-figures of this kind; word lists and definitions are our own)."""
+"""Figures of a response's style: repetition, variety and words of reflection (arXiv 2509.26628, logs figures
+of this kind; word lists and definitions are our own)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REFLECTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TextFigures:
-    """Of one response; None where it is too short for one n-gram."""
+    """Figures of one response; None where it is too short for one n-gram."""
 
     repetition: float | None
     """Share of its 20-grams of tokens that stood in it before."""

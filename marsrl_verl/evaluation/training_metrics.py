@@ -27,8 +27,8 @@ def role_metric(role: str, name: str) -> str:
 
 
 def counting(name: str) -> str:
-    """What a role or stage is called in the metrics of a step whose pass trains nobody: such a pass may ask
-    other problems, and in another way, than those beside it in a curve."""
+    """The name of a role or stage in the metrics of a step whose pass trains no policy: such a pass may have
+    other problems, prompted in another way, than those beside it in a curve."""
     return f"{name}.counting"
 
 
@@ -58,14 +58,14 @@ def training_metrics(
 
 
 def by_role(group: Group) -> list[Group]:
-    """Where trajectories have several sequences, the group as each role sees it: with its own sequences and
-    their rewards alone."""
+    """Splits a group whose trajectories have several sequences by role: each part has the role's sequences
+    and their rewards alone."""
     group_role = group.request.role
     roles = dict.fromkeys(one.role for each in group.trajectories for one in each.sequences)
     if all(len(one.sequences) < 2 for one in group.trajectories):
         return [group]
     if any(not one.sequences for one in group.trajectories):
-        roles[group_role] = None  # what another model answered is the asked role's
+        roles[group_role] = None  # what another model answered is the prompted role's
     return [
         Group(
             replace(group.request, role=role),
@@ -94,11 +94,11 @@ def _part(one: Trajectory, role: str) -> Trajectory:
 
 
 def _own(method: type[Method], groups: list[Group], *, whole: bool) -> dict[str, float]:
-    """What the method says of the trajectories that have a reward; episodes of a workflow say it of
+    """The method's own metrics of the trajectories that have a reward; a workflow's episodes bring theirs
     themselves.
 
     Args:
-        whole: trajectories are as they are, not parts of one role.
+        whole: whether trajectories are as they are, not parts of one role.
     """
     rewarded = scored(groups)
     found = method.group_metrics(rewarded)
@@ -148,7 +148,7 @@ def _ungraded(one: Trajectory, role: str | None) -> bool:
 
 
 def _right(one: Trajectory) -> bool | None:
-    """Whether it has the full reward; None while it has none."""
+    """True if it has the full reward; None while it has none."""
     return None if one.reward is None else is_correct(one.value)
 
 
@@ -184,8 +184,8 @@ _FIGURES = {
 
 
 def _texts(members: list[Trajectory]) -> dict[str, float]:
-    """How the responses are written, all of them and those with and without the full reward, as far as their
-    rollouts said."""
+    """Metrics of the responses' style, over all of them and over those with and without the full reward, as
+    far as their rollouts noted it."""
     metrics: dict[str, float] = {}
     for suffix, right in (("", None), ("_right", True), ("_wrong", False)):
         some = [one for one in members if right is None or _right(one) is right]

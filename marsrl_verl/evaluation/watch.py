@@ -1,5 +1,5 @@
-"""What a training run looks out for: nothing left to train, equal groups, one outcome, cut-off or failed
-responses (`marsrl.watch`). Each is said once when it begins and once when it is over."""
+"""Warnings about a training run: nothing left to train, equal groups, one outcome, cut-off or failed
+responses (`marsrl.watch`). Each is given once when it begins and once when it is over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from marsrl_verl.evaluation.training_metrics import by_role
 from marsrl_verl.settings.watch import Action, WatchConfig
 
 EQUAL_SHARE, ONE_SHARE, TRUNCATED_SHARE, FAILED_SHARE = 0.85, 0.98, 0.95, 0.1
-"""From these shares on a warning begins."""
+"""Shares from which on a warning begins."""
 GAP = 0.05
 """Nats of log-probability by which engine and trainer may differ on average: ratios are off by 5 %, a quarter
 of a usual clip range."""
@@ -31,9 +31,9 @@ LEAST_IDLE = 256
 """Samples of steps that trained nothing, before that says something: with few groups a step it happens to
 healthy runs."""
 MOSTLY = 0.8
-"""From this share on, equal groups are of one kind."""
+"""Share from which on equal groups count as of one kind."""
 OTHERS_SHARE = 0.05
-"""Where another decision was right less often, always deciding alike is nearly right."""
+"""Share of cases with another right decision, below which always deciding alike is nearly right."""
 _SHOWN_CHARACTERS = 300
 _REGULAR = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.LIMIT)
 
@@ -44,26 +44,26 @@ class CollapsedError(RuntimeError):
 
 @dataclass(slots=True)
 class RoleStep:
-    """What a role did in the groups that a step completed, or in those of several steps."""
+    """A role's results in the groups that a step completed, or in those of several steps."""
 
     groups: int = 0
-    """Those of two or more samples whose requests and grades did not fail."""
+    """Groups of two or more samples whose requests and grades did not fail."""
     right: int = 0
-    """Of these, groups in which all have the full reward."""
+    """Groups of these in which all have the full reward."""
     wrong: int = 0
-    """Those in which all have one other reward."""
+    """Groups of these in which all have one other reward."""
     samples: int = 0
     truncated: int = 0
     failed: int = 0
     first_failure: str = ""
     outcomes: dict[str, int] = field(default_factory=dict)
-    """How often each was decided (`Method.outcome`)."""
+    """Number of times that each was decided (`Method.outcome`)."""
     due: dict[str, int] = field(default_factory=dict)
-    """How often each would have been right, as far as that is known."""
+    """Number of times that each would have been right, as far as that is known."""
 
     @classmethod
     def of(cls, groups: Iterable[Group], method: type[Method]) -> RoleStep:
-        """Of groups of one role."""
+        """Counts the results in groups of one role."""
         found, outcomes, due = cls(), Counter[str](), Counter[str]()
         for group in groups:
             values = [one.value for one in group.trajectories if one.reward is not None and one.comparable]
@@ -87,7 +87,7 @@ class RoleStep:
 
     @classmethod
     def total(cls, steps: Sequence[RoleStep]) -> RoleStep:
-        """Of several steps together."""
+        """Adds up the results of several steps."""
         numbers = ("groups", "right", "wrong", "samples", "truncated", "failed")
         found = cls(**{name: sum(getattr(one, name) for one in steps) for name in numbers})
         found.first_failure = next((one.first_failure for one in steps if one.first_failure), "")
@@ -98,19 +98,19 @@ class RoleStep:
 
 @dataclass(slots=True)
 class StepFacts:
-    """What a step brought, as far as it is looked at."""
+    """Facts of a step that are watched."""
 
     roles: dict[str, RoleStep]
     trained: bool
     could_train: bool
-    """Whether something that may be trained ended in it, all of it with equal rewards, and nothing was put
+    """If true, something that may be trained ended in it, all of it with equal rewards, and nothing was put
     off: a step that leaves groups with unequal ones to another phase does not count."""
 
 
 def step_facts(
     result: StepResult, method: type[Method], untrained: frozenset[str], *, due: bool, updated: bool
 ) -> StepFacts:
-    """What a step brought.
+    """Collects the facts of a step.
 
     Args:
         untrained: roles that never train.
@@ -184,9 +184,9 @@ ROLE_RULES: dict[str, Callable[[str, RoleStep, bool], str | None]] = {
     "truncated": _truncated,
     "failed_requests": _failed_requests,
 }
-"""By setting: the sentence, from a role, what it did and whether the warning stands."""
+"""Rules by setting: a role, its results and whether the warning stands -> the sentence, if any."""
 _AT_ONCE = frozenset({"failed_requests"})
-"""Of what one step decides about."""
+"""Rules that decide by a single step."""
 NOTHING_TRAINED, NOT_FINITE, LOG_PROB_GAP = "nothing_trained", "not_finite", "log_prob_gap"
 RULES = (NOT_FINITE, LOG_PROB_GAP, NOTHING_TRAINED, *ROLE_RULES)
 
@@ -229,7 +229,7 @@ class Warned:
 
     @property
     def line(self) -> str:
-        """For the report."""
+        """The warning's line in the report."""
         until = "to the end" if self.over is None else f"until step {self.over}"
         return f"From step {self.begun} {until}: {self.text}."
 
@@ -238,16 +238,16 @@ class Watch:
     """Looks at every step.
 
     Args:
-        config: what is done about what.
-        untrained: roles whose groups may be equal: nobody trains them.
+        config: the action on each condition.
+        untrained: roles whose groups may be equal, since they are not trained.
     """
 
     def __init__(self, config: WatchConfig, untrained: frozenset[str] = frozenset()) -> None:
         self._config, self.untrained = config, untrained
         self._roles: dict[str, list[tuple[int, RoleStep]]] = {}
-        """Of each role, its last steps."""
+        """The last steps of each role."""
         self._idle: list[int] = []
-        """The last steps, that could train and did not."""
+        """The last steps that could train and did not."""
         self._idle_samples = 0
         self.warnings: list[Warned] = []
         """All so far."""
@@ -347,7 +347,7 @@ class Watch:
         return f"no group was trained:{equal}{cut}{failed}. {_remedy(found)}", solved
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Returns the state that a checkpoint holds."""
         return {
             "roles": {
                 role: [[step, asdict(one)] for step, one in some] for role, some in self._roles.items()

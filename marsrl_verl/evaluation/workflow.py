@@ -22,7 +22,7 @@ ACCURACY = "accuracy"
 
 
 def is_episode(one: Trajectory) -> bool:
-    """Whether a scored trajectory is a workflow's, with figures of its own."""
+    """True if a scored trajectory is a workflow's, with figures of its own."""
     return METRICS in one.scored.info
 
 
@@ -74,7 +74,7 @@ class WorkflowEvaluation(Evaluation):
         run.end = one.finish.value
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
-        """Whether the answer is right, and each figure of the episodes that noted it."""
+        """Correctness of the answer, and each figure of the episodes that noted it."""
         found: dict[str, list[tuple[float, str]]] = {}
         answers = any(ACCURACY in _figures(run.calls[0].trajectory) for run in runs.runs)
         for run in runs.runs:
@@ -98,11 +98,11 @@ class WorkflowEvaluation(Evaluation):
         )
 
     def description(self) -> str:
-        """Who takes part."""
+        """Describes an episode by the roles that take part."""
         return f"An episode of {', '.join(self.roles)} to each problem; its answer is graded."
 
     def example_summary(self, run: Run) -> ExampleSummary:
-        """What came of the problem."""
+        """Sums up the result of a problem."""
         if run.solved:
             return ExampleSummary(2, f"The {self.stage.name} solves it")
         what = "gets it wrong" if run.answer is not None else "ended without an answer"

@@ -14,14 +14,14 @@ from marsrl_verl.settings.declaration import Settings, limits
 
 
 class ToolOutcome(Choice):
-    """How a call ended."""
+    """Outcome of a call."""
 
     OK = "ok"
     """The tool did what was asked."""
     ERROR = "error"
     """It ran and says that the request failed: a program raised, nothing was found, there is no such page."""
     TIMEOUT = "timeout"
-    """Its time limit."""
+    """It reached its time limit."""
     FAILED = "failed"
     """The tool itself failed: its back end is gone after all retries, it raised."""
     REFUSED = "refused"
@@ -34,24 +34,24 @@ class ToolUnavailableError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What a model asks for."""
+    """A call of a tool by a model."""
 
     name: str
     arguments: Mapping[str, Any]
     call_id: str
     """Unique in the run, `<trajectory id>/<number>`: random choices of the call derive from it."""
     tools_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """What the problem's dataset row says for tools, by their names (`extra_info.tools_kwargs`, as verl's
-    datasets have it); the model does not see it."""
+    """Values for tools in the problem's dataset row, by the tools' names (`extra_info.tools_kwargs`, as
+    verl's datasets have it); the model does not see them."""
     earlier: int | None = None
-    """Calls of this tool that its trajectory has made, those that it shares with others included; what
-    `ToolConfig.max_calls` is compared with."""
+    """Calls of this tool that its trajectory has made, those that it shares with others included; compared
+    with `ToolConfig.max_calls`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a call. A tool fills `text`, `outcome`, `cached` and `info`, `truncated` where it has cut
-    the text itself, and `waited` where it had to get something ready; the toolbox fills the rest."""
+    """Result of a call. A tool fills `text`, `outcome`, `cached` and `info`, `truncated` where it has cut the
+    text itself, and `waited` where it had to get something ready; the toolbox fills the rest."""
 
     text: str
     """Hostile: as the tool gave it, at most `output_chars` characters (head and tail are kept)."""
@@ -82,7 +82,7 @@ class ToolConfig(Settings):
     timeout_s: float = limits(30.0, gt=0.0, le=3600.0, why="seconds, an hour at most")
     """Most seconds of a call's attempt; time that a call waits for a place does not count."""
     retries: int = limits(2, ge=0, why="0 repeats nothing")
-    """How often a call is repeated after the tool itself has failed. A call that fails still is a result with
+    """Most repetitions of a call after the tool itself has failed. A call that still fails is a result with
     outcome `failed`, which the model reads."""
     backoff_s: float = limits(0.5, ge=0.0, why="it is a time")
     """Seconds before the first repetition, doubled with each further one, 30 at most."""
@@ -97,14 +97,14 @@ class Tool(Protocol):
     Config: ClassVar[type[ToolConfig]] = ToolConfig
     """Its settings (`marsrl.tools.<name>`)."""
     name: str
-    """What the model calls."""
+    """Name by which the model calls it."""
     begin_s: ClassVar[float] = 0.0
     """Most seconds that a call may take to begin, beside `timeout_s`."""
     starts_in_launcher: ClassVar[bool] = True
-    """Whether the launcher starts it once, as a check, where the rollout workers are on its machine."""
+    """If true, the launcher starts it once, as a check, where the rollout workers are on its machine."""
     keeps_state: ClassVar[bool] = False
-    """Whether what a call brings depends on earlier calls of its trajectory. The state is one worker's, so
-    that trajectories that pause are refused, and forks of them where the class does not define `fork`."""
+    """If true, the result of a call depends on earlier calls of its trajectory. The state is one worker's, so
+    that trajectories that pause are rejected, and forks of them where the class does not define `fork`."""
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, *, seed: int, secrets: Mapping[str, str]) -> Tool:
@@ -141,8 +141,8 @@ class Tool(Protocol):
         """
 
     def about(self) -> Mapping[str, Plain]:
-        """What a started tool says of itself when a run begins and in its record, e.g. its isolation; under
-        `warning`, where there is one, a sentence to warn with."""
+        """Facts about a started tool, shown when a run begins and kept in its record, e.g. its isolation;
+        under `warning`, where there is one, a sentence to warn with."""
         return {}
 
     async def call(self, call: ToolCall) -> ToolResult:

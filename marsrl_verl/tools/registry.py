@@ -57,7 +57,7 @@ def _load(target: str) -> type[Tool]:
 
 
 def can_fork(cls: type[Tool]) -> bool:
-    """Whether forks of a trajectory read of a tool what their own calls have brought."""
+    """True if a fork of a trajectory has the state of a tool that its own calls have brought about."""
     return not cls.keeps_state or _function(cls, "fork") is not _function(Tool, "fork")
 
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 LONGEST_PAUSE_S = 30.0
 """Most seconds between two attempts."""
 GRACE_S = 0.5
-"""A tool ends its calls itself; one that has not after this is cancelled."""
+"""Seconds beyond its time limit after which a call is cancelled that its tool has not ended itself."""
 _CLEAN_UP_S = 1.0
-"""For a cancelled call to release what it holds."""
+"""Seconds for a cancelled call to release what it holds."""
 LIMITED = "limited"
-"""In `ToolResult.info`: that the tool's own limit of calls is why it was not called."""
+"""Key in `ToolResult.info`: the tool was not called because of its own limit of calls."""
 _SHOWN = 120
 """Most characters of what a model wrote that a message repeats."""
 
@@ -75,7 +75,7 @@ class Toolbox:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What can be called."""
+        """Names of the tools that can be called."""
         return tuple(self._places)
 
     @property
@@ -103,7 +103,7 @@ class Toolbox:
                 raise ToolUnavailableError(f"{NODE}.{name}: {what}")
 
     def about(self) -> dict[str, Plain]:
-        """What the started tools say of themselves, by name."""
+        """Facts about the started tools, by name."""
         return {name: dict(one.tool.about()) for name, one in self._places.items()}
 
     async def close(self) -> None:
@@ -147,8 +147,8 @@ class Toolbox:
                 place.tool.fork(parent, child, calls)
 
     async def _attempts(self, place: _Place, call: ToolCall) -> ToolResult:
-        """As many as it takes; the place is kept during pauses, so that a back end that is too busy is asked
-        less."""
+        """Makes as many attempts as it takes; the place is kept during pauses, so that an overloaded back end
+        gets fewer requests."""
         config, seconds, waited = place.config, 0.0, 0.0
 
         async def attempt() -> ToolResult:
@@ -269,7 +269,7 @@ def _short(text: str, limit: int = _SHOWN) -> str:
 
 
 EMPTY = Toolbox()
-"""Of a run without tools."""
+"""Toolbox of a run without tools."""
 
 
 def event(call: ToolCall, result: ToolResult) -> dict[str, Plain]:

@@ -59,7 +59,7 @@ def check_method_files(ctx: Context) -> Iterable[ConfigIssue]:
 
 
 def check_estimator(ctx: Context) -> list[ConfigIssue]:
-    """Whether verl's name for group-relative advantages is what is done."""
+    """Checks that advantages are group-relative where the command line names verl's estimator `grpo`."""
     if not ctx.estimator_named:
         return []
     default, chosen = ESTIMATORS[GROUP_RELATIVE], ctx.get(OUR_ESTIMATOR)
@@ -146,7 +146,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
 
 
 VALUES = ROUNDS[:2]
-"""What settings say by themselves: no file, package, GPU or earlier run is looked at."""
+"""Checks of the settings by themselves, without a look at files, packages, GPUs or earlier runs."""
 
 
 def run_checks(ctx: Context, rounds: tuple[tuple[Check, ...], ...] | None = None) -> None:

@@ -124,7 +124,7 @@ def remarks_of(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def _sentence(remark: Remark, reports: list[FileReport]) -> str:
-    """What it says, of how many rows, and which is the first."""
+    """Returns the remark with the number of rows that it is about and the first of them."""
     faults = [one.remarks[remark] for one in reports]
     count, rows = sum(one.count for one in faults), sum(one.rows for one in reports)
     return f"{remark.what}: {count:,} of {rows:,} rows, the first {faults[0].places[0]} (counted from 0)"

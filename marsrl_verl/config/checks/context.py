@@ -1,4 +1,4 @@
-"""What a check sees."""
+"""The configuration of a run, as checks see it."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class Context:
     config: DictConfig
     """Interpolations resolved."""
     raw: dict[str, Any]
-    """As composed, interpolations unresolved: shows what somebody changed."""
+    """The same as composed, interpolations unresolved; shows which settings were changed."""
     dry_run: bool
-    """Only a plan is wanted: this machine need not be the one that trains."""
+    """If true, only a plan is made: this machine need not be the one that trains."""
     prepares_data: bool = False
-    """Only data are prepared: what training takes is not wanted."""
+    """If true, only data are prepared: what training needs may be missing."""
     estimator_named: bool = False
-    """Whether the command line asks for group-relative advantages by verl's name."""
+    """If true, the command line names verl's estimator for group-relative advantages, `grpo`."""
     files: list[FileReport] = field(default_factory=list)
-    """What the data check found, for the plan."""
+    """Reports of the data check, for the plan."""
     warnings: list[str] = field(default_factory=list)
-    """What runs, but hardly as its user means it; shown before a run and in the plan."""
+    """Warnings about settings that run, but hardly as intended; shown before a run and in the plan."""
     notes: list[str] = field(default_factory=list)
-    """What could not be checked here, for the plan."""
+    """Notes on what could not be checked here, for the plan."""
     tried_prompts: dict[str, int] = field(default_factory=dict)
     """Tokens of each role's longest prompt in the start-up trial."""
     frozen_answers: dict[str, FileSource] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Context:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the run trains on the processor."""
+        """True if the run trains on the processor."""
         return str(self.config.trainer.device) == "cpu"
 
     @property
@@ -76,12 +76,12 @@ class Context:
 
     @property
     def trains(self) -> bool:
-        """False of an evaluation alone (`trainer.val_only`)."""
+        """False for a run that only evaluates (`trainer.val_only`)."""
         return not self.config.trainer.val_only
 
     @property
     def evaluates(self) -> bool:
-        """Whether training begins with an evaluation, ends with one or has any in between."""
+        """True if training begins with an evaluation, ends with one or has any in between."""
         one = self.settings.evaluation
         return one.before or one.after or one.every > 0
 
@@ -99,12 +99,12 @@ class Context:
 
     @property
     def first_role(self) -> str:
-        """The role of the first stage, which is asked the problems as the data has them."""
+        """The role of the first stage, which is prompted with the problems as the data has them."""
         return self.method.stages(self.settings.algo)[0].role
 
     @property
     def traits(self) -> Traits:
-        """What trainer and checks must know of the method."""
+        """Facts about the method that trainer and checks must know."""
         return self.method.traits(self.settings.algo)
 
     def prompts(self) -> Prompts:

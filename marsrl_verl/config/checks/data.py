@@ -70,7 +70,7 @@ def _check_files(ctx: Context, look: Look) -> Iterator[ConfigIssue]:
 
 
 def prompt_lengths(ctx: Context) -> PromptLengths | None:
-    """What measures the prompts that decide whether a problem is asked; None where none can be measured."""
+    """Measures the prompts that decide whether a problem is rolled out; None where none can be measured."""
     if (prompts := ctx.usable_prompts()) is None:
         return None
     if (counter := ctx.tokenizer()) is None:
@@ -237,14 +237,14 @@ def _of_prepare_data(fix: str) -> bool:
 
 
 def _row_check(ctx: Context) -> Callable[[Problem], None] | None:
-    """How the evaluation looks at a held-out row; None where it can't be built."""
+    """The evaluation's check of a held-out row; None where it can't be built."""
     if (prompts := ctx.usable_prompts()) is None:
         return None
     return method_evaluation(ctx.method, ctx.settings.algo, ctx.settings.evaluation, prompts).check_row
 
 
 def _row_texts(ctx: Context) -> Callable[[Problem], Mapping[str, str]] | None:
-    """What prompts show of a row beside its question; None where they show nothing else."""
+    """Function for the texts of a row that prompts show beside its question; None where they show none."""
     prompts = ctx.usable_prompts()
     return prompts.row_texts if prompts is not None and prompts.row_texts(NO_PROBLEM) else None
 

@@ -17,9 +17,9 @@ from marsrl_verl.settings.issues import ConfigIssue
 
 _KEY, _TABLE = "trainer.logger", "trainer.log_val_generations"
 _WITH_TABLES = {"wandb", "vemlp_wandb", "swanlab", "mlflow", "trackio", "clearml", "tensorboard"}
-"""Of verl's loggers, those of its `ValidationGenerationsLogger`."""
+"""Those of verl's loggers that its `ValidationGenerationsLogger` supports."""
 AUTO = "auto"
-"""In place of all names: `default_loggers`, chosen where the trainer starts."""
+"""Value in place of names: `default_loggers`, chosen where the trainer starts."""
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _SAME_NAME = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard", "rl_insight")
 _PACKAGES = {**{name: name for name in _SAME_NAME}, "vemlp_wandb": "volcengine_ml_platform"}
@@ -79,7 +79,7 @@ def _check(name: str, environment: Mapping[str, str]) -> list[ConfigIssue]:
 
 
 def _wandb_can_start(environment: Mapping[str, str]) -> bool:
-    """Whether wandb finds a key where it looks for one, or needs none. Where that can't be told: yes."""
+    """True if wandb needs no key or finds one where it looks, and also where that can't be told."""
     key = environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE")
     if key or environment.get("WANDB_MODE", "").lower() in ("offline", "disabled", "dryrun"):
         return True

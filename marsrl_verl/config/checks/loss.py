@@ -22,7 +22,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 _IN_REWARD = "algorithm.use_kl_in_reward"
 _KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
-"""What verl's `kl_penalty` computes; each also with `+` for the straight-through gradient."""
+"""KL estimators of verl's `kl_penalty`; each also with `+` for the straight-through gradient."""
 _LOSS_MODE = f"{_ACTOR}.policy_loss.loss_mode"
 
 
@@ -41,7 +41,7 @@ def check_loss(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def _check_columns(ctx: Context) -> Iterator[ConfigIssue]:
-    """What the method's policy loss reads, against what the run's steps have."""
+    """Checks that the run's steps have the columns that the method's policy loss reads."""
     settings, in_loss, in_reward = ctx.settings, f"{_ACTOR}.use_kl_loss", ctx.get(_IN_REWARD)
     lacking = {
         REF_LOG_PROBS: (not (ctx.get(in_loss) or in_reward), in_loss, "true"),

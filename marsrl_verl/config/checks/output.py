@@ -19,7 +19,7 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 _DIRECTORY, _LOCAL = "marsrl.run.output_dir", "trainer.default_local_dir"
 _MOST_BYTES = 200
-"""Of a name: file systems take 255, and files beside the folder have names made of it."""
+"""Most bytes of a name: file systems take 255, and files beside the folder have names made of it."""
 
 
 def check_name(ctx: Context) -> Iterator[ConfigIssue]:

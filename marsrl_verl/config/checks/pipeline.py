@@ -85,7 +85,7 @@ def check_pools(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def check_share_prefixes(ctx: Context) -> Iterator[ConfigIssue]:
-    """What a pass over a prefix tree needs."""
+    """Checks the requirements of a pass over a prefix tree."""
     yield from refuses("shared_prefixes")(ctx)
     if not ctx.settings.training.share_prefixes:
         return

@@ -139,7 +139,7 @@ def check_adapters(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def check_models(ctx: Context) -> Iterator[ConfigIssue]:
-    """What does not go with models of policies' own."""
+    """Checks for settings that do not go with policies that are models of their own."""
     settings, rollout, first = ctx.settings, ctx.config.actor_rollout_ref.rollout, str(ctx.get(_PATH))
     if int(ctx.get(_RANK) or 0) > 0:
         kinds = {name: one.kind for name, one in settings.policies.items()}

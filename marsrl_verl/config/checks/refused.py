@@ -44,7 +44,7 @@ def _value(ctx: Context, key: str) -> Any:
 
 
 def _holds(ctx: Context, key: str, wanted: Any) -> bool:
-    """Whether a setting has a value as a rule describes it."""
+    """True if a setting has a value as a rule describes it."""
     if isinstance(wanted, list):
         return any(_holds(ctx, key, one) for one in wanted)
     if isinstance(wanted, dict):

@@ -44,7 +44,7 @@ _STEP_FOLDER = re.compile(r"global_step_\d+")
 
 
 def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
-    """Whether and from where the run continues."""
+    """Checks the settings that say whether the run continues an earlier one, and from where."""
     mode, path, run = str(ctx.get(_MODE)), ctx.get(_PATH), ctx.settings.run
     resumes = run.existing is Existing.RESUME
     if problems := check_choice(_MODE, mode, ("auto", "disable", "resume_path")):

@@ -59,7 +59,7 @@ def longest_s(name: str, one: ToolConfig) -> float:
 
 
 def _state(ctx: Context, name: str, one: ToolConfig) -> Iterator[ConfigIssue]:
-    """What a tool with state meets: calls of a trajectory in another worker, and forks."""
+    """Checks a tool with state against calls of a trajectory in another worker, and against forks."""
     key, what = (
         f"{NODE}.{name}.target",
         "The tool keeps state from call to call of a trajectory, in one worker",

@@ -124,7 +124,7 @@ def _settings(ctx: Context, prompts: Prompts) -> TrialSettings:
 
 
 def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[ConfigIssue]:
-    """What came back against what the method says."""
+    """Checks what came back from the trial against what the method declares."""
     if trial.error is not None:
         yield _raised(ctx, "In a trial with scripted answers it", trial.error)
         return

@@ -70,7 +70,7 @@ def check_fixed(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def changed(ctx: Context, key: str) -> list[tuple[str, Any]]:
-    """What differs at a key, or below it, from verl's default and from ours."""
+    """Settings at a key, or below it, that differ from verl's default and from ours."""
     return [
         (leaf, value)
         for leaf, value in leaves(at(ctx.raw, key), key)

@@ -1,4 +1,4 @@
-"""Which addresses the browser connects to: public ones, however they are written."""
+"""Addresses that the browser connects to: public ones, however they are written."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class RefusedAddressError(ValueError):
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public Internet. An IPv4 address in an IPv6 one counts as what it is
-    where translators carry it there (NAT64), and is refused in every other form."""
+    """True if an address is one of the public Internet. An IPv4 address in an IPv6 one counts as what it is
+    where translators carry it there (NAT64), and is rejected in every other form."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _REFUSED_4)
     if address in _NAT64:

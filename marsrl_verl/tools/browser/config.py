@@ -13,7 +13,7 @@ from marsrl_verl.tools.base import ToolConfig
 
 
 class SummaryEndpoint(EndpointConfig):
-    """Where the model is that sums up pages."""
+    """Endpoint of the model that sums up pages."""
 
     max_tokens: int | None = limits(1024, ge=1, why="null leaves it to the endpoint")
     """Most tokens of a summary; null: what the endpoint does by itself."""
@@ -31,7 +31,7 @@ class SummaryConfig(Switched):
     trained."""
 
     endpoint: SummaryEndpoint = Field(default_factory=SummaryEndpoint)
-    """Where it is."""
+    """Endpoint of the model."""
     page_chars: int = limits(40_000, ge=256, why="a page has a few sentences")
     """Characters of a page that the model is shown: of a longer page the part with most words of what is
     looked for."""
@@ -56,7 +56,7 @@ class ReadingConfig(ToolConfig):
     """Networks that may be read although they are not public, e.g. `10.1.2.0/24` with an encyclopedia of
     one's own. Everything that listens there can be read by the model that is trained."""
     user_agent: str = "marsrl-verl-browser"
-    """How the browser names itself to servers."""
+    """Name that the browser gives to servers (`User-Agent`)."""
     extract_memory_mib: int = limits(1024, ge=256, why="the parser itself takes as much")
     """Most memory of a process that turns pages into text."""
     extract_cpu_s: int = limits(10, ge=1, why="seconds")
@@ -83,4 +83,4 @@ class BrowserConfig(ReadingConfig):
     target: str = "browser"
     """The tool's class."""
     description: str = "Read a web page."
-    """What the model is told that the tool does."""
+    """Description of the tool for the model."""

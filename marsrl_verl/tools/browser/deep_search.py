@@ -38,11 +38,11 @@ class DeepSearchConfig(SearchConfig, ReadingConfig):
 
 
 class ReadingBackend(Backend):
-    """What another back end finds, with the text of the pages in place of the hits' own, and with their
-    summary in place of the hits. What it comes to is kept as any result is.
+    """Hits of another back end, with the text of the pages in place of the hits' own, and with their summary,
+    if there is one, in place of the hits. Results are kept as those of any back end are.
 
-    The released agent of ARPO (arXiv 2507.19849) reads pages so, and shows its model the reasoning so far as
-    well; here what a query comes to depends on the query alone."""
+    The released agent of ARPO (arXiv 2507.19849) reads pages in this way, and shows its model the reasoning
+    so far as well; here a query's result depends on the query alone."""
 
     def __init__(self, found: Backend, settings: DeepSearchConfig, key: str | None, seed: int) -> None:
         self._found, self._settings = found, settings

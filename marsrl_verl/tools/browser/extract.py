@@ -27,7 +27,7 @@ class ExtractionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What can be read on a page."""
+    """The readable part of a page."""
 
     title: str
     text: str

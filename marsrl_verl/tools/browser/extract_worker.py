@@ -60,7 +60,7 @@ def _page(trafilatura: Any, content: bytes, request: dict[str, Any]) -> dict[str
 
 
 def _all_text(text: str) -> str:
-    """What a page shows, a line for each piece of it."""
+    """The visible text of a page, a line for each piece of it."""
     from lxml import html
 
     parser = html.HTMLParser(encoding="utf-8")

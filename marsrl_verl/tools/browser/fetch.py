@@ -29,16 +29,16 @@ class PageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a server answered."""
+    """Answer of a server."""
 
     url: str
-    """After all redirects."""
+    """Address after all redirects."""
     content: bytes
     kind: str
     """Its media type."""
     charset: str | None
     truncated: bool
-    """Whether the page goes on."""
+    """If true, the page goes on after `content`."""
 
 
 class Fetcher:

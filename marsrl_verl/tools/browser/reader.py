@@ -15,13 +15,13 @@ _MOST_CHARS = 2_000_000
 
 
 class PageReader:
-    """What a tool that reads pages holds.
+    """Fetcher, extractor and summariser of a tool that reads pages.
 
     Args:
-        settings: of the tool.
+        settings: settings of the tool.
         timeout_s: most seconds of a page.
-        key: of the summarising model's endpoint.
-        seed: of the pauses between requests to it.
+        key: key of the summarising model's endpoint.
+        seed: seed of the pauses between requests to it.
     """
 
     def __init__(self, settings: ReadingConfig, timeout_s: float, key: str | None, seed: int) -> None:
@@ -29,7 +29,7 @@ class PageReader:
         self._fetcher = Fetcher(settings, timeout_s)
         self._extractor = Extractor(settings.extract_memory_mib, settings.extract_cpu_s)
         self.summariser: Summariser | None = None
-        """Where pages are to be summed up, from `open` on."""
+        """The summariser where pages are to be summed up, from `open` on."""
 
     async def open(self) -> None:
         """Get ready; ToolUnavailableError: it can't read, or its model answers nothing."""

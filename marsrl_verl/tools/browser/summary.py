@@ -50,8 +50,8 @@ class Summariser:
 
 
 def messages(page: Page, query: str, page_chars: int) -> list[dict[str, str]]:
-    """What the model is sent. The lines around the page hold a digest of it, so that no page can end
-    itself."""
+    """Messages for the model that sums up. The lines around the page hold a digest of it, so that no page can
+    contain its own end."""
     shown = excerpt(page.text, query, page_chars)
     fence = f"----- {hashlib.sha256(f'{page.title}{shown}{query}'.encode()).hexdigest()[:24]} -----"
     question = f"Looked for: {inert(query)}\n\n" if query else "Looked for: what the page is about.\n\n"

@@ -11,16 +11,16 @@ from marsrl_verl.tools.base import ToolConfig
 
 
 class Backend(Choice):
-    """Where programs run."""
+    """Place where programs run."""
 
     LOCAL = "local"
-    """In sandboxes on the node of the rollout worker."""
+    """Sandboxes on the node of the rollout worker."""
     REMOTE = "remote"
     """On a server with the API of SandboxFusion."""
 
 
 class Isolation(Choice):
-    """What closes a sandbox, the strongest first (docs/guides/tools.md)."""
+    """Isolation of a sandbox, the strongest first (docs/guides/tools.md)."""
 
     NAMESPACES = "namespaces"
     """Process, mount, network, IPC and user namespaces of its own, a file system of its own, a system call
@@ -36,7 +36,7 @@ class Isolation(Choice):
 
     @property
     def strength(self) -> int:
-        """For comparisons; the two with namespaces are equally strong."""
+        """Rank for comparisons; the two with namespaces are equally strong."""
         return {"namespaces": 2, "bubblewrap": 2, "landlock": 1, "seccomp": 0}[self.value]
 
 
@@ -52,7 +52,7 @@ class RemoteConfig(Settings):
     api_key_file: str | None = None
     """File with the key, in place of `api_key_env`."""
     compile_timeout_s: float = limits(10.0, gt=0.0, why="seconds")
-    """What the server is told for the compilation, which Python has none of."""
+    """Seconds that the server is given for the compilation, which Python has none of."""
 
     @field_validator("urls")
     @classmethod
@@ -76,7 +76,7 @@ class PythonConfig(ToolConfig):
     backend: Backend = Backend.LOCAL
     """`local`: sandboxes on the rollout worker's node. `remote`: a server with SandboxFusion's API."""
     isolation: Isolation | None = limits(None, needs=_LOCAL)
-    """What closes the sandboxes; null: the strongest that the machine offers, in the order of the choices."""
+    """Isolation of sandboxes; null: the strongest that the machine offers, in the order of the choices."""
     min_isolation: Isolation = limits(Isolation.LANDLOCK, needs=_LOCAL)
     """The weakest that will do: a run on a machine that offers less is refused. `namespaces` and `bubblewrap`
     count as equal."""

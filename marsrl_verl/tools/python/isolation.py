@@ -1,4 +1,4 @@
-"""Which isolation a machine offers: each is tried, and a program inside tries to get out."""
+"""Isolation that a machine offers: each kind is tried, and a program inside tries to get out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class IsolationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where an interpreter is installed."""
+    """Installation of an interpreter."""
 
     interpreter: str
     prefixes: list[str]
@@ -46,7 +46,7 @@ class Layout:
 
 
 def layout_of(interpreter: str) -> Layout:
-    """The layout of an interpreter, which is asked; IsolationError if it can't be used."""
+    """Asks an interpreter for its layout; IsolationError if it can't be used."""
     command = [interpreter, "-I", "-c", _LAYOUT]
     try:
         answer = subprocess.run(
@@ -84,7 +84,7 @@ def rules_for(settings: PythonConfig, kind: Isolation, layout: Layout) -> Rules:
 
 
 def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str]) -> list[str]:
-    """What starts an interpreter behind the same wall as `wall.build` makes."""
+    """Command that starts an interpreter behind the same wall as `wall.build` makes."""
     program = shutil.which("bwrap")
     if program is None:
         raise IsolationError("there is no command bwrap")
@@ -112,11 +112,11 @@ class Closed:
     pool: SandboxPool
     isolation: Isolation
     passed_over: Mapping[str, str]
-    """By stronger kinds, why they are not to be had."""
+    """Reasons why stronger kinds are not available, by kind."""
 
     @property
     def warning(self) -> str | None:
-        """What to say where this is weaker than it could be on such a system."""
+        """Sentence to warn with where this is weaker than it could be on such a system, else None."""
         stronger = [name for name in self.passed_over if Isolation(name).strength > self.isolation.strength]
         if not stronger:
             return None
@@ -205,7 +205,7 @@ print(json.dumps(sorted(found)))
 """
 _SECRET = b"secret"
 _READS = frozenset({"reads a file outside", "lists a folder outside"})
-"""What the system call filter alone does not prevent."""
+"""Findings that the system call filter alone does not prevent."""
 
 
 async def _check(pool: SandboxPool, kind: Isolation) -> None:
@@ -236,8 +236,8 @@ async def _check(pool: SandboxPool, kind: Isolation) -> None:
 
 @contextlib.contextmanager
 def _secret_file() -> Iterator[str]:
-    """In a folder of its own, in the home folder where that can be written to. Nothing else keeps anybody out
-    of it."""
+    """Makes a file in a folder of its own, in the home folder where that can be written to. Only the
+    isolation keeps programs out of it."""
     home = os.path.expanduser("~")
     place = home if os.access(home, os.W_OK | os.X_OK) else None
     with tempfile.TemporaryDirectory(prefix=".marsrl-secret-", dir=place) as folder:

@@ -61,7 +61,7 @@ class _Sandbox:
     place: socket.socket
     slot: int
     server: subprocess.Popen[bytes]
-    """Which was asked for it."""
+    """Server that was asked for it."""
 
 
 class SandboxPool:
@@ -77,9 +77,9 @@ class SandboxPool:
         self._last_slot = 0
         self._starting = asyncio.Lock()
         self.facts: Mapping[str, Any] = {}
-        """What the server said of itself."""
+        """Facts that the server reported about itself."""
         self.starts = 0
-        """How often a server was started."""
+        """Number of times that a server was started."""
 
     async def start(self) -> None:
         """Starts the server, and has sandboxes made ready; SandboxError if it can't keep the rules."""

@@ -16,10 +16,10 @@ BESIDE_S = 10.0
 """Most seconds of a request beside the program's: to connect, to wait for a place, to answer."""
 _START_S = 15.0
 _MOST_BYTES = 2**26
-"""A longer answer is none."""
+"""Most bytes of an answer; a longer one counts as none."""
 _NOTE = 300
 _FINISHED, _OVER_TIME = "Finished", "TimeLimitExceeded"
-"""What the server says of a run (`run_result.status`); a third value is Error."""
+"""Values of `run_result.status` in the server's answer; a third one is Error."""
 
 
 class RemoteRunner:
@@ -30,7 +30,7 @@ class RemoteRunner:
         self._client = JsonClient(key=key, most_bytes=_MOST_BYTES)
         self._numbers = itertools.count()
         self._failed: dict[str, tuple[int, int]] = {}
-        """Of calls that will be repeated: the server that failed last, and how often one has."""
+        """Failures of calls that will be repeated: the server that failed last, and their number so far."""
 
     async def start(self) -> None:
         """Asks every server to run a first program; ToolUnavailableError if one does not."""
@@ -49,7 +49,7 @@ class RemoteRunner:
                 )
 
     async def run(self, code: str, call_id: str) -> ToolResult:
-        """Run a program on the next server; one that is repeated, on the one after that which failed."""
+        """Runs a program on the next server; a repeated one on the server after the one that failed."""
         urls = self._settings.remote.urls
         last, times = self._failed.pop(call_id, (None, 0))
         at = (next(self._numbers) if last is None else last + 1) % len(urls)
@@ -63,7 +63,7 @@ class RemoteRunner:
         await self._client.close()
 
     async def _ask(self, base: str, code: str, limit_s: float) -> ToolResult:
-        """What a server makes of a program. Its time limit is the server's to keep: one that says nothing in
+        """Sends a program to a server. Its time limit is the server's to keep: one that does not answer in
         time has failed, whatever the program."""
         url, settings = f"{base.rstrip('/')}/run_code", self._settings
         body = {

@@ -112,7 +112,7 @@ class PythonTool(Tool):
             await self._remote.close()
 
     def _result(self, answer: Mapping[str, Any]) -> ToolResult:
-        """What a supervisor tells, as a model reads it."""
+        """Turns a supervisor's answer into a result that a model can read."""
         settings, why, omitted = self._settings, str(answer["why"]), int(answer["left_out"])
         text = str(answer["head"])
         if omitted:

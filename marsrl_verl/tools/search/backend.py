@@ -1,4 +1,4 @@
-"""What a search back end is: a query in, hits out."""
+"""Interface of search back ends: a query in, hits out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Hit:
     title: str
     text: str
     source: str = ""
-    """Where it is from: a document's id, or an address."""
+    """Origin of the hit: a document's id, or an address."""
     score: float | None = None
     """Higher is better; comparable within one query alone."""
 
@@ -25,18 +25,18 @@ class SearchResult:
     hits: tuple[Hit, ...]
     """Best first, k at most."""
     text: str | None = None
-    """What the model is shown in place of the hits: a recorded result is replayed as it was."""
+    """Text for the model in place of the hits: a recorded result is replayed as it was."""
 
 
 class Backend(ABC):
-    """Where queries are answered. One object serves all calls of a rollout worker, many at a time, in one
-    event loop, which it must not block."""
+    """Answers queries. One object serves all calls of a rollout worker, many at a time, in one event loop,
+    which it must not block."""
 
     identity: str = ""
-    """What its results depend on beside query and k, from `start` on: results with one identity may be kept
-    as one. Empty: the class and its settings."""
+    """Identifies what its results depend on beside query and k, from `start` on: results with one identity
+    may be kept as one. Empty: the class and its settings."""
     remote: bool = True
-    """Whether a query leaves this machine."""
+    """If true, queries leave this machine."""
 
     async def start(self) -> None:
         """Get ready.
@@ -72,5 +72,5 @@ class BackendFailedError(Exception):
 
     def __init__(self, message: str, wait_s: float = 0.0) -> None:
         self.wait_s = wait_s
-        """How long it asks to wait before the next attempt."""
+        """Seconds that it asks to wait before the next attempt."""
         super().__init__(message)

@@ -30,7 +30,7 @@ MOST_WORDS = 64
 _CANDIDATES = 100
 """Documents with the best bm25 among which all that are named move up."""
 _READ = 3
-"""Of the best documents so many are read for names of others."""
+"""Number of the best documents that are read for names of others."""
 _READ_WORDS = 400
 """Words of such a document that are read."""
 _NAME_WORDS = 8
@@ -131,8 +131,8 @@ def _highest(scores: np.ndarray, k: int) -> list[int]:
 
 @lru_cache(256)  # the responses of a group find the same documents
 def names_in(text: str) -> frozenset[str]:
-    """What in a text may be a title, as `name_of` writes it: up to eight words in a row, the first of which
-    is not written in lower case."""
+    """Possible titles in a text, as `name_of` writes them: up to eight words in a row, the first of which is
+    not written in lower case."""
     tokens = []
     for one in _WORD.finditer(text):
         tokens.append((one.group()[0].islower(), words(one.group())))

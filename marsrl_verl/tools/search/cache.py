@@ -40,7 +40,7 @@ Search = Callable[[], Awaitable[SearchResult]]
 
 @dataclass(frozen=True, slots=True)
 class CacheQuery:
-    """What a result is the answer to."""
+    """The query that a result answers."""
 
     backend: str
     """Identity of the back end."""
@@ -49,7 +49,7 @@ class CacheQuery:
 
     @property
     def key(self) -> str:
-        """The same for queries that are one search (`query.normalised`)."""
+        """Key of the result, the same for queries that are one search (`query.normalised`)."""
         parts = json.dumps([self.backend, normalised(self.query), self.k])
         return hashlib.sha256(parts.encode()).hexdigest()
 

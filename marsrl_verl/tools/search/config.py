@@ -14,7 +14,7 @@ from marsrl_verl.tools.base import ToolConfig
 
 
 class BackendKind(Choice):
-    """Where queries are answered."""
+    """Search back ends."""
 
     BM25 = "bm25"
     """A corpus in a file, searched in the rollout worker."""
@@ -29,7 +29,7 @@ class BackendKind(Choice):
 
 
 class Keep(Choice):
-    """Which back ends' results are kept for the same query."""
+    """Back ends whose results are kept for the same query."""
 
     REMOTE = "remote"
     """Those that a query leaves the machine for."""
@@ -54,7 +54,7 @@ class Bm25Config(Settings):
     corpus: str | None = None
     """A JSONL file, `{"id": …, "title": …, "text": …}` on each line; every node can read it."""
     title_weight: float = limits(1.0, ge=0.0, le=100.0, why="a text counts 1")
-    """What a match in a title counts for one in a text: each has a bm25 of its own, and they are added."""
+    """Weight of a match in a title; one in a text has 1: each has a bm25 of its own, and they are added."""
     named_weight: float = limits(0.5, ge=0.0, le=10.0, why="0: bm25 alone")
     """Share of a hit's score that a document gets whose title the hit names, so that the second step of a
     question is found as well; 0: none."""
@@ -88,7 +88,7 @@ class WebConfig(Settings):
     """A web search service."""
 
     provider: Provider = Provider.SERPER
-    """Whose API it is."""
+    """Provider of the API."""
     url: str | None = None
     """Address of the API; null: the provider's. `bing` has none of its own any more."""
     api_key_env: str | None = None
@@ -97,9 +97,9 @@ class WebConfig(Settings):
     api_key_file: str | None = None
     """File with the key, in place of `api_key_env`."""
     country: str | None = None
-    """Where the search is made from, e.g. `us`; null: the service's choice."""
+    """Country from which the search is made, e.g. `us`; null: the service's choice."""
     language: str | None = None
-    """Of the results, e.g. `en`; null: the service's choice."""
+    """Language of the results, e.g. `en`; null: the service's choice."""
     zone: str | None = limits(None, needs=Needs("provider", Provider.BRIGHTDATA))
     """Name of the zone at Bright Data."""
     check: bool = True
@@ -138,9 +138,9 @@ class SearchConfig(ToolConfig):
     target: str = "search"
     """The tool's class."""
     description: str = "Search for passages that help to answer a question."
-    """What the model is told that the tool does."""
+    """Description of the tool for the model."""
     backend: BackendKind = BackendKind.BM25
-    """Where queries are answered."""
+    """Back end that answers queries."""
     results: int = limits(5, ge=1, le=100, why="hits of a query")
     """Most hits of a query."""
     hit_chars: int = limits(1000, ge=16, why="an excerpt has a few words")
@@ -150,10 +150,10 @@ class SearchConfig(ToolConfig):
     sources: bool = False
     """Show where each hit is from (an address, a document's id)."""
     folder: str | None = None
-    """Where indices and kept results lie; null: `marsrl-verl/search` in the user's cache folder
+    """Folder of indices and kept results; null: `marsrl-verl/search` in the user's cache folder
     (`XDG_CACHE_HOME`)."""
     keep: Keep = Keep.REMOTE
-    """Which back ends' results are kept in `folder`, for all runs of this machine that use it."""
+    """Back ends whose results are kept in `folder`, for all runs of this machine that use it."""
     bm25: Bm25Config = only_with(_needs(BackendKind.BM25), Bm25Config)
     """Settings of back end `bm25`."""
     http: RetrieverConfig = only_with(_needs(BackendKind.HTTP), RetrieverConfig)
@@ -167,7 +167,7 @@ class SearchConfig(ToolConfig):
 
     @property
     def cache_folder(self) -> Path:
-        """Where indices and kept results lie."""
+        """Folder of indices and kept results."""
         if self.folder is not None:
             return Path(self.folder).expanduser()
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -25,7 +25,7 @@ from marsrl_verl.tools.search.corpus import CorpusError, digest, read_documents
 from marsrl_verl.tools.search.query import words
 
 VERSION = 2
-"""Of what an index holds and of how texts become words: another one is another folder."""
+"""Version of an index's contents and of how texts become words; each version has a folder of its own."""
 _APART = re.compile(r"\s*\([^()]*\)\s*$")
 _DOCUMENTS = "documents.sqlite3"
 _TABLE = """
@@ -158,7 +158,7 @@ class Index:
         return dict(self._rows(f"SELECT number, name FROM documents WHERE number {_AMONG}", numbers))
 
     def first_of(self, names: Iterable[str]) -> dict[int, str]:
-        """Of the documents with each of these titles, such as the passages of a page, the first."""
+        """The first of the documents with each of these titles, such as the passages of a page."""
         sql = f"SELECT MIN(number), name FROM documents WHERE name {_AMONG} GROUP BY name"
         return dict(self._rows(sql, list(names)))
 

@@ -24,8 +24,8 @@ _VOICED = "\u3099\u309a"
 
 
 def normalised(query: str) -> str:
-    """What two queries have in common that are one search: without differences of case, of spaces and of
-    how Unicode writes a character."""
+    """Returns what queries of one search have in common: the text without differences of case, of spaces and
+    of how Unicode writes a character."""
     folded = unicodedata.normalize("NFKC", valid_unicode(query)).casefold()
     return " ".join(unicodedata.normalize("NFKC", folded).split())
 

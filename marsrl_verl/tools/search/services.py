@@ -25,12 +25,12 @@ from marsrl_verl.tools.search.config import Provider, RetrieverConfig, WebConfig
 from marsrl_verl.tools.search.corpus import document_of
 
 _PROBE = "test"
-"""What a service is asked before the run begins."""
+"""Query that is sent to a service before the run begins."""
 _TOGETHER_S = 0.01
-"""Queries within it are asked together, where several may be."""
+"""Seconds within which queries are sent together, where several may be."""
 _BING_SEARCH = "https://www.bing.com/search"
 _TAG = re.compile(r"</?(?:b|strong|em|i|span)\b[^<>]*>", re.IGNORECASE)
-"""How services mark the query's words."""
+"""Tags with which services mark the query's words."""
 
 
 class _ServiceBackend(Backend):
@@ -168,18 +168,18 @@ def _hit(row: Any) -> Hit:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A service's way to be asked and to answer."""
+    """Form of a service's requests and answers."""
 
     url: str | None
     key_header: str
     names: tuple[str | None, str, str]
-    """Of the parameters for number of hits, country and language; the query's is `q`."""
+    """Names of the parameters for number of hits, country and language; the query's is `q`."""
     hits: tuple[str, ...]
-    """Where in the answer the list of hits is."""
+    """Path of the list of hits in the answer."""
     fields: tuple[str, str, str]
     """Names of title, text and address in a hit."""
     method: str = "POST"
-    """With POST the parameters are JSON."""
+    """HTTP method; with POST the parameters are JSON."""
     fixed: Mapping[str, str] = field(default_factory=dict)
     """Further parameters."""
     most: int = 100
@@ -187,7 +187,7 @@ class Api:
     key_prefix: str = ""
 
     def parameters(self, settings: WebConfig, query: str, k: int) -> dict[str, Any]:
-        """Of a query for k hits. What is not set is left out."""
+        """Parameters of a query for k hits. What is not set is left out."""
         values = zip(self.names, (min(k, self.most), settings.country, settings.language), strict=True)
         set_ones = {name: value for name, value in values if name is not None and value is not None}
         made = {"q": query, **set_ones, **self.fixed}

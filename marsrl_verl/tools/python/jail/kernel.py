@@ -59,8 +59,8 @@ def unshare(flags: int) -> None:
 
 
 def fork(namespaces: int) -> int:
-    """As `os.fork`, with the child in new namespaces, process namespaces included. For processes with one
-    thread; the C library takes the child for its parent, until that forks by `os.fork`."""
+    """Forks as `os.fork` does, with the child in new namespaces, process namespaces included. For processes
+    with one thread; the C library takes the child for its parent, until the child forks by `os.fork`."""
     if not namespaces:
         return os.fork()
     number, flags = ctypes.c_long(_CLONE[MACHINE]), ctypes.c_ulong(namespaces | signal.SIGCHLD)
@@ -123,7 +123,7 @@ def drop_capabilities() -> None:
 
 
 def has_capabilities() -> bool:
-    """Whether this process may mount and make namespaces by itself."""
+    """True if this process may mount and make namespaces by itself."""
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
     data = ctypes.create_string_buffer(24)
     _checked(_libc.capget(header, data), "capget")
@@ -147,7 +147,7 @@ _READ = 1 << 0 | 1 << 2 | 1 << 3
 """Execute, read files, read folders."""
 _READ_FILE = 1 << 0 | 1 << 2
 _ALL_OF = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
-"""What a version of Landlock knows to forbid."""
+"""Accesses, as bits, that each version of Landlock can forbid."""
 _ALL = (1 << 16) - 1
 
 

@@ -1,4 +1,4 @@
-"""What holds for the sandboxes of a server, and how the processes around them speak."""
+"""Rules of a server's sandboxes, and the messages of the processes around them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from functools import partial
 from typing import Any
 
 NAMESPACES, COMMAND, LANDLOCK, SECCOMP = "namespaces", "bubblewrap", "landlock", "seccomp"
-"""How a sandbox is closed (`Rules.kind`)."""
+"""Kinds of isolation of a sandbox (`Rules.kind`)."""
 MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for all sandboxes of a server."""
+    """Rules of all sandboxes of a server."""
 
     kind: str
     timeout_s: float
     memory_mb: int
-    """What a program may take beside the interpreter, in all of its processes."""
+    """Most MiB that a program takes beside the interpreter, in all of its processes."""
     disk_mb: int
     """Size of its folder for files."""
     processes: int
@@ -44,20 +44,20 @@ class Rules:
 
     @property
     def alone(self) -> bool:
-        """Whether sandboxes have no namespaces."""
+        """True if sandboxes have no namespaces."""
         return self.kind in (LANDLOCK, SECCOMP)
 
 
 @dataclass(slots=True)
 class Site:
-    """What a server knows of its place."""
+    """A server's surroundings, as far as it needs them."""
 
     proc: int
     """Descriptor of the machine's `/proc`."""
     as_root: bool = False
     """Root behind the wall, without a user namespace."""
     first_user: int | None = None
-    """As root: the first of the users that programs run as, one per slot."""
+    """First of the users that programs run as, one per slot, for a server that is root."""
     socket_bytes: int = 0
     """The most memory that a Unix socket's buffers take."""
     address_space: int = 0

@@ -21,9 +21,9 @@ from .rules import COMMAND, NAMESPACES, Rules, Site, content, receive, send
 from .supervisor import Supervisor
 
 BEGIN, END = b"+", b"x"
-"""What a message asks for."""
+"""Kinds of messages: make a sandbox ready, end one."""
 MESSAGE = struct.Struct("<cI")
-"""A message of the client's: what it asks for, and a slot."""
+"""A message of the client: its kind, and a slot."""
 _USERS, _USERS_FEW = 1_879_048_192, 64_000
 """The first of the users that programs run as, where there are so many, and where there are not."""
 SLOTS = 256
@@ -93,7 +93,7 @@ def _first_user() -> int | None:
 
 
 def _open_to_all(rules: Rules) -> bool:
-    """Whether another user than root can import the interpreter's modules."""
+    """True if other users than root can import the interpreter's modules."""
     for path in (os.path.realpath(sys.executable), os.path.dirname(os.__file__), *rules.paths):
         while path != "/":
             if not os.stat(path).st_mode & 0o001:

@@ -25,14 +25,14 @@ from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, framed, receive, send
 from .usage import Usage, lower_priority
 
 _LOOK_S = 0.02
-"""How often it is looked at what a sandbox takes; less often where a look takes long, so that looking takes a
+"""Seconds between two looks at what a sandbox takes; more where a look takes long, so that looking takes a
 fifth of a processor at most."""
 _AGAIN_S = 0.005
 """A child that `vfork` has just made seems to hold what its parent does: a second look decides."""
 _FAIR_S = 1.0
-"""Processor time after which a program has only what nobody else wants."""
+"""Seconds of processor time after which a program has only what no other process wants."""
 _LONGEST_END_S = 0.2
-"""For the processes of a sandbox to be gone before the answer is sent: less than the client's `GRACE_S`."""
+"""Most seconds for a sandbox's processes to be gone before the answer: less than the client's `GRACE_S`."""
 
 
 class Supervisor:
@@ -47,13 +47,13 @@ class Supervisor:
         self._total, self._head, self._tail = 0, bytearray(), bytearray()
 
     def run(self) -> None:
-        """Have one sandbox after the other, as long as somebody wants one."""
+        """Runs one sandbox after the other, until none is wanted any more."""
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         while self._one():
             continue
 
     def _one(self) -> bool:
-        """From an empty sandbox to the answer about its program; whether another one is wanted."""
+        """Runs a sandbox up to the answer about its program; true if another one is wanted."""
         self._total, self._head, self._tail = 0, bytearray(), bytearray()
         output, inner_output = os.pipe()
         status, inner_status = os.pipe()
@@ -207,7 +207,7 @@ class Supervisor:
         return len(chunk)
 
     def _drain(self, output: int) -> None:
-        """What was written before the end; a process that does not end must not hold it up."""
+        """Reads what was written before the end; a process that does not end must not hold it up."""
         os.set_blocking(output, False)
         most = self._total + MIB
         try:

@@ -1,4 +1,4 @@
-"""What the processes of a sandbox take, as the machine's `/proc` tells it: memory and processor time."""
+"""Memory and processor time of a sandbox's processes, by the machine's `/proc`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Process:
 
 
 class Usage:
-    """What the sandbox below a keeper takes. The keeper is its first process and inherits whoever has lost
-    its parent.
+    """Usage of the sandbox below a keeper. The keeper is its first process and inherits those that have lost
+    their parent.
 
     Args:
         proc: descriptor of the machine's `/proc`.
@@ -42,7 +42,8 @@ class Usage:
         self._cpu_before = self._ticks([keeper, *(one.pid for one in self.processes())])
 
     def processes(self) -> list[Process]:
-        """Those that the keeper started, and theirs. A child is its parent's thread's that forked it."""
+        """Processes that the keeper started, and theirs. A child belongs to the thread of its parent that
+        forked it."""
         found: list[Process] = []
         waiting = [self._keeper]
         while waiting and len(found) < _MOST:
@@ -57,7 +58,7 @@ class Usage:
         return _TICK * (self._ticks([self._keeper, *(one.pid for one in processes)]) - self._cpu_before)
 
     def exceeds(self, most_mb: float, processes: Iterable[Process]) -> bool:
-        """Whether the processes hold more MiB beside the interpreter. What several share counts once."""
+        """True if the processes hold more MiB beside the interpreter. What several share counts once."""
         most = 1024 * most_mb + self._own - self._sockets()
         held = {one: kib for one in processes if (kib := self._held(one.threads)) is not None}
         if len(held) < 2 or sum(held.values()) <= most:  # cheap: an upper bound where some of it is shared
@@ -140,8 +141,8 @@ def _kib(proc: int, name: str, fields: tuple[str, ...]) -> int | None:
 
 
 def lower_priority(proc: int, processes: Iterable[Process]) -> None:
-    """Leave processes, and what they start, the time that nobody else wants. What does not go is let be: they
-    have ended, or root here lacks CAP_SYS_NICE; what they take is bounded all the same."""
+    """Leaves processes, and what they start, the time that no other process wants. Failures are ignored: a
+    process has ended, or root here lacks CAP_SYS_NICE; what it takes is bounded even so."""
     for process in processes:
         for thread in process.threads:
             with suppress(ProcessLookupError, PermissionError):
