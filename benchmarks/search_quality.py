@@ -3,7 +3,7 @@
     python -m benchmarks.search_quality --corpus corpus.jsonl --questions questions.jsonl
     python -m benchmarks.search_quality --corpus … --questions … --named-weights 0 0.5 --json rows.json
 
-Corpus: `{"id": …, "title": …, "text": …}` on each line (docs/guides/search.md). Questions: `{"question": …,
+Corpus: `{"id": …, "title": …, "text": …}` on each line (docs/guides/tools.md). Questions: `{"question": …,
 "answer": text or list of texts}` on each line; each is asked as it is. An answer counts as found where all of
 its words stand together, in their order, in the title and text of a hit: no part of a word, no matter what
 case. The ceiling is the number of questions of which the corpus has the answer at all. That says nothing of

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ARPO's published reasoning run (arXiv 2507.19849) for Qwen2.5-7B on one node with eight 80 GB GPUs: mathematics and
 # questions, with Python and search. The model is one that was trained on transcripts with tools before (docs/methods/arpo.md).
-# SEARCH_URL is a retriever's (docs/guides/search.md).
+# SEARCH_URL is a retriever's (docs/guides/tools.md).
 set -euo pipefail
 : "${TRAIN_FILES:?set TRAIN_FILES to a parquet file of problems}"
 : "${VAL_FILES:?set VAL_FILES to a parquet file of held-out problems}"

@@ -1,4 +1,4 @@
-"""Rewards of one's own: what docs/guides/own_reward.md shows, and functions in verl's form."""
+"""Rewards of one's own: what docs/guides/rewards.md shows, and functions in verl's form."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_reference_that_it_can_not_read_is_a_failed_grade(runner):
 
 def test_the_page_shows_the_example():
     example = (ROOT / "examples" / "own_reward.py").read_text()
-    page = (ROOT / "docs" / "guides" / "own_reward.md").read_text()
+    page = (ROOT / "docs" / "guides" / "rewards.md").read_text()
     shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     assert shown == example.partition('"""\n\n')[2]
     assert len(example.splitlines()) <= 40

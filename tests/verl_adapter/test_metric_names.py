@@ -49,8 +49,7 @@ pytestmark = pytest.mark.slow
 
 OTHERS = sorted(Path(__file__).parent.glob("*_metrics.py"))
 DOCS = Path(__file__).parents[2] / "docs"
-METHODS = [DOCS / "methods" / f"{path.stem.removesuffix('_metrics')}.md" for path in OTHERS]
-PAGES = [DOCS / "reference" / "metrics.md", *METHODS]
+PAGES = [DOCS / "reference" / "metrics.md", *sorted((DOCS / "methods").glob("*.md"))]
 """What every method logs, and each method's own page."""
 HEAD = "| name | unit | meaning |\n"
 

@@ -142,7 +142,7 @@ def test_answers_of_every_kind(tmp_path, corpus):
 @pytest.mark.skipif(not DATA, reason="MARSRL_QA_DATA names no folder")
 def test_an_agent_that_knows_what_it_reads_is_as_good_as_the_search(tmp_path):
     """It boxes the reference where a result has it as it is written, so F1 is the share of questions whose
-    answer is found. (59 in docs/guides/search.md, which compares words.)"""
+    answer is found. (59 in docs/guides/tools.md, which compares words.)"""
     rows = [
         json.loads(line)
         for line in (Path(str(DATA)) / "ircot_multihop_with_paragraphs.jsonl").read_text().splitlines()
