@@ -1,4 +1,4 @@
-"""How old the weights are that sampled a token, and what that does to its probability.
+"""Age of the weights that sampled a token, and its effect on the token's probability.
 
 A response of several segments holds tokens of several policy versions (UloRL, arXiv 2507.19766,
 §3.1.2). These figures are logged in every mode of off-policy correction.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from marsrl_verl.core.rows import OLD_LOG_PROBS, RESPONSE_MASK, TOKEN_VERSIONS, Rows
 
 OLDEST = 3
-"""Ages up to this many versions are told apart; what is older is counted together."""
+"""Ages up to this many versions are told apart; older ones are counted together."""
 
 
 def staleness_metrics(
@@ -23,15 +23,15 @@ def staleness_metrics(
     versions: NDArray[np.int32],
     is_current: NDArray[np.bool_] | None = None,
 ) -> dict[str, float]:
-    """Age of the trained tokens and their true importance ratio; empty without a token.
+    """Returns the age of the trained tokens and their true importance ratio; empty without a token.
 
     Args:
         rows: with `old_log_probs` under the weights about to be updated, N tokens.
-        behaviour_log_probs: (N,) under the weights that sampled the token: where the loss compares with such
-            ones, those.
+        behaviour_log_probs: (N,) under the weights that sampled the token: those that the loss compares with,
+            if it compares with such ones.
         versions: (N,) the version of its policy that is about to be updated.
-        is_current: (N,) where `old_log_probs` are under those weights; other tokens have an age but no ratio.
-            None: everywhere.
+        is_current: (N,) true where `old_log_probs` are under those weights; other tokens have an age but no
+            ratio. None: everywhere.
     """
     mask = rows.columns[RESPONSE_MASK].astype(bool)
     if not mask.any():
@@ -55,8 +55,8 @@ def staleness_metrics(
 
 
 def _log_ratios_by_age(ages: NDArray[Any], log_ratios: NDArray[np.float64]) -> dict[str, float]:
-    """log(p current / p sampling) by the age of the sampling version, of the ages that occur: the mean says
-    which way the policy has moved, the mean of the absolute values how far."""
+    """Returns log(p current / p sampling) by the age of the sampling version, for the ages that occur: the
+    mean is the direction in which the policy has moved, the mean of the absolute values how far."""
     metrics = {}
     for age in range(OLDEST + 2):
         chosen = log_ratios[ages == age if age <= OLDEST else ages > OLDEST]

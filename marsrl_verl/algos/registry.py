@@ -1,4 +1,4 @@
-"""Methods by what `marsrl.algo.name` says: an installed one's name, or `package.module:Class`.
+"""Methods by `marsrl.algo.name`: the name of an installed one, or `package.module:Class`.
 
 A package makes a method known with an entry point of group `marsrl_verl.methods`:
 
@@ -36,7 +36,7 @@ KEY = "marsrl.algo.name"
 
 @lru_cache(maxsize=1)
 def installed_methods() -> dict[str, str]:
-    """The methods that can be had by name: name -> `package.module:Class`."""
+    """Returns the methods that have a name: name -> `package.module:Class`."""
     found = {one.name: one.value for one in entry_points(group=GROUP)}
     for module in pkgutil.iter_modules(marsrl_verl.algos.__path__):
         if module.ispkg:
@@ -48,7 +48,7 @@ def installed_methods() -> dict[str, str]:
 
 
 def method_class(name: object) -> type[Method]:
-    """The class of a method.
+    """Returns the class of a method.
 
     Raises:
         ConfigError: no method has this name, its class can't be imported, or is no sound method.
@@ -97,11 +97,11 @@ _PARTS: dict[str, Any] = {
     "Credit": Credit,
     "Schedule": Schedule,
 }
-"""Class attributes of a method, and what each is derived from."""
+"""Class attributes of a method, and the base class of each."""
 
 
 def declaration_faults(cls: type[Method]) -> Iterator[tuple[str, str]]:
-    """The faults in the class attributes of a method, each with the name or text that is wrong."""
+    """Yields the faults in the class attributes of a method, each with the name or text that is wrong."""
     for name, base in _PARTS.items():
         found = getattr(cls, name)
         if not (inspect.isclass(found) and issubclass(found, base)):

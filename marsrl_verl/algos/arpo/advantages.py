@@ -1,8 +1,8 @@
-"""What tokens are worth that several trajectories of a group share (ARPO, arXiv 2507.19849, §3.2).
+"""Advantages of tokens that several trajectories of a group share (ARPO, arXiv 2507.19849, §3.2).
 
-Rows carry the node of the group's tree for each of their tokens (`NODE`). A token that d rows share is in
-the loss d times. With `soft`, in each row by what that row is worth: where the ratio is 1 its gradients add
-up to d times their mean, which is what `hard` gives it in every row.
+Rows carry the node of the group's tree for each of their tokens (`NODE`). A token that d rows share is in the
+loss d times. With `soft` it has each row's own advantage: where the ratio is 1, its gradients add up to d
+times their mean, which is what `hard` gives it in every row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ numbers there; a part ends where a trajectory has read results."""
 
 
 def node_column(parts: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
-    """(T,) the node of each token.
+    """Returns (T,) the node of each token.
 
     Args:
         parts: (end, node) of consecutive parts; the last end is T.
@@ -32,15 +32,15 @@ def node_column(parts: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
 
 
 class Attribution(Choice):
-    """What shared tokens are worth."""
+    """Advantages of shared tokens."""
 
     SOFT = "soft"
-    """In each row what the row is worth (the paper's default, all of its results)."""
+    """Each row's own advantage (the paper's default, used for all of its results)."""
     HARD = "hard"
-    """The mean of what the rows are worth that share them."""
+    """The mean advantage of the rows that share them."""
     SIBLING = "sibling"
-    """How the rows below a part of the tree do against all below the fork that it comes from, the whole group
-    at the beginning: what a token is worth counts once, where it was decided."""
+    """Mean of the rows below a part of the tree, less that of all rows below the fork that it comes from (at
+    the beginning the whole group): the value of a choice counts once, where it was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +54,22 @@ class _Runs:
     node: NDArray[np.int64]
     """(R,) number of the node among those of the step, from 0."""
     parent: NDArray[np.int64]
-    """(R,) node of the run before in its row; where there is none the node of its group, which has no
+    """(R,) node of the previous run of its row; for the first run the node of its group, which has no
     tokens."""
     nodes: int
-    """How many there are, groups included."""
+    """Number of nodes, groups included."""
 
 
 def token_advantages(
     rows: Rows, values: NDArray[np.float64], attribution: Attribution
 ) -> NDArray[np.float32]:
-    """(N,) the advantage of every token.
+    """Returns (N,) the advantage of every token.
 
     Args:
-        rows: of the step.
-        values: (B,) what each row is worth in its group, 0 on average
+        rows: the step's.
+        values: (B,) advantage of each row in its group, 0 on average
             (`core.credit.advantages.group_relative`).
-        attribution: of shared tokens, `HARD` or `SIBLING`.
+        attribution: `HARD` or `SIBLING`.
     """
     if not len(rows):
         return np.zeros(0, np.float32)
@@ -83,11 +83,11 @@ def token_advantages(
 
 
 def _against_siblings(runs: _Runs, means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """By node: its mean less that of the last node above it that branches; a group's mean is 0."""
+    """Returns each node's mean less that of the last node above it that branches; a group's mean is 0."""
     parent_of = np.full(runs.nodes, -1, dtype=np.int64)
     parent_of[runs.node] = runs.parent
     children = np.bincount(parent_of[parent_of >= 0], minlength=runs.nodes)
-    # A row that ends in a node is a way on from it, too.
+    # A row that ends in a node counts as a branch of it, too.
     last = np.append(runs.row[1:] != runs.row[:-1], True)
     ends = np.bincount(runs.node[last], minlength=runs.nodes)
     branches = children + ends > 1
@@ -105,7 +105,7 @@ def _against_siblings(runs: _Runs, means: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _runs(rows: Rows) -> _Runs:
-    """The rows' tokens by nodes."""
+    """Splits the rows' tokens into runs by node."""
     columns = [rows.sequence(row).annotations[NODE] for row in range(len(rows))]
     nodes = np.concatenate(columns).astype(np.int64)
     row_of = rows.row_of_token()

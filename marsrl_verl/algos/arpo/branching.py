@@ -1,9 +1,9 @@
-"""Whether a trajectory is to be forked after a tool call: the decision alone, a pure function.
+"""The decision whether a trajectory is forked after a tool call, as a pure function.
 
 The paper (arXiv 2507.19849, §3.1) compares the entropy of the first tokens after a result with that of the
 first tokens of the trajectory's beginning and forks where a probability that grows with the difference
-exceeds a threshold. Its code throws a coin with that probability, and takes the entropy of what was written
-before the call.
+exceeds a threshold. Its code draws with that probability, and takes the entropy of what was written before
+the call.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from marsrl_verl.settings.rules import OwnFunction, Rule, offers
 
 KEY = "marsrl.algo.branching.law"
 ENTROPY = "entropy"
-"""What a function may ask for (`settings.rules.needs`)."""
+"""Need that a function may declare (`settings.rules.needs`)."""
 
 
 class BranchLaw(Choice):
-    """When a trajectory is forked after a tool's result (`BranchingConfig.law`)."""
+    """Law by which a trajectory is forked after a tool's result (`BranchingConfig.law`)."""
 
     THRESHOLD = "threshold"
     BERNOULLI = "bernoulli"
@@ -38,14 +38,14 @@ class BranchLaw(Choice):
 
 
 class EntropyOf(Choice):
-    """The entropy that a result is said to have changed."""
+    """Definition of ΔH, the change of entropy by a result (`BranchingConfig.entropy`)."""
 
     RESULT = "result"
-    """Of the first tokens after the result, less that of the first tokens of the trajectory's root: means
-    over the tokens, of the whole distribution."""
+    """Entropy of the first tokens after the result, less that of the first tokens of the trajectory's root:
+    means over the tokens, of the whole distribution."""
     CALL = "call"
-    """As the released code has it: of the first tokens of the turn that made the call, less that of the first
-    turn that the trajectory wrote itself, so that nothing after the result is looked at and a trajectory's
+    """Entropy of the first tokens of the turn that made the call, less that of the first turn that the
+    trajectory wrote itself (released code), so that nothing after the result is looked at and a trajectory's
     first difference is 0. Sums over the tokens, of the likeliest tokens' terms alone: a short turn has a low
     one."""
 
@@ -55,20 +55,20 @@ class ForkPlace:
     """A place after a tool's results where a trajectory may be forked."""
 
     turn: int
-    """Turns with calls that it has written, those that it shares included."""
+    """Turns with calls that the trajectory has written, shared ones included."""
     calls: Sequence[Mapping[str, Any]]
-    """The calls of the last of them: `tool`, `arguments`, `outcome` (`ok` where it worked), `tokens` that
+    """Calls of the last of these turns: `tool`, `arguments`, `outcome` (`ok` if it worked), `tokens` that
     were read of the result, and whether these are `cut`."""
     most_forks: int
-    """Forks that are possible here."""
+    """Most forks possible here."""
     rng: np.random.Generator
     entropy_change: float | None = None
-    """ΔH, from -1 to 1; None where the function does not need `entropy`, and where no token was sampled."""
+    """ΔH, from -1 to 1; None if the function does not need `entropy`, or no token was sampled."""
 
 
 @offers(ENTROPY)
 class WantsForks(Protocol):
-    """Whether a trajectory is forked here, or into how many forks; True: as many as are possible."""
+    """Decides whether a trajectory is forked here, or into how many forks; True: as many as are possible."""
 
     def __call__(self, place: ForkPlace) -> bool | int:
         """See the class."""
@@ -83,7 +83,7 @@ class BranchingConfig(Settings):
     law: Rule[BranchLaw, WantsForks] = BranchLaw.THRESHOLD
     """After a tool's result a trajectory is forked where P = α + β ΔH exceeds τ (`threshold`, the paper);
     with probability P (`bernoulli`, released code); with probability α (`random`); never (`off`: independent
-    trajectories); or as a function of yours says, (place) -> bool or a number of forks
+    trajectories); or as a function of yours decides, (place) -> bool or a number of forks
     (docs/guides/new_method.md)."""
     roots: int | None = limits(None, ge=1, why="null is half of the group")
     """Trajectories that begin at the prompt (N); null: half of `group_size`. Forks take the other places, and
@@ -105,15 +105,15 @@ class BranchingConfig(Settings):
     entropy_tokens: int = limits(20, ge=1, why="an entropy is of tokens")
     """Number of first tokens (k)."""
     top_log_probs: int = limits(20, ge=1, why="entropies are made of them")
-    """Likeliest tokens that the engine tells at each of them; the mass of the others is bounded on both
-    sides. vLLM tells 20 at most, unless its `max_logprobs` is raised."""
+    """Likeliest tokens that the engine returns at each of them; the mass of the others is bounded on both
+    sides. vLLM returns 20 at most, unless its `max_logprobs` is raised."""
     supplements: Supplements = Supplements.TOGETHER
     """Places that no fork takes: `together`, filled with new roots as soon as it is certain that none can;
     `one_by_one`, with one new root when all others have ended, and so on (released code)."""
 
     @property
     def by_entropy(self) -> bool:
-        """Whether it looks at entropies."""
+        """True if the law looks at entropies."""
         if isinstance(self.law, OwnFunction):
             return ENTROPY in self.law.needs
         return self.law in (BranchLaw.THRESHOLD, BranchLaw.BERNOULLI)
@@ -124,7 +124,7 @@ class BranchingConfig(Settings):
         return 0 if self.law is BranchLaw.OFF else self.beam - 1
 
     def probability(self, change: float | None) -> float:
-        """P.
+        """Returns P.
 
         Args:
             change: ΔH; None: it is not known, or does not count.
@@ -133,7 +133,7 @@ class BranchingConfig(Settings):
         return min(1.0, max(0.0, self.base_probability + weighted))
 
     def decide_forks(self, change: float | None, draws: Sequence[float]) -> list[bool]:
-        """Whether each of `forks` tries is a fork.
+        """Decides for each of `forks` tries whether it is a fork.
 
         Args:
             change: ΔH; None where no token was sampled: nothing is forked by entropy.
@@ -160,7 +160,7 @@ def own_forks(
     rng: np.random.Generator,
     change: float | None,
 ) -> list[bool]:
-    """Decisions about the possible forks after the results of a trajectory's last turn, by a function of the
+    """Decides on the possible forks after the results of a trajectory's last turn by a function of the
     user's, which is shown nothing that depends on time.
 
     Args:
@@ -168,7 +168,7 @@ def own_forks(
         change: ΔH.
 
     Raises:
-        RuleError: it raised, or returned no such number.
+        RuleError: the function raised, or returned no valid number.
     """
     calls = [{name: one[name] for name in _SHOWN} for one in events if one["turn"] == turn - 1]
     found = law.call(KEY, ForkPlace(turn, calls, most_forks, rng, change))
@@ -180,7 +180,7 @@ def own_forks(
 
 
 def token_entropies(completion: Completion, of: EntropyOf, vocab_size: int) -> NDArray[np.float64]:
-    """(T,) the entropies of the tokens of a completion that tells the likeliest ones, nats.
+    """Returns (T,) the entropies in nats of a completion's tokens, from the likeliest tokens that it has.
 
     With `call` as the released code: the sum of -p log p over the m likeliest tokens and the sampled one, the
     mass of all others left out.
@@ -204,7 +204,8 @@ def _terms(log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def turn_entropy(entropies: Sequence[float], of: EntropyOf, vocab_size: int) -> float | None:
     """The entropy of a turn's first tokens in units of the largest that a token can have, ln |V|: their mean,
-    with `call` their sum. None without a token."""
+    Returns the entropy of a turn's first tokens in units of the largest that a token can have, ln |V|: their
+    mean, with `call` their sum. None without a token."""
     if not entropies:
         return None
     total = math.fsum(entropies) / math.log(max(2, vocab_size))

@@ -1,11 +1,11 @@
-"""Who of a group is forked where there are more wishes than places, and which places nobody can take any
-more.
+"""Allots the places of a group to forks if there are fewer places than wishes, and finds the places that no
+fork can take any more.
 
-A group has exactly M trajectories: N roots, and forks. A trajectory's wishes depend on itself alone. Which of
-them are granted must not depend on whose tools are quick: they are granted in the order of the results read,
-then of the trajectories' numbers, each as soon as all before it are known. Nobody waits for that but the fork
-itself; who is forked writes on. What forks leave is filled with further roots, at once when so much is
-certain (`Supplements`).
+A group has exactly M trajectories: N roots, and forks. A trajectory's wishes for forks depend on itself
+alone. Which of them are granted must not depend on the speed of tools: they are granted in the order of the
+results read, then of the trajectories' numbers, each as soon as all before it are known. Only the fork itself
+waits for that; the trajectory that is forked goes on. Places that forks leave are filled with further roots,
+as soon as it is certain that no fork takes them (`Supplements`).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ class Supplements(Choice):
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """How a trajectory begins."""
+    """The beginning of a trajectory."""
 
     number: int
     parent: int | None = None
-    """The trajectory that it leaves; None: it begins at the prompt."""
+    """The trajectory that it is forked from; None: it begins at the prompt."""
     level: int = 0
-    """Results that it shares with it."""
+    """Results that it shares with its parent."""
     forkable: bool = True
-    """Whether there can be a place for a fork of it."""
+    """If false, there can be no place for a fork of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """What is certain."""
+    """Births that are certain, and the trajectories that wait."""
 
     births: tuple[Birth, ...]
     waiting: frozenset[int]
-    """Trajectories with a wish that is neither granted nor refused yet."""
+    """Trajectories with a wish that is neither granted nor rejected yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Budget:
     """The places of a group."""
 
     size: int
-    """M"""
+    """Trajectories of the group (M)."""
     roots: int
-    """N"""
+    """Trajectories that begin at the prompt (N)."""
     forks: int
     """Most forks at one place, Z - 1."""
     levels: int
@@ -64,7 +64,7 @@ class Budget:
             raise ValueError(f"{self.roots} roots of {self.size} trajectories: expected 1 to all")
 
     def allot(self, wishes: Mapping[int, Sequence[Sequence[bool]]], ended: Container[int]) -> Allotment:
-        """What is certain of a group. What is certain stays so, whatever else becomes known.
+        """Returns what is certain of a group; it stays so, whatever else becomes known.
 
         Args:
             wishes: by trajectory, for each result that it has read since its birth whether each of `forks`
@@ -72,7 +72,7 @@ class Budget:
             ended: trajectories that read no further result.
 
         Returns:
-            Births by number, and who waits. When all have ended there are `size` births.
+            Births by number, and the trajectories that wait. When all have ended there are `size` births.
         """
         state = _Allotting(self, wishes, ended)
         state.run()
@@ -80,7 +80,7 @@ class Budget:
 
 
 class _Allotting:
-    """One pass over what is known."""
+    """One pass over the known wishes."""
 
     def __init__(
         self, budget: Budget, wishes: Mapping[int, Sequence[Sequence[bool]]], ended: Container[int]
@@ -89,7 +89,7 @@ class _Allotting:
         self.births = [Birth(number) for number in range(budget.roots)]
         self.places = budget.size - budget.roots
         self.decided: dict[int, int] = {one.number: 0 for one in self.births}
-        """By trajectory: the level through which its wishes are granted or refused."""
+        """By trajectory: the level through which its wishes are granted or rejected."""
 
     def run(self) -> None:
         wave = list(self.births)
@@ -105,7 +105,7 @@ class _Allotting:
                 self.births.append(Birth(last - back, forkable=False))
 
     def _grant(self, wave: list[Birth]) -> bool:
-        """Grant what is known of a wave and of its forks; whether all of it is."""
+        """Grants the known wishes of a wave and of its forks; returns whether all of them are known."""
         for level in range(1, self.budget.levels + 1):
             for one in [one for one in wave if one.level < level]:
                 wish = self._wish(one, level)
@@ -123,19 +123,19 @@ class _Allotting:
         self.places -= 1
 
     def _wish(self, one: Birth, level: int) -> Sequence[bool] | None:
-        """None: it is not known yet."""
+        """Returns a trajectory's wish at a level; None: it is not known yet."""
         known, at = self.wishes.get(one.number, ()), level - one.level - 1
         if at < len(known):
             return known[at]
         return () if one.number in self.ended else None
 
     def _open(self, one: Birth) -> range:
-        """Levels at which its wishes are neither granted nor refused."""
+        """Returns the levels at which its wishes are neither granted nor rejected."""
         return range(max(one.level, self.decided[one.number]) + 1, self.budget.levels + 1)
 
     def _possible(self) -> int:
-        """Most forks that can still be granted. One that is born at a level may be forked after each later
-        result, and so on: it takes (1 + forks) ** (levels - level) places at most."""
+        """Returns the most forks that can still be granted. One that is born at a level may be forked after
+        each later result, and so on: it takes (1 + forks) ** (levels - level) places at most."""
         found = 0
         for one in self.births:
             for level in self._open(one):

@@ -22,7 +22,7 @@ from marsrl_verl.settings.rules import OwnFunction
 from marsrl_verl.settings.run_view import RunView
 
 SOLVER = "solver"
-"""Its one role."""
+"""The only role."""
 
 
 class Config(EstimatorConfig):
@@ -39,29 +39,28 @@ class Config(EstimatorConfig):
     group_size: int = limits(16, ge=2, why="advantages compare the trajectories of a group")
     """Trajectories of a problem, roots and forks together (M)."""
     protocol: ToolFormat = ToolFormat.TAGS
-    """How the model calls tools: `tags`, `<name>…</name>` and `<result>…</result>` inside one answer; `chat`,
-    as its chat template writes calls and results."""
+    """Form of the model's tool calls: `tags`, `<name>…</name>` and `<result>…</result>` inside one answer;
+    `chat`, calls and results as its chat template writes them."""
     parser: CallParser = limits(CallParser.HERMES, needs=Needs("protocol", ToolFormat.CHAT))
-    """Which of verl's parsers reads the calls of `chat`: `hermes` (Qwen2.5, Qwen3), `qwen3_coder` (also
-    Qwen3.5), `gpt-oss`, `glm`, `seed`, `minimax`, `kimi`, `deepseek_v4` or `gemma4`."""
+    """verl's parser for the calls of `chat`: `hermes` (Qwen2.5, Qwen3), `qwen3_coder` (also Qwen3.5),
+    `gpt-oss`, `glm`, `seed`, `minimax`, `kimi`, `deepseek_v4` or `gemma4`."""
     call_limit: int = limits(3, ge=1, why="without a call there is no tool")
     """Most calls of a trajectory, refused ones included; those that a fork shares count."""
     at_limit: AtLimit = AtLimit.END
-    """A call after them: `end`, the trajectory ends with finish reason `limit`; `tell`, the model reads once
-    that no call is left."""
+    """Effect of a call after them: `end`, the trajectory ends with finish reason `limit`; `tell`, the model
+    reads once that no call is left."""
     result_tokens: int = limits(1024, ge=16, why="head and tail are kept")
-    """Most tokens of a result, and half of what the response has left at most; of a longer one the middle is
+    """Most tokens of a result, and at most half of what the response has left; the middle of a longer one is
     left out."""
     branching: BranchingConfig = Field(default_factory=BranchingConfig)
-    """Where trajectories are forked."""
+    """Rule by which trajectories are forked, and its limits."""
     attribution: Attribution = limits(Attribution.SOFT, needs=Needs("estimator", Estimator.GROUP))
-    """What tokens are worth that trajectories share: `soft`, in each row what the trajectory is; `hard`, the
-    mean of what those are that share them; `sibling`, every part of the tree compared with the others at its
-    fork."""
+    """Advantages of tokens that trajectories share: `soft`, each trajectory's own; `hard`, the mean of the
+    trajectories that share them; `sibling`, every part of the tree compared with the others at its fork."""
 
     @property
     def roots(self) -> int:
-        """N"""
+        """Trajectories that begin at the prompt (N)."""
         if self.branching.law is BranchLaw.OFF:
             return self.group_size
         named = self.branching.roots
@@ -69,24 +68,24 @@ class Config(EstimatorConfig):
 
     @property
     def agent_limits(self) -> AgentLimits:
-        """Of a trajectory."""
+        """Limits of a trajectory's tool calls."""
         return AgentLimits(self.call_limit, self.result_tokens, self.at_limit)
 
     def budget(self, size: int) -> Budget:
-        """The places of a group of so many trajectories."""
+        """Returns the places of a group of `size` trajectories."""
         one = self.branching
         return Budget(size, min(self.roots, size), one.forks, self.call_limit, one.supplements)
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:
-        """Settings against each other, and what branching needs of the engine."""
+        """Checks the settings against each other, and the engine against what branching needs."""
         return [*_tools(run, self), *_inert(self), *_roots(self), *_engine(run, self), *super().checks(run)]
 
     def file_checks(self, run: RunView) -> Iterable[ConfigIssue]:
-        """A system message that explains the tools there are, where calls are tags."""
+        """Checks that the system message explains the run's tools if calls are tags, and else none."""
         return _explained(run)
 
     def plan_lines(self, run: RunView) -> list[str]:
-        """The tools, and how a group comes about."""
+        """Describes the tools and the trajectories of a group."""
         branching, size = self.branching, self.group_size
         most = {name: one.max_calls for name, one in run.settings.tools.items()}
         each = ", ".join(f"{name} {limit}" for name, limit in most.items() if limit is not None)
@@ -104,7 +103,7 @@ _BRANCHING = f"{_ALGO}.branching"
 _TOOLS = "marsrl.tools"
 _MAX_LOG_PROBS = "actor_rollout_ref.rollout.engine_kwargs.vllm.max_logprobs"
 _USUAL_MAX_LOG_PROBS = 20
-"""vLLM's, where nobody names another."""
+"""vLLM's default."""
 
 
 def _tools(run: RunView, config: Config) -> Iterator[ConfigIssue]:
@@ -127,7 +126,7 @@ def _tools(run: RunView, config: Config) -> Iterator[ConfigIssue]:
 
 
 def _inert(config: Config) -> Iterator[ConfigIssue]:
-    """Settings of branching that another one takes the effect of."""
+    """Finds settings of branching that have no effect with the others."""
     branching = config.branching
     off, blind = branching.law is BranchLaw.OFF, not branching.by_entropy
     own = isinstance(branching.law, OwnFunction)
@@ -164,7 +163,8 @@ def _roots(config: Config) -> Iterator[ConfigIssue]:
 
 
 def _engine(run: RunView, config: Config) -> Iterator[ConfigIssue]:
-    """Entropies are made of what the engine tells."""
+    """Checks that the engine returns the tokens that entropies are computed from, and that ΔH can differ from
+    0."""
     branching = config.branching
     if not branching.by_entropy:
         return

@@ -1,4 +1,4 @@
-"""Figures of agents and their trees, in training and in evaluation, from what their trajectories say."""
+"""Figures of agents and their trees, in training and in evaluation, from their trajectories."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _OUTCOMES = ("ok", "error", "timeout", "failed", "refused")
 _CHANGES = (-0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2)
 """Edges of the histogram of entropy changes."""
 ROOTS = "roots"
-"""Input of a request: how many of its trajectories begin at the prompt, whatever forks leave."""
+"""Input of a request: number of its trajectories that begin at the prompt, further roots not counted."""
 
 
 def _own_calls(members: Iterable[Trajectory]) -> list[Mapping[str, Any]]:
-    """The calls that trajectories made themselves; those before a fork are another one's."""
+    """Returns the calls that trajectories made themselves, without those before their forks."""
     return [event for one in members for event in one.events if event.get("by") == one.number]
 
 
 def executed(one: Trajectory) -> list[Mapping[str, Any]]:
-    """The calls that a trajectory made itself and that ran."""
+    """Returns the calls that a trajectory made itself and that ran."""
     return [event for event in _own_calls([one]) if event.get("executed")]
 
 
 def agent_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """The figures of scored groups by name; what was not observed is absent."""
+    """Returns the figures of scored groups by name, without those that were not observed."""
     members = [one for group in groups for one in group.trajectories]
     if not members:
         return {}
@@ -95,13 +95,13 @@ def _tree(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, f
 
 
 def _own_tokens(one: Trajectory) -> int:
-    """Tokens that the policy chose in this trajectory, not in the one that it left."""
+    """Counts the tokens that the policy generated in this trajectory, without those before its fork."""
     begin = 0 if one.fork is None else one.fork.token
     return sum(int(sequence.response_mask[begin:].sum()) for sequence in one.sequences)
 
 
 def _depths(members: Iterable[Trajectory]) -> dict[str, int]:
-    """By trajectory: forks on the way to it."""
+    """Counts the forks on the way to each trajectory, by id."""
     found: dict[str, int] = {}
     for one in sorted(members, key=lambda one: (one.group_id, one.number)):
         found[one.trajectory_id] = 0 if one.fork is None else found.get(one.fork.trajectory_id, 0) + 1
@@ -109,7 +109,7 @@ def _depths(members: Iterable[Trajectory]) -> dict[str, int]:
 
 
 def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
-    """Of the results after which a fork was decided about."""
+    """Returns figures of the results after which forks were decided."""
     decided = [event for event in _own_calls(members) if "forks_wanted" in event]
     if not decided:
         return {}
@@ -138,8 +138,8 @@ class AgentEvaluation(SingleRole):
     """Evaluation of an agent, as `SingleRole`: one trajectory with tools and without forks for each answer.
 
     Args:
-        role, prompts, rollout: as there.
-        protocol: how tools are called.
+        role, prompts, rollout: see `SingleRole`.
+        protocol: form of the tool calls.
     """
 
     def __init__(self, role: str, prompts: Prompts, rollout: str, protocol: str) -> None:
@@ -175,8 +175,8 @@ def _executed(run: Run) -> int:
 
 
 def _per_solved(runs: Runs, confidence: float) -> Estimate:
-    """All executed calls over all solved runs, with the interval of a ratio: its residuals, clustered by
-    problem."""
+    """Returns all executed calls over all solved runs, with the interval of a ratio: its residuals, clustered
+    by problem."""
     solved = sum(run.solved for run in runs.runs)
     if not solved:
         return Estimate(None, None, None, 0)

@@ -2,7 +2,7 @@
 
 One stage. A problem's group has M trajectories: N of them begin at the prompt, the others are forks of these
 after a tool's result (`rollout`, `branching`, `budget`), or further roots. Advantages are relative to the
-group; of tokens that trajectories share, `advantages` has a choice. The policy loss is verl's. Without forks
+group; `advantages` has a choice for tokens that trajectories share. The policy loss is verl's. Without forks
 it is GRPO, DAPO or REINFORCE++ with tools.
 """
 
@@ -31,16 +31,16 @@ from marsrl_verl.core.stage import Stage
 from marsrl_verl.evaluation.single_role import answer_metrics
 
 AGENT = "agent"
-"""Its one stage."""
+"""The only stage."""
 
 
 class SharedTokenCredit(EstimatorCredit):
-    """The estimator's advantages; of tokens that trajectories share, as `attribution` has it."""
+    """The estimator's advantages; for tokens that trajectories share, those by `attribution`."""
 
     config: settings_of.Config
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
-        """(N,) by token."""
+        """Returns (N,) the advantages by token."""
         if self.config.attribution is Attribution.SOFT:
             return super().advantages(rows)
         values = group_relative(rows, normalize_std=self.config.normalize_std)
@@ -61,28 +61,28 @@ class ARPO(Method):
 
     @classmethod
     def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:
-        """A group for each problem."""
+        """Returns the only stage, with a group for each problem."""
         return (Stage(AGENT, SOLVER, config.group_size, rollout=PROGRAM),)
 
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:
-        """A turn of a token is the one between two calls."""
+        """Notes turns: the turn of a token is the one between two calls."""
         return Traits(notes_turns=True)
 
     @classmethod
     def evaluation(
         cls, config: settings_of.Config, evaluation: Any, prompts: AgentPrompts
     ) -> AgentEvaluation:
-        """One trajectory with tools and without forks."""
+        """Returns the evaluation: one trajectory with tools and without forks."""
         return AgentEvaluation(SOLVER, prompts, PROGRAM, config.protocol)
 
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
-        """What the answers are worth, and how they came about."""
+        """Returns figures of the answers, of the tool calls and of the trees."""
         return answer_metrics(groups, (SOLVER,)) | agent_metrics(groups)
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
-        """One group; none where the problem's prompt is too long."""
+        """Returns one group's request; none if the problem's prompt is too long."""
         roots = self.config.budget(self.config.group_size).roots
         inputs = {"protocol": str(self.config.protocol), ROOTS: roots}
         return [replace(one, inputs=inputs) for one in super().first_requests(problem, step)]

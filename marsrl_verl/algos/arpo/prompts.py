@@ -1,4 +1,4 @@
-"""What an agent is told before the problem."""
+"""Prompts of an agent with tools."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class AgentPrompts(ProblemPrompts):
     A chat of the dataset that has a system message of its own stays as it is.
 
     Args:
-        tools: names of the tools to be explained, where calls are tags; none where the model's chat template
-            shows them itself.
+        tools: names of the tools to be explained, if calls are tags; none if the model's chat template shows
+            them itself.
         system: another system message; empty: none.
         solver_instruction, examples: see `ProblemPrompts`. An example's calls and results stand in its
             answer, in tags as the model is to write them.
@@ -47,7 +47,7 @@ class AgentPrompts(ProblemPrompts):
         examples: Mapping[str, Sequence[Example]] | None = None,
     ) -> None:
         self.explained = None if system is not None else frozenset(tools)
-        """The tools that the system message explains; None: it is another one."""
+        """Tools that the system message explains; None: the message is another one."""
         known = "".join(_TOOL.get(name, _OTHER.format(name=name)) for name in tools)
         own = _TAGS.format(tools=known) if tools else _CHAT
         self.system = own if system is None else system

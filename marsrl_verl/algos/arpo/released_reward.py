@@ -40,7 +40,7 @@ class ReleasedReward(RoleReward):
 
 
 def released_answer(text: str) -> str | None:
-    """The boxed answer of a response of the right form; None where the form is wrong."""
+    """Returns the boxed answer of a response of the right form; None if the form is wrong."""
     opened, closed = text.count("<think>"), text.count("</think>")
     if opened == 0 or opened != closed or text.count("<answer>") != 1 or text.count("</answer>") != 1:
         return None
@@ -54,7 +54,7 @@ def released_answer(text: str) -> str | None:
 
 
 def _calls_are_answered(text: str, name: str) -> bool:
-    """Whether each opening tag is followed by its closing one and by a result, searched from there on."""
+    """True if each opening tag is followed by its closing one and by a result, searched from there on."""
     at = 0
     while (at := text.find(f"<{name}>", at)) >= 0:
         for tag in (f"</{name}>", "<result>", "</result>"):
@@ -77,7 +77,7 @@ def _last_box(text: str) -> str | None:
 
 
 def released_f1(answer: str, gold: str) -> float:
-    """Token F1 of two texts as the released code normalises them."""
+    """Returns the token F1 of two texts as the released code normalises them."""
     predicted, reference = _words(answer), _words(gold)
     if predicted != reference and (" ".join(predicted) in _WHOLE or " ".join(reference) in _WHOLE):
         return 0.0
@@ -86,6 +86,6 @@ def released_f1(answer: str, gold: str) -> float:
 
 
 def _words(text: str) -> Sequence[str]:
-    """Lower case, no ASCII punctuation, no articles."""
+    """Splits a text into words in lower case, without ASCII punctuation and articles."""
     plain = "".join(one for one in text.lower() if one not in string.punctuation)
     return re.sub(r"\b(?:a|an|the)\b", " ", plain).split()

@@ -30,7 +30,8 @@ _TAG = re.compile(r"<(/?)(think|answer|result)>")
 
 
 class HierarchicalReward(RoleReward):
-    """The grade of the answer, below it 0 and -1 for answers that are not right or not well-formed.
+    """The grade of a well-formed answer, at least 0, with a bonus for tools; -1 for one that is not
+    well-formed.
 
     A grade that failed fails the reward.
 
@@ -38,8 +39,8 @@ class HierarchicalReward(RoleReward):
         grader: `{target: package.module:Class, kwargs: {…}}`, the reward that grades the answer; None: by the
             kind of the problem, mathematics or a question.
         bonus: added to the grade of a right answer where all tools of `bonus_tools` ran without an error.
-        bonus_tools: None: any two tools.
-        right: from which grade on an answer is right enough for the bonus.
+        bonus_tools: tools that must have run for the bonus; None: any two.
+        right: least grade of an answer that gets the bonus.
         ill_formed: the reward of a response that is not well-formed, or was not ended by the model.
     """
 
@@ -91,18 +92,18 @@ class HierarchicalReward(RoleReward):
 
 
 def tools_used(request: ScoreRequest) -> frozenset[str]:
-    """The tools that ran without an error, by the log of calls and not by what the text says."""
+    """Returns the tools that ran without an error, by the log of calls, not by the text."""
     return frozenset(str(event["tool"]) for event in request.events if event.get("outcome") == "ok")
 
 
 def form_problem(request: ScoreRequest) -> str | None:
-    """Why what the policy wrote is not well-formed; None: it is.
+    """Returns why what the policy wrote is not well-formed; None: it is.
 
-    The model ended it itself, and no call of it was refused. With tags: reasoning is enclosed, at least once,
-    each part for itself; no result is made up; one answer with a box stands at the end. (A chat template may
-    have opened the first part of the reasoning. The tag of a call that is not closed is no call, and not
-    looked at; the released code wants each closed and answered.) With the chat template's tool calls: the
-    answer has a box.
+    A well-formed response was ended by the model itself, and none of its calls was refused, but for those
+    over the limit. With tags: reasoning is enclosed, at least once, each part for itself; no result is made
+    up; one answer with a box stands at the end. (A chat template may have opened the first part of the
+    reasoning. The tag of a call that is not closed is no call, and not looked at; the released code wants
+    each closed and answered.) With the chat template's tool calls: the answer has a box.
     """
     if request.finish_reason is not FinishReason.STOP:
         return "not ended"
@@ -115,7 +116,7 @@ def form_problem(request: ScoreRequest) -> str | None:
 
 
 def tag_problem(text: str) -> str | None:
-    """The same of what a policy wrote in tags, without the results of its calls."""
+    """Returns the same for what a policy wrote in tags, without the results of its calls."""
     tags = [(found.group(1) == "", found.group(2)) for found in _TAG.finditer(text)]
     if any(name == "result" for _, name in tags):
         return "a result of its own"

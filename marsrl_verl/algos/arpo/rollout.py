@@ -2,7 +2,7 @@
 
 A trajectory samples the first k tokens after a result, decides by their entropy whether a fork is wanted
 (`branching`), and samples on. A fork goes on after the result and before these tokens, so that it shares
-prompt, calls and results with the trajectory that it leaves. `budget` says when a wish is granted.
+prompt, calls and results with the trajectory that it leaves. `budget` decides when a wish is granted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from marsrl_verl.rollout.tool_protocol.tags import TagProtocol
 from marsrl_verl.settings.rules import OwnFunction
 
 PROGRAM = "marsrl_verl.algos.arpo.rollout:ToolTree"
-"""How requests name it."""
+"""The rollout program, as requests name it."""
 
 
 class ToolTree:
     """Implements `marsrl_verl.rollout.context.Rollout`.
 
     Args:
-        config: of the method.
+        config: settings of the method.
     """
 
     pauses = grows = calls_tools = grades_each = True
@@ -45,7 +45,7 @@ class ToolTree:
 
     @classmethod
     def from_settings(cls, settings: Any) -> ToolTree:
-        """The program of the `marsrl` node's method."""
+        """Returns the program of the `marsrl` node's method."""
         return cls(settings.algo)
 
     @classmethod
@@ -58,21 +58,21 @@ class ToolTree:
 
 @dataclass(slots=True)
 class _Path:
-    """A trajectory of the tree on its way."""
+    """A trajectory of the tree in progress."""
 
     agent: Agent
     birth: Birth
     fork: Fork | None = None
     probing: bool = False
-    """Whether it samples tokens whose entropies are looked at."""
+    """If true, it is sampling tokens whose entropies are looked at."""
     entropies: list[float] = field(default_factory=list)
-    """Of those so far."""
+    """Entropies of these tokens so far."""
     entropy: float | None = None
-    """Of the last turn that was probed."""
+    """Entropy of the last turn that was probed."""
     baseline: float | None = None
-    """What it is compared with."""
+    """Entropy that it is compared with."""
     read: list[ReadResult] = field(default_factory=list)
-    """Where it had read the results after which it can be forked, since its birth."""
+    """Places after results at which it can be forked, since its birth."""
     parts: list[tuple[int, int]] = field(default_factory=list)
     """(end, node) of the parts of its response before the turn that is being written."""
 
@@ -81,7 +81,7 @@ class _Path:
         return self.birth.number
 
     def state(self) -> dict[str, Plain]:
-        """For a later round."""
+        """Returns the state for a later round."""
         return {
             "agent": self.agent.state(),
             "birth": [self.birth.parent, self.birth.level, self.birth.forkable],
@@ -110,11 +110,11 @@ class _Round:
         self.wishes: dict[int, list[list[bool]]] = {}
         self.ended: set[int] = set()
         self._born: set[int] = set()
-        """Of this round and of earlier ones."""
+        """Numbers of the trajectories that began in this round and in earlier ones."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> RolloutOutput:
-        """Until all have ended or used the round's tokens."""
+        """Runs until all trajectories have ended or used the round's tokens."""
         self._resume()
         for path in list(self.paths.values()):
             if path.agent.finish is None:
@@ -164,7 +164,7 @@ class _Round:
     # --- growth --------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Begin what has become certain."""
+        """Begins the trajectories that have become certain."""
         for birth in self.budget.allot(self.wishes, self.ended).births:
             if birth.number not in self._born:
                 self._born.add(birth.number)
@@ -197,7 +197,7 @@ class _Round:
     # --- one trajectory ------------------------------------------------------------------------
 
     async def _follow(self, path: _Path) -> None:
-        """Up to the trajectory's end, or the round's."""
+        """Follows a trajectory up to its end, or the round's."""
         agent = path.agent
         while True:
             step = await self._write(path)
@@ -223,8 +223,8 @@ class _Round:
         return step
 
     def _probes(self, path: _Path) -> bool:
-        """Whether the turn that begins is probed: never because of what other trajectories did, so that a
-        request's tokens do not depend on the order of completion."""
+        """True if the turn that begins is probed. This never depends on what other trajectories did, so that
+        a request's tokens do not depend on the order of completion."""
         if not (self.branches and self.branching.by_entropy and path.birth.forkable):
             return False
         turn = path.agent.turn
@@ -233,7 +233,7 @@ class _Round:
         return path.baseline is None or path.birth.level < turn <= self.budget.levels
 
     def _probed(self, path: _Path) -> None:
-        """The first tokens of a turn are known."""
+        """Takes in the entropy of a turn's first tokens."""
         found = turn_entropy(path.entropies, self.branching.entropy, self.context.vocab_size)
         path.probing, path.entropies, path.entropy = False, [], found
         if path.baseline is None:
@@ -242,7 +242,7 @@ class _Round:
             self._decide(path)
 
     def _has_read(self, path: _Path) -> None:
-        """The results of a turn are in its response."""
+        """Notes that the results of a turn are in the response."""
         agent = path.agent
         path.parts.append((len(agent.chat), self._node(path, agent.turn - 1)))
         if not self.branches or agent.turn > self.budget.levels:
@@ -253,7 +253,7 @@ class _Round:
         path.probing = self._probes(path)
 
     def _decide(self, path: _Path) -> None:
-        """Whether forks are wanted after the last results."""
+        """Decides how many forks are wanted after the last results."""
         if not path.birth.forkable:
             return
         change = None
@@ -281,7 +281,7 @@ class _Round:
 
     async def _output(self) -> RolloutOutput:
         waiting = self.budget.allot(self.wishes, self.ended).waiting
-        # One that may yet be forked stays: of trajectories that have ended a later round has no tokens.
+        # One that may yet be forked stays: a later round has no tokens of trajectories that have ended.
         over = [path for path in self.paths.values() if path.agent.finish and path.number not in waiting]
         ended = [self._trajectory(path, path.agent.finish) for path in over]
         for one, reward in zip(ended, await self.context.score(ended), strict=True):
@@ -299,7 +299,7 @@ class _Round:
         else:
             ends = {"finish": finish, "detail": agent.detail, "failed_by": agent.failed_by}
             if self.config.protocol is ToolFormat.CHAT:
-                # Results are turns of others in the response: what counts is the answer to them.
+                # The response has the results too, as turns of others: what counts is the answer to them.
                 ends["final_text"] = agent.chat.turn_final_text()
         found = agent.chat.trajectory(events=agent.events, fork=path.fork, **ends)
         (sequence,) = found.sequences

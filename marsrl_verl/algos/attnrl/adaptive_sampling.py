@@ -1,4 +1,4 @@
-"""AttnRL's adaptive sampling: which problems are branched, how often, and how many are asked for.
+"""AttnRL's adaptive sampling: choice of the problems and trees to expand, and the number of problems.
 
 arXiv 2509.26628, §3.3: an attention-based filter (eq. 8), a number of trees by difficulty (eq. 9), and a
 number of problems by the share of samples that are worth training (eq. 10). Paper and released code
@@ -18,8 +18,8 @@ from marsrl_verl.settings.choices import Choice
 
 
 class FilterRule(Choice):
-    """Which problems are expanded. The first responses of the others are still trained on where their rewards
-    differ; a problem whose first responses are all right is rejected.
+    """Rule for the problems that are expanded. The first responses of the others are still trained on if
+    their rewards differ; a problem whose first responses are all right is rejected.
 
     The paper's text gives one reason to leave a problem out, that it is "too easy" for a wrong response to be
     sampled, and its code judges such problems only; read literally, its eq. 8 judges all of them. The
@@ -47,12 +47,12 @@ class ExpansionRounding(Choice):
 
 
 class TreeChoice(Choice):
-    """Which of the first responses are expanded where not all are."""
+    """Rule for the first responses that are expanded if not all are."""
 
     RANDOM = "random"
-    """Any (the paper does not say)."""
+    """Drawn at random (the paper names no rule)."""
     MINORITY = "minority"
-    """All of the rarer kind, right or wrong, then others at random; where all are right, the first ones
+    """All of the rarer kind, right or wrong, then others at random; if all are right, the first ones
     (released code)."""
 
 
@@ -67,7 +67,7 @@ class RunningMean:
     count: int = 0
 
     def update(self, values: Sequence[float]) -> None:
-        """Take in the figures of one step's problems, whose order does not matter."""
+        """Adds the values of one step's problems, whose order does not matter."""
         if not values:
             return
         mean = math.fsum(values) / len(values)
@@ -80,24 +80,24 @@ class RunningMean:
             self.value += (mean - self.value) * len(values) / self.count
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Returns the state for a checkpoint."""
         return {"value": self.value, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with a saved mean."""
+        """Continues with a saved mean."""
         self.value, self.count = state["value"], state["count"]
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemStatistics:
-    """What the first responses to a problem say about it."""
+    """Statistics of the first responses to a problem."""
 
     correct: int
     responses: int
     influence: float
     """(1/G) sum_i (1/K_i) sum_k y_ik: mean influence of a step, over the responses."""
     without_influence: int = 0
-    """Responses none of whose steps has any: they are too short for the distance from which it counts."""
+    """Responses without influence in any step: they are too short for the distance from which it counts."""
 
     @property
     def accuracy(self) -> float:
@@ -110,12 +110,12 @@ class ProblemStatistics:
 
 
 def in_filter(statistics: ProblemStatistics, rule: FilterRule) -> bool:
-    """Whether the rule judges this problem, so that its influence enters the running mean."""
+    """True if the rule judges this problem, so that its influence enters the running mean."""
     return rule is FilterRule.PAPER or (rule is FilterRule.RELEASED and statistics.all_correct)
 
 
 def passes_filter(statistics: ProblemStatistics, rule: FilterRule, mean: float | None) -> bool:
-    """Whether the problem is expanded. `mean` already has the current step's problems in it."""
+    """True if the problem is expanded. `mean` already includes the current step's problems."""
     if not in_filter(statistics, rule) or mean is None:
         return True
     # A running mean of equal numbers may differ from them in its last digits.
@@ -125,7 +125,7 @@ def passes_filter(statistics: ProblemStatistics, rule: FilterRule, mean: float |
 
 
 def trees_to_expand(statistics: ProblemStatistics, rounding: ExpansionRounding) -> int:
-    """exp(-z) * G, at least 1 and at most G (eq. 9): hard problems get more trees."""
+    """Returns exp(-z) * G, at least 1 and at most G (eq. 9): hard problems get more trees."""
     if rounding is ExpansionRounding.ALL:
         return statistics.responses
     exact = math.exp(-statistics.accuracy) * statistics.responses
@@ -137,13 +137,13 @@ def trees_to_expand(statistics: ProblemStatistics, rounding: ExpansionRounding) 
 def choose_trees(
     rewards_right: Sequence[bool], number: int, choice: TreeChoice, rng: np.random.Generator
 ) -> list[int]:
-    """The responses to expand, by their numbers, rising.
+    """Returns the responses to expand, by their numbers, in ascending order.
 
     Args:
         rewards_right: whether each response is right.
-        number: how many to expand.
-        choice: by which rule.
-        rng: where chance comes from.
+        number: responses to expand.
+        choice: rule by which they are chosen.
+        rng: source of random numbers.
     """
     everyone = list(range(len(rewards_right)))
     if number >= len(everyone):
@@ -163,10 +163,10 @@ def choose_trees(
 
 @dataclass(slots=True)
 class BatchController:
-    """How many problems to ask for, so that about a target number of samples is worth training.
+    """Number of problems of a step, adapted so that about a target number of samples is worth training.
 
-    B_m = round(lambda B_{m-1} + (1 - lambda) B' / B'' B_{m-1}) (eq. 10), with B' the target and B'' what
-    was trained last; kept between `least` and `most`.
+    B_m = round(lambda B_{m-1} + (1 - lambda) B' / B'' B_{m-1}) (eq. 10), with B' the target and B'' the
+    samples trained last; kept between `least` and `most`.
     """
 
     target_samples: int
@@ -179,21 +179,21 @@ class BatchController:
     """lambda."""
 
     def number(self) -> int:
-        """Problems of the next step."""
+        """Returns the number of problems of the next step."""
         return min(max(math.floor(self.problems + 0.5), self.least), self.most)
 
     def observe(self, trained_samples: float) -> None:
-        """Take in how many samples a step's problems left to train."""
-        # No sample at all asks for the most there may be, and never divides by zero.
+        """Takes in the number of samples of a step's problems that were trained."""
+        # Without any sample the number grows towards its limit, and nothing is divided by zero.
         ratio = self.target_samples / trained_samples if trained_samples else math.inf
         target = min(ratio * self.problems, float(self.most))
         smoothed = self.smoothing * self.problems + (1 - self.smoothing) * target
         self.problems = min(max(smoothed, float(self.least)), float(self.most))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Returns the state for a checkpoint."""
         return {"problems": self.problems}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with a saved number, inside this run's limits."""
+        """Continues with a saved number, inside this run's limits."""
         self.problems = min(max(float(state["problems"]), float(self.least)), float(self.most))

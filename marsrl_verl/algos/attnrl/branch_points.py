@@ -1,4 +1,4 @@
-"""Where a response is continued anew: attention-based tree branching and what it is compared with.
+"""Places at which a response is continued anew: attention-based tree branching and other criteria.
 
 AttnRL (arXiv 2509.26628, §3.2, eq. 7) branches at the N earliest of the steps whose Forward Context
 Influence is in the top rho. TreeRL (arXiv 2506.11902, §3.1) branches at the N tokens that were least
@@ -23,12 +23,12 @@ from marsrl_verl.settings.rules import OwnFunction, Rule
 
 
 class BranchCriterion(Choice):
-    """By what branch points are chosen."""
+    """Criterion by which branch points are chosen."""
 
     FCI = "fci"
     """The earliest steps whose influence is in the top share."""
     SURPRISAL = "surprisal"
-    """The tokens with the largest -log p, which need not begin a step, before one that names the answer
+    """The tokens with the largest -log p, which need not begin a step, before the one that names the answer
     (TreeRL's paper and code)."""
     ENTROPY = "entropy"
     """The tokens that were drawn from the distributions of largest entropy, anywhere in the response but for
@@ -55,8 +55,9 @@ class FciAggregation(Choice):
 def aggregated_influence(
     influence: Sequence[float], delta: int, aggregation: FciAggregation
 ) -> tuple[float, ...]:
-    """Influence of the steps of a whole response from their sums over the steps at least `delta` later. Every
-    head and layer of a step is divided by the same number, so that their largest value may be, too."""
+    """Returns the influence of the steps of a whole response from their sums over the steps at least `delta`
+    later. All heads and layers of a step are divided by the same number, so that their largest value can be
+    divided instead."""
     if aggregation is FciAggregation.SUM:
         return tuple(influence)
     steps = len(influence)
@@ -64,45 +65,45 @@ def aggregated_influence(
 
 
 class Shortfall(Choice):
-    """What happens where fewer points than asked for satisfy the rule."""
+    """Rule for a response in which fewer points than wanted qualify."""
 
     FEWER = "fewer"
-    """There are fewer."""
+    """The points found, and no others."""
     FILL = "fill"
-    """The earliest other thinking steps join, whatever their score and distance."""
+    """Also the earliest other thinking steps, whatever their score and distance."""
     APART = "apart"
-    """Other thinking steps that keep the distance join, the most influential ones first, and a step that
+    """Also other thinking steps that keep the distance, the most influential ones first, where a step that
     would leave room for fewer is passed over. A response then has as many points as can stand apart (at most
     N) by every criterion, so that criteria can be compared."""
     REPEAT = "repeat"
-    """As `fill` with any step but the first, also of the answer; then the points found are taken again, so
+    """Like `fill`, with any step but the first, also of the answer; then the points found are taken again, so
     that each response has as many continuations (released code)."""
 
 
 class BranchRule(Settings):
-    """How branch points are chosen."""
+    """Choice of branch points."""
 
     criterion: Rule[BranchCriterion, BranchScores] = BranchCriterion.FCI
-    """Where responses are continued: `fci` (the earliest steps of high influence), `surprisal` (the least
-    probable tokens before the answer is named, TreeRL), `entropy` (the tokens drawn from the distributions of
-    largest entropy, TreeRL in the code of AttnRL's authors), `random`, `earliest` or `uniform` steps; or a
-    function of yours, (response) -> scores of its steps or tokens, the highest of which are chosen
-    (docs/guides/new_method.md)."""
+    """Places at which responses are continued: `fci` (the earliest steps of high influence), `surprisal` (the
+    least probable tokens before the answer is named, TreeRL), `entropy` (the tokens drawn from the
+    distributions of largest entropy, TreeRL in the code of AttnRL's authors), `random`, `earliest` or
+    `uniform` steps; or those of a function of yours, (response) -> scores of its steps or tokens, the highest
+    of which are chosen (docs/guides/new_method.md)."""
     num_branch_points: int = limits(2, ge=1, why="a tree branches")
     """Branch points of an expanded response (N)."""
     top_share: float = limits(0.2, gt=0.0, le=1.0, fix="0.2 is the paper's.")
     """Share of a response's steps that are candidates by their influence (ρ, eq. 7)."""
     min_token_distance: int = limits(0, ge=0, why="0 is no distance")
     """Least tokens between the beginning (prompt included) and a branch point and between two of them. The
-    paper has none; its released code 512."""
+    paper has none, its released code 512."""
     shortfall: Shortfall = Shortfall.FILL
-    """Where too few steps qualify: `fewer` points; `fill` with the earliest other ones; `apart`, with the
-    most influential other ones that keep the distance, so that every criterion has equally many points;
-    `repeat` (as the released code: any later step, then the same points again)."""
+    """Points of a response in which too few steps qualify: `fewer` points; `fill` with the earliest other
+    ones; `apart`, with the most influential other ones that keep the distance, so that every criterion has
+    equally many points; `repeat` (as the released code: any later step, then the same points again)."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the criterion reads of the trainer's pass."""
+        """Results of the trainer's pass that the criterion reads."""
         if isinstance(self.criterion, OwnFunction):
             return self.criterion.needs
         read = {BranchCriterion.FCI: INFLUENCES, BranchCriterion.ENTROPY: ENTROPIES}.get(self.criterion)
@@ -116,12 +117,12 @@ class BranchPoint:
     token: int
     """Tokens of the response that are kept; what followed is sampled anew."""
     times: int = 1
-    """How often the point was taken."""
+    """Number of times that the point was taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFeatures:
-    """What is known of a response when its branch points are chosen."""
+    """Features of a response by which its branch points are chosen."""
 
     steps: Steps
     prompt_tokens: int
@@ -129,9 +130,9 @@ class ResponseFeatures:
     """FCI of every step; needed by `fci`."""
     token_scores: Sequence[float] = ()
     """-log p of every token, needed by `surprisal`, or the entropy of the distribution that it was drawn
-    from, needed by `entropy`; or a function's own."""
+    from, needed by `entropy`; or a function's scores."""
     step_scores: Sequence[float] = ()
-    """A function's own of every step, where it has none of tokens."""
+    """A function's scores of the steps, if it has none of tokens."""
     answer_token: int | None = None
     """The first token that names the answer: `surprisal` branches before it; None: there is none."""
 
@@ -139,10 +140,10 @@ class ResponseFeatures:
 def choose_branch_points(
     features: ResponseFeatures, rule: BranchRule, rng: np.random.Generator
 ) -> list[BranchPoint]:
-    """The points of one response, by position.
+    """Returns the branch points of one response, by position.
 
-    The first step is never chosen, nor one that closes the thinking part or comes after it; by `entropy`
-    and a function's scores of tokens any token but the first and the last one may be.
+    The first step is never chosen, nor one that closes the thinking part or comes after it; `entropy` and a
+    function's scores of tokens may choose any token but the first and the last one.
 
     Returns:
         At most `rule.num_branch_points` points, counted with `times`; none for a response of one step.
@@ -162,7 +163,7 @@ def choose_branch_points(
 def _ordered(
     features: ResponseFeatures, rule: BranchRule, eligible: range, rng: np.random.Generator
 ) -> list[int]:
-    """Candidates in the order in which they are tried."""
+    """Returns the candidates in the order in which they are tried."""
     if rule.criterion is BranchCriterion.FCI:
         return _most_influential(features, rule, eligible)
     if rule.criterion is BranchCriterion.RANDOM:
@@ -181,8 +182,8 @@ def _ordered(
 
 
 def _most_influential(features: ResponseFeatures, rule: BranchRule, eligible: range) -> list[int]:
-    """Steps at or above the quantile, by position. The quantile is over all steps of the response, those
-    that are not measured included with 0; where it is 0, any influence will do."""
+    """Returns the steps at or above the quantile, by position. The quantile is over all steps of the
+    response, those that are not measured included with 0; if it is 0, any influence is enough."""
     influence = np.asarray(features.influence, dtype=np.float64)
     if len(influence) != len(features.steps):
         raise ValueError(f"{len(influence)} values of influence for {len(features.steps)} steps")
@@ -196,14 +197,14 @@ def _most_influential(features: ResponseFeatures, rule: BranchRule, eligible: ra
 
 
 def _spaced(features: ResponseFeatures, candidates: Sequence[int], rule: BranchRule) -> list[int]:
-    """The first candidates that keep the distance to the beginning and to one another."""
+    """Returns the first candidates that keep the distance to the beginning and to one another."""
     return _extended(features, [], candidates, rule.num_branch_points, rule)
 
 
 def _extended(
     features: ResponseFeatures, chosen: Sequence[int], others: Iterable[int], most: int, rule: BranchRule
 ) -> list[int]:
-    """Steps and, up to `most` in all, the first of the others that keep the distance."""
+    """Returns the chosen steps and, up to `most` in all, the first of the others that keep the distance."""
     found = list(chosen)
     for step in others:
         if len(found) == most:
@@ -221,9 +222,9 @@ def _keeps_distance(features: ResponseFeatures, step: int, chosen: Sequence[int]
 def _most_apart(
     features: ResponseFeatures, candidates: Sequence[int], rule: BranchRule, eligible: range
 ) -> list[int]:
-    """As many steps as can stand apart, at most N: candidates in their order, then the other steps, the most
-    influential first where that is known. A step is taken where it leaves room for as many: the earliest that
-    fits, again and again, gives the most, also between steps that are fixed."""
+    """Returns as many steps as can stand apart, at most N: candidates in their order, then the other steps,
+    the most influential first if that is known. A step is taken if it leaves room for as many: taking the
+    earliest that fits, again and again, gives the most, also between steps that are fixed."""
     most = len(_spaced(features, eligible, rule))
     scores = features.influence or features.step_scores or [0.0] * len(features.steps)
     others = sorted(set(eligible) - set(candidates), key=lambda step: (-scores[step], step))
@@ -238,7 +239,7 @@ def _most_apart(
 
 
 def _gap(steps: Steps, one: int, other: int) -> int:
-    """Tokens between the end of the earlier step and the start of the later one."""
+    """Counts the tokens between the end of the earlier step and the start of the later one."""
     early, late = min(one, other), max(one, other)
     return steps.start(late) - steps.ends[early]
 
@@ -254,8 +255,8 @@ def _completed(features: ResponseFeatures, chosen: list[int], rule: BranchRule, 
 
 
 def _highest_tokens(features: ResponseFeatures, rule: BranchRule) -> list[int]:
-    """The N tokens with the highest scores, the higher first; ties by position. The first token would be
-    the prompt's own continuation."""
+    """Returns the N tokens with the highest scores, the higher first; ties by position. The first token is
+    left out: a branch there would be the prompt's own continuation."""
     scores, length = features.token_scores, features.steps.ends[-1] if len(features.steps) else 0
     if len(scores) != length:
         what = f"{len(scores)} scores for the {length} tokens of a response"

@@ -1,4 +1,4 @@
-"""Branch points by a function of the user's: what it sees of a response, and what it says of it."""
+"""Branch points by a function of the user's: its view of a response, and its scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from marsrl_verl.settings.rules import OwnFunction, offers
 
 KEY = "marsrl.algo.criterion"
 ENTROPIES, INFLUENCES = "entropies", "influence"
-"""What a function may ask for (`settings.rules.needs`)."""
+"""Needs that a function may declare (`settings.rules.needs`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class ResponseView:
     token_ids: Sequence[int]
     """(T,)"""
     texts: Sequence[str]
-    """(T,) what each token adds to the text."""
+    """(T,) the text that each token adds."""
     steps: Steps
-    """Where the steps end, and how many of them think."""
+    """Ends of the steps, and the number of thinking ones."""
     log_probs: NDArray[np.floating[Any]]
-    """(T,) of the tokens when they were sampled; the trainer's where it computed them."""
+    """(T,) of the tokens when they were sampled; the trainer's if it computed them."""
     rng: np.random.Generator
-    """For random choices; the same for the same response and seed."""
+    """Generator for random choices, the same for the same response and seed."""
     asked: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
-    """What the function needs, by name."""
+    """Arrays that the function needs, by name."""
 
     @property
     def step_texts(self) -> list[str]:
@@ -67,7 +67,7 @@ class BranchScores(Protocol):
 
 
 def branch_scores(rule: OwnFunction[BranchScores], response: ResponseView) -> tuple[float, ...]:
-    """The scores of a response.
+    """Returns the scores of a response.
 
     Raises:
         RuleError: the function raised, or its scores are not of steps or tokens.

@@ -21,25 +21,25 @@ from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.run_view import RunView
 
 SOLVER = "solver"
-"""Its one role."""
+"""The only role."""
 INITIAL, CONTINUATION = "initial", "continuation"
-"""Its stages."""
+"""The stages."""
 _NEVER = "with a weight of 1 for the past nothing ever changes"
 
 
 class AdvantageRule(Choice):
-    """How rewards become advantages (`Config.advantage_rule`)."""
+    """Rule that turns rewards into advantages (`Config.advantage_rule`)."""
 
     ATTNRL = "attnrl"
     TREERL_ORIGINAL = "treerl_original"
 
 
 class AdaptiveBatchConfig(Switched):
-    """How many problems a step asks for (AttnRL, arXiv 2509.26628, eq. 10)."""
+    """Number of problems of a step (AttnRL, arXiv 2509.26628, eq. 10)."""
 
     enabled: bool = False
-    """Adapt the number of problems, so that about `target_samples` of them are worth training. Without it,
-    and in the first steps, it is `data.train_batch_size`."""
+    """If true, the number of problems is adapted, so that about `target_samples` samples are worth training.
+    Without it, and in the first steps, it is `data.train_batch_size`."""
     target_samples: int | None = limits(None, ge=1, why="null is that of all expanded problems")
     """Samples to train per step (B'); null: `data.train_batch_size` problems with all responses expanded."""
     smoothing: float = limits(0.9, ge=0.0, lt=1.0, why=_NEVER, fix="0.9 is the default.")
@@ -64,18 +64,18 @@ class Config(BranchRule, MaskedConfig):
     group_size: int = limits(6, ge=2, why="advantages compare the responses of a group")
     """First responses to a problem (G)."""
     delta: int | None = limits(None, ge=1, why="a step does not influence itself")
-    """Least distance in steps from which attention counts as influence (Δ, eq. 6); null: what the class of
-    the prompts names, 4 as in the paper, and 1 in the tiny world, whose responses have five steps at most."""
+    """Least distance in steps from which attention counts as influence (Δ, eq. 6); null: that of the prompts'
+    class, 4 as in the paper, and 1 in the tiny world, whose responses have five steps at most."""
     num_continuations: int = limits(2, ge=1, why="a branch has a continuation")
     """Continuations from each branch point (T)."""
     fci_aggregation: FciAggregation = FciAggregation.SUM
-    """What later steps' attention to a step amounts to: its `sum` (eq. 5), which grows with the number of
+    """Aggregation of later steps' attention to a step: its `sum` (eq. 5), which grows with the number of
     later steps and so favours early ones, or its `mean`."""
     step_ends: StepEnds = StepEnds.BREAKS
-    """Where a step ends: `breaks` (after the line breaks between two lines, however many tokens spell them),
-    or `tokens` (after each single token with a blank line, released code)."""
+    """Places at which a step ends: `breaks` (after the line breaks between two lines, however many tokens
+    spell them), or `tokens` (after each single token with a blank line, released code)."""
     filter: FilterRule = FilterRule.RELEASED
-    """Which problems are expanded: `released` (of those whose first responses are all right, the ones above
+    """Problems that are expanded: `released` (of those whose first responses are all right, the ones above
     their mean influence; all others), `paper` (those with at least the mean influence of all, eq. 8 to the
     letter), `none` (all). First responses of the others are trained, unless they are all right."""
     filter_mean: FilterMean = FilterMean.CUMULATIVE
@@ -83,23 +83,23 @@ class Config(BranchRule, MaskedConfig):
     filter_decay: float = limits(0.9, ge=0.0, lt=1.0, why=_NEVER, fix="0.9 is the default.")
     """Weight of the past with `filter_mean=ema`."""
     expansion: ExpansionRounding = ExpansionRounding.ROUND
-    """How many responses are expanded, exp(-accuracy) x group_size (eq. 9): to the nearest (`round`), up
-    (`ceil`, released code), or `all` of them."""
+    """Number of responses that are expanded, exp(-accuracy) x group_size (eq. 9): to the nearest (`round`),
+    up (`ceil`, released code), or `all` of them."""
     tree_choice: TreeChoice = TreeChoice.RANDOM
-    """Which ones, where not all: at `random`, or the `minority` of right or wrong ones first (released
-    code)."""
+    """Responses that are expanded, if not all are: those drawn at `random`, or the `minority` of right or
+    wrong ones first (released code)."""
     keep_unbranched: bool = True
-    """Train first responses that are not expanded as well; the released code drops them."""
+    """If true, first responses that are not expanded are trained as well; the released code drops them."""
     advantage_rule: AdvantageRule = AdvantageRule.ATTNRL
     """`attnrl` (eq. 2 and 3), or `treerl_original`, the formula of TreeRL's released code."""
     fci_backend: FciBackend = FciBackend.AUTO
-    """What computes the influence: `triton`, `chunked` (plain torch) or the fitting one (`auto`)."""
+    """Implementation of the influence: `triton`, `chunked` (plain torch) or the fitting one (`auto`)."""
     adaptive_batch: AdaptiveBatchConfig = Field(default_factory=AdaptiveBatchConfig)
-    """How many problems a step asks for."""
+    """Number of problems of a step."""
 
     @property
     def needs_influence(self) -> bool:
-        """Whether branch points or the filter look at FCI."""
+        """True if branch points or the filter look at FCI."""
         return INFLUENCES in self.needs or self.filter is not FilterRule.NONE
 
     @property
@@ -113,15 +113,16 @@ class Config(BranchRule, MaskedConfig):
         return (batch.max_problems or 4 * configured) if batch.enabled else configured
 
     def checks(self, run: RunView) -> list[ConfigIssue]:
-        """Settings against each other, and what a tree needs of pipeline and parallelism."""
+        """Checks the settings against each other, and pipeline and parallelism against the needs of a
+        tree."""
         return [*_inert(self), *_batch(run, self), *_pipeline(run), *_trainer(run), *_influence(run, self)]
 
     def file_checks(self, run: RunView) -> list[ConfigIssue]:
-        """A distance that no two steps of a response have, and a model without FCI."""
+        """Checks for a distance that no two steps of a response have, and for a model without FCI."""
         return [*_delta(run, self), *_layers(run)] if self.needs_influence else []
 
     def plan_lines(self, run: RunView) -> list[str]:
-        """The distance which a run will use; nothing without influence."""
+        """Describes the distance that a run will use; nothing without influence."""
         if not self.needs_influence:
             return []
         distance = run.prompts().step_distance if self.delta is None else self.delta
@@ -136,7 +137,7 @@ _OVERRIDES = f"{_MODEL}.override_config"
 
 
 def _inert(config: Config) -> Iterator[ConfigIssue]:
-    """Settings that another one takes the effect of."""
+    """Finds settings that have no effect with the others."""
     no_influence, influence = not config.needs_influence, "criterion=fci or a filter"
     cases = {
         "delta": (no_influence, influence),
@@ -157,7 +158,7 @@ def _inert(config: Config) -> Iterator[ConfigIssue]:
 
 
 def _batch(run: RunView, config: Config) -> Iterator[ConfigIssue]:
-    """A number of problems that adapts."""
+    """Checks the limits of an adapted number of problems."""
     batch = config.adaptive_batch
     most = config.most_problems(int(run.get("data.train_batch_size")))
     if not batch.enabled or batch.min_problems <= most:
@@ -173,7 +174,7 @@ def _batch(run: RunView, config: Config) -> Iterator[ConfigIssue]:
 
 
 def _pipeline(run: RunView) -> Iterator[ConfigIssue]:
-    """A problem's tree is trained as a whole."""
+    """Checks the pipeline: a problem's tree is trained as a whole."""
     pipeline = run.settings.pipeline
     if pipeline.step_prompt_budget is not None and pipeline.mode is Mode.SEQUENTIAL:
         what = "The filter compares the problems of a step, which a budget would cut into several rounds."
@@ -191,7 +192,7 @@ def _pipeline(run: RunView) -> Iterator[ConfigIssue]:
 
 
 def _trainer(run: RunView) -> Iterator[ConfigIssue]:
-    """What the forward pass that finds FCI can't do; a distance that leaves no room for a branch point."""
+    """Checks for what the forward pass of FCI can't do, and for a distance without room for branch points."""
     key = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
     if int(run.get(key) or 1) > 1:
         what = "Under sequence parallelism each rank sees a part of the heads, FCI needs all of them."
@@ -210,7 +211,7 @@ def _trainer(run: RunView) -> Iterator[ConfigIssue]:
 
 
 def _influence(run: RunView, config: Config) -> Iterator[ConfigIssue]:
-    """What computes FCI, and the attention that it is taken from."""
+    """Checks the implementation of FCI, and the attention that it is taken from."""
     if not config.needs_influence:
         return
     if run.on_cpu and config.fci_backend is FciBackend.TRITON:
@@ -238,7 +239,7 @@ def _delta(run: RunView, config: Config) -> Iterator[ConfigIssue]:
 
 
 def _layers(run: RunView) -> Iterator[ConfigIssue]:
-    """Layers of a local model for which there is no FCI."""
+    """Finds layers of a local model for which there is no FCI."""
     model = run.model_config()
     if model is not None and (others := without_influence(model)):
         key = f"{_MODEL}.path"

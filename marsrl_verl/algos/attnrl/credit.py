@@ -26,7 +26,7 @@ from marsrl_verl.core.tree import (
 
 
 def treerl_advantages(tree: Tree) -> NDArray[np.float64]:
-    """(M,) as TreeRL's released code has them (arXiv 2506.11902), 0 for the root.
+    """Returns (M,) the advantages of TreeRL's released code (arXiv 2506.11902), 0 for the root.
 
     Rewards are centred by leaving one out, sums are divided by sqrt(|L|) before the mean over |L|, and a
     segment whose value is its parent's takes the parent's local part.
@@ -49,7 +49,7 @@ def treerl_advantages(tree: Tree) -> NDArray[np.float64]:
 
 
 def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Groups by their problem, the first responses before their continuations."""
+    """Returns the groups by their problem, the first responses before their continuations."""
     found: dict[str, list[Group]] = {}
     for group in sorted(groups, key=lambda group: (group.request.prefix is not None, group.group_id)):
         found.setdefault(group.request.problem.problem_id, []).append(group)
@@ -57,8 +57,8 @@ def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def problem_tree(groups: Sequence[Group]) -> tuple[Tree, list[Trajectory]]:
-    """The tree of one problem and the trajectories of its paths; those that are not comparable are left out,
-    and none of them has continuations."""
+    """Returns the tree of one problem and the trajectories of its paths; those that are not comparable, none
+    of which has continuations, are left out."""
     paths: list[Path] = []
     members: list[Trajectory] = []
     for group in sorted(groups, key=lambda group: group.request.prefix is not None):
@@ -70,7 +70,8 @@ def problem_tree(groups: Sequence[Group]) -> tuple[Tree, list[Trajectory]]:
 
 
 def tree_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Figures of the trees that a step trains: mean value of the root, leaves and rewards by stage."""
+    """Returns figures of the trees that a step trains: mean value of the root, leaves and rewards by
+    stage."""
     problems = list(by_problem(groups).values())
     if not problems:
         return {}
@@ -96,13 +97,13 @@ class TreeCredit(MaskingCredit):
     config: Config
 
     def trains(self, groups: Sequence[Group]) -> bool:
-        """Whether some leaf enters the loss: their rewards are not all equal, else every advantage is 0, and
-        there are others than unexpanded responses where these are dropped."""
+        """True if some leaf enters the loss: their rewards are not all equal, else every advantage is 0, and
+        there are others than unexpanded responses if these are dropped."""
         included = self.config.keep_unbranched or any(group.request.stage == CONTINUATION for group in groups)
         return included and len({reward for group in groups for reward in group.rewards}) > 1
 
     def keep(self, groups: Sequence[Group]) -> list[RowRef]:
-        """The leaves with tokens; without first responses that were not expanded, where these are dropped."""
+        """Returns the leaves with tokens, without unexpanded first responses if these are dropped."""
         branched = {group.request.parent_id for group in groups}
         return [
             RowRef(at, place)
@@ -113,7 +114,7 @@ class TreeCredit(MaskingCredit):
         ]
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
-        """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""
+        """Returns the tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""
         rule = tree_advantages if self.config.advantage_rule is AdvantageRule.ATTNRL else treerl_advantages
         segments: dict[str, list[tuple[int, float]]] = {}
         for groups in by_problem(rows.groups).values():

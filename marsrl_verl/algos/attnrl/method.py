@@ -48,19 +48,19 @@ DELTA = Prompts.step_distance
 
 @dataclass
 class _Seen:
-    """What steps trained since the controller was last told."""
+    """Counts of what steps trained since the controller was last told."""
 
     trained: int = 0
-    """Samples."""
+    """Trained samples."""
     completing_steps: int = 0
     """Steps in which a problem passed the last stage."""
     other_steps: int = 0
-    """Other steps in which problems ended, all of them before it."""
+    """Other steps in which problems ended, all of them before the last stage."""
 
 
 class TreeSchedule(Schedule):
-    """A problem's tree is trained as a whole; where the number of problems is adapted, it follows what steps
-    train."""
+    """Schedule in which a problem's tree is trained as a whole; an adapted number of problems follows the
+    samples that steps train."""
 
     unit = Unit.PROBLEM
 
@@ -81,15 +81,16 @@ class TreeSchedule(Schedule):
 
     @classmethod
     def most_problems(cls, config: settings_of.Config, configured: int) -> int:
-        """More than `configured` where their number is adapted."""
+        """Returns the most problems of a step, more than `configured` if their number is adapted."""
         return config.most_problems(configured)
 
     def problems_per_step(self, configured: int) -> int:
-        """B_m where it is adapted (eq. 10)."""
+        """Returns the number of problems, B_m if it is adapted (eq. 10)."""
         return configured if self.controller is None else self.controller.number()
 
     def observe_step(self, view: StepView) -> dict[str, float]:
-        """Sees what a step trained; the metric of the next one's number where it is adapted."""
+        """Counts what a step trained; returns the next step's number of problems as a metric if it is
+        adapted."""
         finished = any(end.reason is EndReason.FINISHED for end in view.ended)
         ended = any(end.reason is not EndReason.DROPPED for end in view.ended)
         self._seen.trained += len(view.rows)
@@ -99,10 +100,10 @@ class TreeSchedule(Schedule):
         return {} if self.controller is None else {"attnrl/next_problems": self.controller.number()}
 
     def _tell_controller(self, deferred_groups: int) -> None:
-        """Tell how many samples a step trains, once the steps say so. One in which no tree was completed (a
-        pipeline that fills, a small budget) counts with the next one; after two there may never be one: no
-        response can be branched, or none passes the filter. Trees that are deferred for a larger update count
-        in the step that trains them, as those of several steps."""
+        """Tells the controller the number of samples that a step trains, once it is known. A step in which no
+        tree was completed (a pipeline that fills, a small budget) counts with the next one; after two there
+        may never be one: no response can be branched, or none passes the filter. Trees that are deferred for
+        a larger update count in the step that trains them, as those of several steps."""
         others = self._seen.other_steps
         steps = self._seen.completing_steps or (others if others > 1 else 0)
         if not steps or deferred_groups:
@@ -112,7 +113,7 @@ class TreeSchedule(Schedule):
         self._seen = _Seen()
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts and the controller."""
+        """Returns the counts and the controller's state."""
         state: dict[str, Any] = asdict(self._seen)
         if self.controller is not None:
             state["controller"] = self.controller.state_dict()
@@ -141,12 +142,12 @@ class AttnRL(Method):
         self._figures = TreeFigures()
         off_policy = None if tools.settings is None else tools.settings.off_policy.mode
         self.record_log_probs = off_policy in (None, OffPolicyMode.RECORDED)
-        """Whether the loss takes the trainer's log-probabilities of the first responses under the weights
+        """If true, the loss takes the trainer's log-probabilities of the first responses under the weights
         that sampled them."""
 
     @classmethod
     def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:
-        """1 + G N groups: N branch points in each of G responses."""
+        """Returns stages of 1 + G N groups: N branch points in each of G responses."""
         branches = config.group_size * config.num_branch_points
         return (
             Stage(INITIAL, SOLVER, config.group_size, next=(CONTINUATION,)),
@@ -161,15 +162,15 @@ class AttnRL(Method):
 
     @classmethod
     def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:
-        """Responses of several steps, so that there is somewhere to branch."""
+        """Returns a response of several steps, so that there is somewhere to branch."""
         answer, info = super().trial(role, k, number)
         return f"One.\n\nTwo.\n\nThree.\n\nFour.\n\n{answer}", info
 
     # --- requests -------------------------------------------------------------------------------
 
     def probes(self, stage: str) -> tuple[Probe, ...]:
-        """Of first responses: their log-probabilities under the weights that sampled them, their FCI and
-        their entropies, as far as branch points, filter or loss need them."""
+        """Measures first responses: their log-probabilities under the weights that sampled them, their FCI
+        and their entropies, as far as branch points, filter or loss need them."""
         entropies = self.record_log_probs or ENTROPIES in self.config.needs
         influence = self.config.needs_influence
         if stage != INITIAL or not (entropies or influence):
@@ -179,7 +180,7 @@ class AttnRL(Method):
         return (self.responses.influence_probe(INITIAL, entropies=entropies),)
 
     def observe_stage(self, stage: str, problems: Sequence[Sequence[Group]], step: int) -> None:
-        """Bring the filter's mean up to date with all problems of the step."""
+        """Updates the filter's mean with all problems of the step."""
         if stage != INITIAL:
             return
         statistics = [self._statistics(groups[0]) for groups in problems if groups[0].comparable]
@@ -188,9 +189,9 @@ class AttnRL(Method):
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
     ) -> list[RolloutRequest] | None:
-        """The continuations of a problem that passes the filter. A problem that does not gets no further
-        requests, since its first responses are a tree too; it is rejected (None) only if all of them are
-        right."""
+        """Returns the continuations of a problem that passes the filter. A problem that does not gets no
+        further requests, since its first responses are a tree too; it is rejected (None) only if all of them
+        are right."""
         group = groups[0]
         if not group.comparable:
             return []
@@ -236,11 +237,11 @@ class AttnRL(Method):
         return ProblemStatistics(correct, len(leaves), mean, sum(not value for value in means))
 
     def observe_problem(self, groups: Sequence[Group]) -> None:
-        """Count how a whole tree did."""
+        """Counts the outcome of a whole tree."""
         self._figures.ended(groups, trains=self.credit.trains(groups))
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """The answer, and the steps of first responses with their influence."""
+        """Returns the answer, and the steps of first responses with their influence."""
         found: dict[str, Any] = super().record(request, trajectory)
         if request.prefix is None and trajectory.sequences:
             influence = self.responses.influence(trajectory)
@@ -251,14 +252,14 @@ class AttnRL(Method):
     # --- state and metrics --------------------------------------------------------------------
 
     def observe_step(self, view: StepView) -> dict[str, float]:
-        """The step's figures of trees, branching and filter."""
+        """Returns the step's figures of trees, branching and filter."""
         figures, self._figures = self._figures, TreeFigures()
         self.responses.forget()
         figures_of = figures.metrics(influence=self.config.needs_influence)
         return tree_metrics(view.rows.groups) | figures_of
 
     def state_dict(self) -> dict[str, Any]:
-        """The filter's mean."""
+        """Returns the state of the filter's mean."""
         return {"mean": self.mean.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

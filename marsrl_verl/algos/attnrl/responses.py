@@ -1,4 +1,4 @@
-"""First responses: their steps, the influence of each step, and where they are continued."""
+"""First responses: their steps, the influence of each step, and their branch points."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from marsrl_verl.settings.rules import OwnFunction
 INFLUENCE = "influence"
 """Annotation: the Forward Context Influence of the step that each token is in, (T,)."""
 STEP_IDS, STEP_MEASURED = "step_ids", "step_measured"
-"""What FCI's measure reads: (T,) the step of each token, and whether that step is measured."""
+"""Inputs of FCI's measure: (T,) the step of each token, and whether that step is measured."""
 FCI_MEASURE = "marsrl_verl.attention.measure:InfluenceMeasure"
 
 
 class FirstResponses:
-    """What is known of first responses in a step.
+    """Steps, influence and branch points of the first responses in a step.
 
     Args:
-        config: the method's: where they are continued.
-        tools: what the method is built with.
+        config: the method's settings.
+        tools: the tools that the method is built with.
     """
 
     def __init__(self, config: Config, tools: MethodTools) -> None:
@@ -55,22 +55,22 @@ class FirstResponses:
         self.delta = tools.prompts.step_distance if config.delta is None else config.delta
         """Least distance in steps from which later attention counts (arXiv 2509.26628, eq. 6)."""
         self._steps: dict[str, Steps] = {}
-        """Of responses that were cut in this step, by trajectory id."""
+        """Steps of responses that were cut in this training step, by trajectory id."""
         self._scores: dict[str, tuple[float, ...]] = {}
-        """What a function of the user's said of them."""
+        """Scores that a function of the user's gave responses, by trajectory id."""
 
     def forget(self) -> None:
-        """A step is over."""
+        """Forgets the responses of a step that is over."""
         self._steps, self._scores = {}, {}
 
     def steps(self, one: Trajectory) -> Steps:
-        """The steps of a response (`StepCutter`)."""
+        """Returns the steps of a response (`StepCutter`)."""
         if one.trajectory_id not in self._steps:
             self._steps[one.trajectory_id] = self.cutter.cut(one.sequence.response_ids.tolist())
         return self._steps[one.trajectory_id]
 
     def influence(self, one: Trajectory) -> tuple[float, ...] | None:
-        """The Forward Context Influence of every step as it was measured; None where it was not."""
+        """Returns the Forward Context Influence of every step as it was measured; None where it was not."""
         found = one.sequence.annotations.get(INFLUENCE)
         if found is None:
             return None
@@ -78,7 +78,7 @@ class FirstResponses:
         return tuple(float(found[steps.start(step)]) for step in range(len(steps)))
 
     def points(self, one: Trajectory) -> list[BranchPoint]:
-        """Where a response is continued; nowhere where it has no token."""
+        """Returns the branch points of a response; none if it has no token."""
         if not one.tokens:
             return []
         ids, criterion = one.sequence.response_ids.tolist(), self.config.criterion
@@ -96,14 +96,15 @@ class FirstResponses:
         return choose_branch_points(features, self.config, self._rng(one))
 
     def chooses_steps(self, one: Trajectory) -> bool:
-        """Whether the criterion chooses among the steps of a response, not among its tokens."""
+        """True if the criterion chooses among the steps of a response, not among its tokens."""
         criterion = self.config.criterion
         if isinstance(criterion, OwnFunction):
             return len(self._own_scores(one, criterion)) == len(self.steps(one))
         return criterion not in BY_TOKEN
 
     def _own_scores(self, one: Trajectory, rule: OwnFunction[BranchScores]) -> tuple[float, ...]:
-        """The scores that a function of the user's gives a response, asked once."""
+        """Returns the scores of a response by a function of the user's, which is called once for each
+        response."""
         if one.trajectory_id not in self._scores:
             ids = one.sequence.response_ids.tolist()
             asked = {}
@@ -120,13 +121,13 @@ class FirstResponses:
         return derive_generator(self.seed, "branch points", one.trajectory_id)
 
     def earliest_points(self, one: Trajectory) -> list[BranchPoint]:
-        """The points that the same rule chooses without the criterion."""
+        """Returns the points that the same rule chooses without the criterion."""
         rule = self.config.model_copy(update={"criterion": BranchCriterion.EARLIEST})
         features = ResponseFeatures(self.steps(one), len(one.sequence.prompt_ids))
         return choose_branch_points(features, rule, self._rng(one))
 
     def _token_scores(self, one: Trajectory) -> Sequence[float]:
-        """What a criterion that chooses tokens ranks them by."""
+        """Returns the scores by which a criterion ranks tokens; none if it chooses steps."""
         if self.config.criterion is BranchCriterion.SURPRISAL:
             return [-value for value in self._log_probs(one).tolist()]
         if self.config.criterion is BranchCriterion.ENTROPY:
@@ -144,7 +145,7 @@ class FirstResponses:
         return found
 
     def aggregated(self, one: Trajectory) -> tuple[float, ...]:
-        """The influence of every step, put together over heads and layers as the settings say."""
+        """Returns the influence of every step, aggregated over later steps as the settings say."""
         influence = self.influence(one)
         if influence is None:
             raise ValueError(
@@ -154,14 +155,15 @@ class FirstResponses:
         return aggregated_influence(influence, self.delta, self.config.fci_aggregation)
 
     def influence_probe(self, name: str, *, entropies: bool) -> Probe:
-        """What measures FCI on the ranks, and the tokens' entropies where they are wanted too."""
+        """Returns the probe that measures FCI on the ranks, and the tokens' entropies if they are wanted
+        too."""
         settings = {"delta": self.delta, "backend": str(self.config.fci_backend)}
         measured, found = self._measured_steps, (INFLUENCE,)
         return Probe(name, FCI_MEASURE, settings, measured, found, entropies, shares_prefixes=False)
 
     def _measured_steps(self, sequence: TokenSequence) -> dict[str, NDArray[Any]]:
-        """The first step is not measured, nor one that closes the thinking part or comes after it (released
-        code)."""
+        """Returns the steps and which of them are measured: not the first one, nor one that closes the
+        thinking part or comes after it (released code)."""
         steps = self.cutter.cut(sequence.response_ids.tolist())
         ids = np.array(steps.step_ids(), dtype=np.int32)
         return {STEP_IDS: ids, STEP_MEASURED: (ids > 0) & (ids < steps.thinking)}

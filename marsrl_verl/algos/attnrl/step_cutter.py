@@ -10,13 +10,13 @@ from marsrl_verl.core.steps import SEPARATORS, Steps, TokenTexts, split_steps, s
 from marsrl_verl.settings.choices import Choice
 
 FINAL_WORDS = ("answer", "conclusion")
-"""TreeRL does not branch from a token with one of these words on (arXiv 2506.11902, released code)."""
+"""Words from which on TreeRL does not branch, if a token holds one (arXiv 2506.11902, released code)."""
 
 
 def split_after_tokens(
     response_ids: Sequence[int], texts: TokenTexts, *, separators: Sequence[str] = SEPARATORS
 ) -> Steps:
-    """Cut a response as AttnRL's released code does: a step ends after every single token whose text holds
+    """Cuts a response as AttnRL's released code does: a step ends after every single token whose text holds
     the separator, and a response without any such token has a step for each of its tokens.
 
     `split_steps`, whose arguments and result it has, differs at blank lines before any text, at two tokens of
@@ -32,7 +32,7 @@ def split_after_tokens(
 
 
 class StepEnds(Choice):
-    """Where a step ends."""
+    """Places at which a step ends."""
 
     BREAKS = "breaks"
     """After a run of line breaks, however many tokens spell it (`split_steps`)."""
@@ -48,12 +48,12 @@ class StepCutter:
     ends: StepEnds = StepEnds.BREAKS
 
     def cut(self, response_ids: Sequence[int]) -> Steps:
-        """See `StepEnds`."""
+        """Cuts a response into steps (`StepEnds`)."""
         split = split_steps if self.ends is StepEnds.BREAKS else split_after_tokens
         return split(response_ids, self.texts)
 
     def first_final_word(self, response_ids: Sequence[int]) -> int | None:
-        """The first token that contains one of `FINAL_WORDS`."""
+        """Returns the first token that contains one of `FINAL_WORDS`; None without one."""
         for at, token in enumerate(response_ids):
             if any(word in self.texts[token].lower() for word in FINAL_WORDS):
                 return at
@@ -61,7 +61,7 @@ class StepCutter:
 
 
 def step_cutter(tokenizer: Any, ends: StepEnds = StepEnds.BREAKS) -> StepCutter:
-    """Cuts responses of a Hugging Face tokenizer's ids."""
+    """Returns a cutter of responses of a Hugging Face tokenizer's ids."""
 
     def decode(token: int) -> str:
         return str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))

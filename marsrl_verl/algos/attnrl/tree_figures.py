@@ -1,4 +1,4 @@
-"""Figures of a step of AttnRL: what became of its problems, where they branched, what its trees teach."""
+"""Figures of a step of AttnRL: outcomes of its problems, branch points, and the trees that train."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from marsrl_verl.core.trajectory import is_correct
 
 @dataclass(frozen=True, slots=True)
 class TreeOutcome:
-    """How the responses of one problem did: shares of right ones, None where there are none."""
+    """Shares of right responses to one problem; None where there are no responses."""
 
     first: float | None
     continuations: float | None
     leaves: float | None
     """First responses and continuations together."""
     trains: bool
-    """Whether the tree enters a loss: its leaves do not all have one reward."""
+    """If true, the tree enters a loss: its leaves do not all have one reward."""
 
 
 @dataclass(slots=True)
 class TreeFigures:
-    """Counted while a step settles, told when it ends."""
+    """Figures that are counted while a step settles, and reported when it ends."""
 
     statistics: list[ProblemStatistics] = field(default_factory=list)
-    """Of the problems whose first responses were looked at."""
+    """Statistics of the problems whose first responses were looked at."""
     filtered: list[ProblemStatistics] = field(default_factory=list)
-    """Of these, the ones that the filter kept from being expanded."""
+    """Those of the problems that the filter kept from being expanded."""
     trees: Counter[str] = field(default_factory=Counter)
     """Expanded responses by problem; problems without any are absent."""
     branch_points: int = 0
@@ -42,12 +42,12 @@ class TreeFigures:
     """Sum of the points' places in their responses, from 0 to 1."""
     compared_responses: int = 0
     like_earliest: int = 0
-    """Of these, the ones with the points that the earliest steps would give."""
+    """Compared responses with the points that the earliest steps would give."""
     outcomes: list[TreeOutcome] = field(default_factory=list)
-    """Of the problems that ended, those with a graded response."""
+    """Outcomes of the problems that ended with a graded response."""
 
     def branched(self, problem_id: str, points: Sequence[BranchPoint], length: int) -> None:
-        """One more response of a problem, of so many tokens, was expanded at these points."""
+        """Counts a response of `length` tokens that was expanded at these points."""
         self.trees[problem_id] += 1
         self.branch_points += sum(point.times for point in points)
         tokens = sum(point.token * point.times for point in points)
@@ -55,12 +55,12 @@ class TreeFigures:
         self.branch_positions += tokens / length
 
     def compared(self, like_earliest: bool) -> None:
-        """Whether that response's points are those that the earliest steps would give."""
+        """Counts a response, and whether its points are those that the earliest steps would give."""
         self.compared_responses += 1
         self.like_earliest += like_earliest
 
     def ended(self, groups: Sequence[Group], *, trains: bool) -> None:
-        """A problem ended with these groups; `trains` tells whether its tree enters a loss."""
+        """Counts a problem that ended with these groups; `trains` tells whether its tree enters a loss."""
         first: list[bool] = []
         later: list[bool] = []
         for group in groups:
@@ -70,7 +70,7 @@ class TreeFigures:
             self.outcomes.append(TreeOutcome(_right(first), _right(later), leaves, trains))
 
     def metrics(self, *, influence: bool) -> dict[str, float]:
-        """The figures by their names; what was not observed is absent.
+        """Returns the figures by name, without those that were not observed.
 
         Args:
             influence: whether the statistics hold the influence of steps.
@@ -108,7 +108,7 @@ class TreeFigures:
         return found | self._ends()
 
     def _ends(self) -> dict[str, float]:
-        """What became of the trees."""
+        """Returns figures of the trees' outcomes."""
         if not self.outcomes:
             return {}
         leaves = [one.leaves for one in self.outcomes]
@@ -138,5 +138,5 @@ def _right(rights: Sequence[bool]) -> float | None:
 
 
 def _share(outcomes: Sequence[float | None], right: float) -> float:
-    """The share of problems of whose responses so many are right."""
+    """Returns the share of the problems whose share of right responses is `right`."""
     return sum(one == right for one in outcomes) / len(outcomes)

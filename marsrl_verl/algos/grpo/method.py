@@ -2,8 +2,8 @@
 
 Each problem is answered G times by one role, in one call, which may take several segments. A response's
 advantage is its reward relative to its group's (`core.credit.estimator` has another choice). Groups whose
-rewards are all equal are not trained (DAPO, arXiv 2503.14476, §3.2). The policy loss is verl's. It is
-evaluated as one role is: avg@k, pass@k, majority.
+rewards are all equal are not trained (DAPO, arXiv 2503.14476, §3.2). The policy loss is verl's. The
+evaluation is that of one role: avg@k, pass@k, majority.
 """
 
 from __future__ import annotations

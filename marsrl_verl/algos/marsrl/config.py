@@ -24,14 +24,14 @@ from marsrl_verl.settings.run_view import RunView
 
 
 class SelectScope(Choice):
-    """Over what the K inputs of the next stage are counted (`Config.select_scope`)."""
+    """Scope in which the K inputs of the next stage are counted (`Config.select_scope`)."""
 
     PROBLEM = "problem"
     GROUP = "group"
 
 
 class Config(EstimatorConfig):
-    """What is sampled and how it is credited (MarsRL, arXiv 2511.11373, §3)."""
+    """Sampling and credit (MarsRL, arXiv 2511.11373, §3)."""
 
     resumable: ClassVar[frozenset[str]] = frozenset(
         {"selection", "distinct_answers", "role_balance", "role_weights"}
@@ -44,7 +44,7 @@ class Config(EstimatorConfig):
     correction_rounds: int = limits(2, ge=0, why="0 is the Solver alone")
     """Verifier–Corrector rounds after the Solver; 2 gives the paper's five stages, 0 the Solver alone."""
     selection: Rule[Strategy, Selects] = Strategy.ADAPTIVE
-    """How the inputs of the next stage are chosen (§3.4): `random` (uniformly over all eligible outputs of
+    """Rule that chooses the inputs of the next stage (§3.4): `random` (uniformly over all eligible outputs of
     the stage), `balanced` (half from each reward class; the odd one of an odd K from either with equal
     chance), `adaptive` (incorrect solutions and rightly found errors first), or a function of yours,
     (candidates, k, rng) -> chosen (docs/guides/new_method.md). It makes no difference which input an output
@@ -52,9 +52,9 @@ class Config(EstimatorConfig):
     select_scope: SelectScope = SelectScope.PROBLEM
     """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""
     distinct_answers: bool = False
-    """Of the solutions with the same final answer (as the reward class reports it) only one, drawn at random,
-    is a candidate for the Verifier's inputs; those without a readable answer count as one answer. Fewer
-    answers than K give fewer inputs. Off in the paper (§3.4)."""
+    """If true, only one of the solutions with the same final answer (as the reward class reports it), drawn
+    at random, is a candidate for the Verifier's inputs; those without a readable answer count as one answer.
+    Fewer answers than K give fewer inputs. Off in the paper (§3.4)."""
     train_roles: list[str] = Field(default_factory=lambda: list(ROLES))
     """Roles whose samples enter the loss."""
     role_balance: RoleBalance = RoleBalance.TOKENS
@@ -71,7 +71,7 @@ class Config(EstimatorConfig):
     `marsrl.pipeline.min_groups`."""
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:
-        """Rules between these settings, and those of the evaluation."""
+        """Checks these settings, and those of the evaluation, against each other."""
         return [
             *_selection(self),
             *train_role_issues(self),
@@ -83,7 +83,7 @@ class Config(EstimatorConfig):
         ]
 
     def plan_lines(self, run: RunView) -> list[str]:
-        """Which outputs become inputs; nothing where no stage follows."""
+        """Describes the outputs that become inputs; nothing if no stage follows."""
         if len(chain(self)) == 1:
             return []
         k, half = self.requests_per_stage, "half of each class"
@@ -109,18 +109,18 @@ class Config(EstimatorConfig):
 
 
 class InBetween(InBetweenConfig):
-    """Evaluations in between (`marsrl.evaluation.every`): like the others but for these."""
+    """Evaluations in between (`marsrl.evaluation.every`): like the others but for these settings."""
 
     solver_only: bool = False
-    """Evaluate the Solver alone: one generation round, where the whole system takes two or three for each
-    verify–correct round."""
+    """If true, the Solver alone is evaluated: one generation round, where the whole system takes two or three
+    for each verify–correct round."""
 
 
 class Evaluation(EvaluationConfig):
     """Evaluation of the roles and of the whole system on the held-out problems."""
 
     in_between: InBetween = Field(default_factory=InBetween)
-    """How evaluations in between differ."""
+    """Differences of the evaluations in between."""
     correction_rounds: int | None = limits(None, ge=0, why="0 is none")
     """Most verify–correct rounds of the evaluated system; 0 for the Solver alone. A round is one judgement
     and, after Wrong, a correction. null: 2 where such rounds are trained, else 0."""
@@ -136,7 +136,7 @@ class Evaluation(EvaluationConfig):
     (`majority`); or by the published evaluation script's rule, on accepted runs too (`released`)."""
 
     def between(self) -> EvaluationConfig:
-        """With the Solver alone where that is asked for."""
+        """Returns the settings of evaluations in between, with the Solver alone if they say so."""
         one = super().between()
         if not self.in_between.solver_only:
             return one
@@ -144,12 +144,12 @@ class Evaluation(EvaluationConfig):
         return one.model_copy(update={"correction_rounds": 0, **defaults})
 
     def rounds(self, trained: int) -> int:
-        """Verify–correct rounds of a run; `trained`: those of training."""
+        """Returns the verify–correct rounds of a run; `trained`: those of training."""
         default = 2 if trained > 0 else 0
         return default if self.correction_rounds is None else self.correction_rounds
 
     def rules(self, rounds: int) -> LoopRules:
-        """The loop's."""
+        """Returns the rules of the loop."""
         return LoopRules(rounds, self.accept_passes, self.reject_fails, self.fallback)
 
 
@@ -179,14 +179,14 @@ _ROUNDS = f"{_EVALUATION}.correction_rounds"
 
 
 def _unused(config: Config, what: str, instead: str, *names: str) -> Iterator[ConfigIssue]:
-    """Settings that were changed and have no effect."""
+    """Finds changed settings that have no effect."""
     for name in config.changed(*names):
         fix = f"Leave it at {Config.model_fields[name].default}, or {instead}."
         yield ConfigIssue(f"{_ALGO}.{name}", what, fix, getattr(config, name))
 
 
 def _selection(config: Config) -> Iterator[ConfigIssue]:
-    """Inputs per stage against what a stage can give."""
+    """Checks the inputs per stage against the outputs of a stage."""
     rounds = f"{_ALGO}.correction_rounds"
     if config.correction_rounds == 0:
         what = f"With {rounds} = 0 the Solver is the only stage, so no inputs of a next one are chosen."
@@ -207,7 +207,7 @@ def _selection(config: Config) -> Iterator[ConfigIssue]:
 
 
 def train_role_issues(config: Config) -> Iterator[ConfigIssue]:
-    """Roles that can't be trained."""
+    """Finds roles that can't be trained."""
     key, roles = f"{_ALGO}.train_roles", config.train_roles
     if not roles:
         yield ConfigIssue(key, "No role is trained.", f"Name at least one of: {', '.join(ROLES)}.", "[]")
@@ -245,7 +245,7 @@ def _verdicts(config: Config) -> Iterator[ConfigIssue]:
 
 
 def _frozen(run: RunView, config: Config) -> Iterator[ConfigIssue]:
-    """A role with a frozen policy can't be trained."""
+    """Checks that no trained role has a frozen policy."""
     frozen = {role: name for role, name in run.frozen_roles.items() if role in config.train_roles}
     rest = [role for role in config.train_roles if role not in frozen]
     what = " ".join(
@@ -261,8 +261,8 @@ def _frozen(run: RunView, config: Config) -> Iterator[ConfigIssue]:
 
 
 def _evaluation(run: RunView) -> Iterator[ConfigIssue]:
-    """The loop's numbers against the number of rounds, and the loop against the roles that there are and
-    against a frozen Solver."""
+    """Checks the loop's numbers against the number of rounds, and the loop against the method's roles and a
+    frozen Solver."""
     one: Evaluation = run.settings.evaluation
     rounds = one.rounds(run.settings.algo.correction_rounds)
     if rounds and (absent := [role for role in ROLES if role not in run.settings.roles]):
@@ -284,7 +284,7 @@ def _with_rounds(one: Evaluation, rounds: int) -> Iterator[ConfigIssue]:
 
 
 def _without_rounds(one: Evaluation) -> Iterator[ConfigIssue]:
-    """Without rounds there is the Solver's solution alone."""
+    """Checks for settings of the loop that have no effect on the Solver's solution alone."""
     what = f"With {_ROUNDS} = 0 nobody judges the Solver's solution, so it has no effect."
     fix = f"Set evaluation=solver, or leave it out, or raise {_ROUNDS}."
     for name in one.changed(*_LOOP):
@@ -292,7 +292,7 @@ def _without_rounds(one: Evaluation) -> Iterator[ConfigIssue]:
 
 
 def _frozen_solver(one: Evaluation, rounds: int) -> Iterator[ConfigIssue]:
-    """Somebody who is trained has to be evaluated."""
+    """Checks that a trained role is evaluated."""
     what = "Only the Solver would be evaluated, whose policy is frozen: training does not change it."
     if one.every > 0 and one.in_between.solver_only:
         key = f"{_EVALUATION}.in_between.solver_only"

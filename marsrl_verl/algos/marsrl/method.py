@@ -44,14 +44,14 @@ class MarsCredit(EstimatorCredit):
         return counted and self.config.verdict_balance is not VerdictBalance.INPUTS
 
     def factors(self, rows: Rows) -> NDArray[np.float64]:
-        """(B,) of the rows' roles, times those of the judged solutions."""
+        """Returns (B,) the factors of the rows' roles, times those of the judged solutions."""
         found = balance_roles(rows, self.config.role_balance, self.config.role_weights)
         return found * balance_verdicts(rows, self.config.verdict_balance)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestDraft:
-    """What a request is made of before it is chosen and has a place."""
+    """Contents of a request before it is chosen and has a place."""
 
     source: Candidate
     """The output of the preceding stage that it is about."""
@@ -93,14 +93,14 @@ class MarsRL(Method):
 
     @classmethod
     def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:
-        """The chain, with K inputs of each stage after the first."""
+        """Returns the chain, with K inputs of each stage after the first."""
         return settings_of.chain(config)
 
     @classmethod
     def active_roles(
         cls, config: settings_of.Config, evaluation: settings_of.Evaluation | None
     ) -> tuple[str, ...]:
-        """The Solver alone where neither training nor evaluation has rounds."""
+        """Returns all roles, or the Solver alone if neither training nor evaluation has rounds."""
         trained = config.correction_rounds
         rounds = trained > 0 or (evaluation is not None and evaluation.rounds(trained) > 0)
         return ROLES if rounds else (SOLVER,)
@@ -128,18 +128,18 @@ class MarsRL(Method):
     def evaluation(
         cls, config: settings_of.Config, evaluation: settings_of.Evaluation, prompts: RolePrompts
     ) -> VerifyCorrect | None:
-        """The verify–correct system, or the Solver alone."""
+        """Returns the verify–correct system; None for the Solver alone."""
         rounds = evaluation.rounds(config.correction_rounds)
         return VerifyCorrect(prompts, evaluation.rules(rounds)) if rounds > 0 else None
 
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
-        """The role's accuracies and rates."""
+        """Returns the role's accuracies and rates."""
         return role_figures(groups)
 
     @classmethod
     def outcome(cls, request: RolloutRequest, trajectory: Trajectory) -> tuple[str, str] | None:
-        """The Verifier's verdict, and the right one."""
+        """Returns the Verifier's verdict, and the right one."""
         if request.role != VERIFIER:
             return None
         right = right_verdict(request.inputs["solution_reward"])
@@ -147,7 +147,7 @@ class MarsRL(Method):
 
     @classmethod
     def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:
-        """The Verifier finds errors, so that there is something to correct."""
+        """Lets the Verifier find errors, so that there is something to correct."""
         if role != VERIFIER:
             return super().trial(role, k, number)
         report = {"verdict": Verdict.WRONG.value, "report": "an error"}
@@ -158,7 +158,8 @@ class MarsRL(Method):
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
     ) -> list[RolloutRequest]:
-        """Up to K requests (per problem or per group) chosen from the stage's eligible outputs."""
+        """Returns up to K requests (per problem or per group) for chosen ones of the stage's eligible
+        outputs."""
         stages = {one.name: one for one in self.stages(self.config)}
         following = stages[stages[stage].next[0]]
         per_group = self.config.select_scope is SelectScope.GROUP
@@ -179,9 +180,9 @@ class MarsRL(Method):
         ]
 
     def _choose_fitting(self, role: str, drafts: list[RequestDraft], names: list[str]) -> list[RequestDraft]:
-        """Choose K whose prompts are within the limit. Only chosen ones are measured, since counting all
-        candidates' tokens would take the trainer longer than its update at 64k tokens a response; the choice
-        is repeated, from the same random numbers, without those found too long."""
+        """Chooses K drafts whose prompts are within the limit. Only chosen ones are measured, since counting
+        all candidates' tokens would take the trainer longer than its update at 64k tokens a response; the
+        choice is repeated, from the same random numbers, without those found too long."""
         config, left = self.config, {one.source.sample_id: one for one in drafts}
         while True:
             rng = derive_generator(self.tools.seed, *names)
@@ -200,7 +201,7 @@ class MarsRL(Method):
                 del left[one.source.sample_id]
 
     def _draft(self, problem: Problem, role: str, group: Group, one: Trajectory) -> RequestDraft | None:
-        """What `role` would be asked about a trajectory of the preceding stage; None if not eligible (its
+        """Drafts the request to `role` about a trajectory of the preceding stage; None if not eligible (its
         prompt's length apart)."""
         if not one.finished or not one.final_text:
             return None
@@ -222,8 +223,8 @@ class MarsRL(Method):
 
 
 def _without_repeats(trajectories: list[Trajectory]) -> list[Trajectory]:
-    """Without a frozen Solver's further answers with the same text, of which a file with few answers has
-    many: as inputs they would be one group twice."""
+    """Returns the trajectories without a frozen Solver's repeated answers, of which a file with few answers
+    has many: as inputs they would be one group twice."""
     seen: set[str] = set()
     unique = []
     for one in trajectories:
@@ -234,8 +235,8 @@ def _without_repeats(trajectories: list[Trajectory]) -> list[Trajectory]:
 
 
 def _candidate(role: str, one: Trajectory) -> Candidate:
-    """For the requests of `role`; preferred (§3.4) are incorrect solutions for the Verifier, rightly found
-    errors for the Corrector."""
+    """Returns a candidate for the requests of `role`; preferred (§3.4) are incorrect solutions for the
+    Verifier, rightly found errors for the Corrector."""
     preferred = not is_correct(one.value) if role == VERIFIER else is_correct(one.value)
     answer = one.scored.info.get("answer")
     return Candidate(one.trajectory_id, preferred, answer, one.value, one.final_text)

@@ -1,4 +1,4 @@
-"""Solver, Verifier and Corrector, and what each is asked (MarsRL, arXiv 2511.11373, §3.1; contents follow its
+"""Roles and prompts of Solver, Verifier and Corrector (MarsRL, arXiv 2511.11373, §3.1; contents follow its
 evaluation prompts)."""
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class RolePrompts(Prompts):
     """Words the chats of the three roles; solutions and reports are the text after the thinking part."""
 
     def problem(self, problem: Problem) -> tuple[Message, ...]:
-        """As the Solver is asked."""
+        """Returns the Solver's prompt."""
         return self.solver(problem)
 
     @abstractmethod
     def solver(self, problem: Problem) -> tuple[Message, ...]:
-        """Ask for a solution."""
+        """Asks for a solution."""
 
     @abstractmethod
     def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
-        """Ask for a judgement of `solution`, ending in a line `Correctness: Correct | Wrong`."""
+        """Asks for a judgement of `solution`, ending in a line `Correctness: Correct | Wrong`."""
 
     @abstractmethod
     def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
-        """Ask for an improved solution, given the Verifier's report."""
+        """Asks for an improved solution, given the Verifier's report."""
 
 
 VERIFIER_SYSTEM = """\
@@ -105,20 +105,20 @@ misunderstanding out. Then write out the whole improved solution with its final 
 
 
 _RULE = re.compile("[=\uff1d\u2550]{4,}")
-"""What the lines between the parts of `VERIFIER_USER` are made of, and what looks like it."""
+"""Runs of the signs that make up the lines between the parts of `VERIFIER_USER`, and of their lookalikes."""
 
 
 def quoted(text: str) -> str:
-    """A problem or a solution as part of a prompt: it can't repeat the lines between the parts, since runs of
-    more than three `=` are cut to three. The wording around it is the same for every text."""
+    """Returns a problem or a solution as part of a prompt: it can't repeat the lines between the parts, since
+    runs of more than three `=` are cut to three. The wording around it is the same for every text."""
     return _RULE.sub("===", text)
 
 
 class MathPrompts(RolePrompts):
     """Prompts for mathematical problems with a final answer.
 
-    What models wrote is either between two lines that it can't repeat (`quoted`), a turn of its own, or the
-    last thing in a prompt, so that nothing of it passes for the prompt's own words.
+    The models' texts are either between two lines that they can't repeat (`quoted`), a turn of their own, or
+    the last part of a prompt, so that nothing of them passes for the prompt's own words.
 
     Args:
         solver_instruction: appended to the problem, that is to the last user message of the dataset's
@@ -143,8 +143,8 @@ class MathPrompts(RolePrompts):
         return self._examples.chat(VERIFIER, problem, solution=solution)
 
     def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
-        """What the Solver was asked, system message and instruction included, the solution as the answer to
-        it, then the request with the report."""
+        """The Solver's prompt, system message and instruction included, the solution as the answer to it,
+        then the request with the report."""
         return self._examples.chat(CORRECTOR, problem, solution=solution, report=report)
 
     def _solver(self, problem: Problem) -> tuple[Message, ...]:

@@ -16,14 +16,14 @@ from marsrl_verl.settings.choices import Choice
 
 
 class RoleBalance(Choice):
-    """How the roles share the loss (`Config.role_balance`; `role_factors`)."""
+    """Balance of the roles in the loss (`Config.role_balance`; `role_factors`)."""
 
     TOKENS = "tokens"
     ROLES = "roles"
 
 
 class VerdictBalance(Choice):
-    """What the judged solutions count in the Verifier's part of the loss (`Config.verdict_balance`;
+    """Weighting of the judged solutions in the Verifier's part of the loss (`Config.verdict_balance`;
     `balance_verdicts`)."""
 
     INPUTS = "inputs"
@@ -36,14 +36,14 @@ def role_factors(
     balance: RoleBalance | str = RoleBalance.TOKENS,
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """The factor by which a role's advantages enter a loss that is a mean over all T tokens.
+    """Returns the factor by which a role's advantages enter a loss that is a mean over all T tokens.
 
     `tokens`: w_role. `roles`: w_role * T / (R * T_role), which turns the mean over all tokens into the
     mean over the R roles of w_role times the role's own token mean.
 
     Args:
         role_tokens: tokens in the loss by role (T_role); roles without tokens get no factor.
-        balance: how roles share the loss.
+        balance: of the roles in the loss.
         weights: w_role, 1 where absent.
     """
     present = {role: count for role, count in role_tokens.items() if count > 0}
@@ -102,7 +102,7 @@ def balance_verdicts(
 
 
 def _class_factors(judged: Mapping[bool, list[bool]], balance: VerdictBalance) -> dict[bool, float]:
-    """class → the factor of its rows, from whether each of its judgements is right."""
+    """Returns the factor of each class's rows, from whether each of its judgements is right."""
     if len(judged) < 2:
         return dict.fromkeys(judged, 0.0)
     total = sum(len(found) for found in judged.values())

@@ -1,4 +1,4 @@
-"""Choose which outputs of one stage become inputs of the next (MarsRL, arXiv 2511.11373, §3.4)."""
+"""Choice of the outputs of one stage that become inputs of the next (MarsRL, arXiv 2511.11373, §3.4)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ KEY = "marsrl.algo.selection"
 
 
 class Strategy(Choice):
-    """Which class of candidates goes first. The caller says what the preferred class is: for a
-    Verifier the incorrect solutions, for a Corrector the errors that were found rightly."""
+    """Order of the classes of candidates. The caller names the preferred class: for a Verifier the incorrect
+    solutions, for a Corrector the errors that were found rightly."""
 
     RANDOM = "random"
     BALANCED = "balanced"
@@ -34,11 +34,11 @@ class Candidate:
     """The final answer of a solution; None: none could be read."""
     reward: float = 0.0
     text: str = ""
-    """Without its thinking part."""
+    """Its text without the thinking part."""
 
 
 class Selects(Protocol):
-    """Which of a stage's eligible outputs become inputs: at most `k` different ones of `candidates`, which
+    """Chooses the outputs of a stage that become inputs: at most `k` different ones of `candidates`, which
     come in the order of their ids."""
 
     def __call__(
@@ -55,7 +55,7 @@ def choose(
     *,
     distinct_answers: bool = False,
 ) -> list[Candidate]:
-    """Choose `k` candidates without replacement, or all of them when there are fewer.
+    """Chooses `k` candidates without replacement, or all of them if there are fewer.
 
     With `distinct_answers` only one candidate of each answer, drawn uniformly, takes part; those without a
     readable answer count as one answer.
@@ -66,7 +66,7 @@ def choose(
     candidates and on `rng`.
 
     Raises:
-        RuleError: a function of the user's raised, or chose otherwise than it may.
+        RuleError: a function of the user's raised, or made an invalid choice.
 
     Returns:
         The chosen candidates, for `balanced` and `adaptive` the preferred class first.
@@ -96,7 +96,7 @@ def choose(
 def _chosen(
     rule: OwnFunction[Selects], candidates: list[Candidate], k: int, rng: np.random.Generator
 ) -> list[Candidate]:
-    """What a function of the user's chose, checked."""
+    """Returns the choice of a function of the user's, checked."""
     found = rule.call(KEY, tuple(candidates), k, rng)
     expected = f"at most {k} different ones of the candidates that it was given"
     chosen = list(found) if isinstance(found, Sequence) else None
@@ -108,7 +108,8 @@ def _chosen(
 
 
 def _one_per_answer(ordered: list[Candidate], rng: np.random.Generator) -> list[Candidate]:
-    """One candidate of each answer, in their order: a drawn order would put frequent answers first."""
+    """Returns one candidate of each answer, in their order: a drawn order would put frequent answers
+    first."""
     drawn: dict[str | None, Candidate] = {}
     for i in rng.permutation(len(ordered)):
         drawn.setdefault(ordered[i].answer, ordered[i])
@@ -116,7 +117,7 @@ def _one_per_answer(ordered: list[Candidate], rng: np.random.Generator) -> list[
 
 
 def quotas(k: int, preferred: int, others: int, target: int) -> tuple[int, int]:
-    """How many of `k` to take from the preferred class, of which `target` are wanted, and from the other,
-    given their sizes."""
+    """Returns how many of `k` to take from the preferred class, of which `target` are wanted, and from the
+    other, given their sizes."""
     second = min(others, k - min(preferred, target))
     return min(preferred, k - second), second

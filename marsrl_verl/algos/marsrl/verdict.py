@@ -1,4 +1,4 @@
-"""Read a Verifier's judgement, and reward it (MarsRL, arXiv 2511.11373, §3.2).
+"""Reading and rewards of a Verifier's judgement (MarsRL, arXiv 2511.11373, §3.2).
 
 A Verifier ends its answer with a line such as `**Correctness**: Wrong`. What precedes that line is
 the report that is handed to the Corrector.
@@ -25,12 +25,12 @@ class Verdict(str, Enum):
 
 
 def right_verdict(solution_reward: float) -> Verdict:
-    """The verdict that a solution deserves, by the reward of its answer."""
+    """Returns the verdict that a solution deserves, by the reward of its answer."""
     return Verdict.CORRECT if is_correct(solution_reward) else Verdict.WRONG
 
 
 class VerdictParser(str, Enum):
-    """How the judgement is read."""
+    """Rule by which a judgement is read."""
 
     STRICT = "strict"
     """The last Correctness field must say Correct or Wrong and nothing else; the answer must be finished."""
@@ -60,14 +60,13 @@ _RELEASED_MARKER = "**Correctness**"
 def parse_verdict(
     final_text: str, finish_reason: FinishReason, parser: VerdictParser | str = VerdictParser.STRICT
 ) -> ParsedVerdict:
-    """Read verdict and report from a Verifier's final text.
+    """Reads verdict and report from a Verifier's final text.
 
     Strict rule: the last line that is a Correctness field decides, whatever its case, bold and code marks,
-    spaces and place of the colon; a field without a value is completed by the next non-empty line.
-    Its value must be Correct, Wrong or Incorrect (= Wrong), whatever punctuation, marks or box stand around
-    that one word. Anything else (two verdicts too), no field, or an answer that the model did not end itself
-    is INVALID. The report is all text before the field, or
-    the whole text when there is no field.
+    spaces and place of the colon; a field without a value is completed by the next non-empty line. Its value
+    must be Correct, Wrong or Incorrect (= Wrong), whatever punctuation, marks or box stand around that one
+    word. Anything else (two verdicts too), no field, or an answer that the model did not end itself is
+    INVALID. The report is all text before the field, or the whole text when there is no field.
 
     Args:
         final_text: the text after the thinking part. For the released rule of a response that never
@@ -95,8 +94,8 @@ def parse_verdict(
 
 
 def _field_value(line: str) -> str | None:
-    """The plain value of a Correctness field; None when the line is no such field. Without a colon the rest
-    must already be a verdict or nothing: "correctness of step 2 is unclear" is prose."""
+    """Returns the plain value of a Correctness field; None if the line is no such field. Without a colon the
+    rest must already be a verdict or nothing: "correctness of step 2 is unclear" is prose."""
     match = _FIELD_NAME.match(line)
     if match is None:
         return None
@@ -108,7 +107,8 @@ def _field_value(line: str) -> str | None:
 
 
 def _plain(value: str) -> str:
-    """The value in lower case without what stands around it; a long one is no verdict and stays as it is."""
+    """Returns the value in lower case without the marks around it; a long one is no verdict and stays as it
+    is."""
     text = value.strip()
     if len(text) > _LONGEST_VALUE:
         return text

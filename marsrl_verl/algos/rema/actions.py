@@ -1,10 +1,10 @@
-"""Which actions the meta-thinking agent chose in a run, and for how hard problems:
+"""Actions that the meta-thinking agent chose in a run, by the difficulty of the problems:
 
     python -m marsrl_verl.algos.rema.actions outputs/NAME --output actions.png
 
 reads the run's plans in JSON (`marsrl.algo.plan_form=json`) of passes that train plans, prints the shares of
 DECOMPOSE, REWRITE and EMPTY at each difficulty, and draws them with the mean difficulty of each action over
-training (ReMA, arXiv 2503.09501, §4.2.2). How hard a problem is is a number of the data (`extra_info.level`
+training (ReMA, arXiv 2503.09501, §4.2.2). A problem's difficulty is a number of the data (`extra_info.level`
 or `extra_info.difficulty`)."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from marsrl_verl.algos.rema.single_turn.config import PLAN
 
 ACTIONS = (*(one.value for one in ActionKind), INVALID)
 ROLLOUT_FOLDER = "rollouts"
-"""Of a run."""
+"""Folder of a run's rollout logs."""
 _PARTS = 8
 """Parts of training over which difficulties are averaged for the picture."""
 
@@ -36,11 +36,11 @@ class Chosen:
     action: str
     level: float | None
     correctness: float | None
-    """The share of its solutions that were correct; None: nobody followed it."""
+    """The share of its solutions that were correct; None: it was not followed."""
 
 
 def read_actions(folder: Path) -> list[Chosen]:
-    """The plans in JSON of a run, in the order of steps.
+    """Returns the plans in JSON of a run, in the order of steps.
 
     Raises:
         ValueError: the run has none.
@@ -59,7 +59,7 @@ def read_actions(folder: Path) -> list[Chosen]:
 def _of_file(path: Path) -> Iterable[Chosen]:
     with path.open(encoding="utf-8") as lines:
         for line in map(json.loads, lines):
-            # Passes that count successes ask all problems, those that train the ones in between.
+            # Passes that count successes have all problems, those that train the ones in between.
             trained = line.get("pass_trains_plans", True)
             if line.get("stage") == PLAN and line.get("action") in ACTIONS and trained:
                 level, correctness = line.get("level"), line.get("correctness")
@@ -67,8 +67,8 @@ def _of_file(path: Path) -> Iterable[Chosen]:
 
 
 def shares_by_level(actions: Sequence[Chosen]) -> dict[float | None, dict[str, float]]:
-    """The share of each action at each difficulty, in rising order; None, for all whose difficulty is
-    unknown, last."""
+    """Returns the share of each action at each difficulty, in ascending order; None, for all whose difficulty
+    is unknown, last."""
     counts: dict[float | None, Counter[str]] = defaultdict(Counter)
     for one in actions:
         counts[one.level][one.action] += 1
@@ -80,7 +80,7 @@ def shares_by_level(actions: Sequence[Chosen]) -> dict[float | None, dict[str, f
 
 
 def mean_levels(actions: Sequence[Chosen], parts: int = _PARTS) -> dict[str, list[tuple[float, float]]]:
-    """Of each action (mean step, mean difficulty) over consecutive parts of training in which it was
+    """Returns for each action (mean step, mean difficulty) over consecutive parts of training in which it was
     chosen."""
     steps = sorted({one.step for one in actions})
     size = max(1, -(-len(steps) // parts))
@@ -97,8 +97,8 @@ def mean_levels(actions: Sequence[Chosen], parts: int = _PARTS) -> dict[str, lis
 
 
 def table(actions: Sequence[Chosen]) -> str:
-    """Shares by difficulty and in the first and the second half of the steps, and how often the plans of each
-    action led to the answer, as text."""
+    """Returns as text the shares by difficulty and in the first and the second half of the steps, and the
+    share of each action's plans that led to the answer."""
     lines = [f"{'difficulty':>12}{'plans':>8}" + "".join(f"{action:>12}" for action in ACTIONS)]
     parts = [
         (_name(level), [one for one in actions if one.level == level]) for level in shares_by_level(actions)
@@ -126,7 +126,7 @@ def _correct(actions: Sequence[Chosen], action: str) -> str:
 
 
 def draw(actions: Sequence[Chosen], path: Path, title: str) -> None:
-    """Two panels: shares by difficulty, and the mean difficulty of each action over training."""
+    """Draws two panels: shares by difficulty, and the mean difficulty of each action over training."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -155,7 +155,7 @@ def _draw_shares(axes: Any, shares: dict[float | None, dict[str, float]]) -> Non
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Print the table and draw the picture; returns the exit status."""
+    """Prints the table and draws the picture; returns the exit status."""
     parser = argparse.ArgumentParser(description="Actions by the difficulty of their problems.")
     parser.add_argument("run", type=Path, help="folder of a run, such as outputs/NAME")
     picture = "picture to write (default: actions.png in the run's folder)"

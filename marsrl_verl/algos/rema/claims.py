@@ -1,4 +1,4 @@
-r"""What a text claims that something comes to, and all values that it holds: text alone, no grader.
+r"""Claims of a text about results, and all values that it holds: by text alone, without a grader.
 
 "The answer is 12", "it's 12", `= 12`, a box with 12 and "you end up with twelve apples" claim 12; "add 12 and
 7" claims nothing, and holds 12 and 7."""
@@ -61,7 +61,7 @@ _REACHED = re.compile(
     rf"{_SAID}",
     re.IGNORECASE,
 )
-"""Words before what something comes to; of these only what looks like an answer is a claim."""
+"""Words before a result; of the text after them only what looks like an answer is a claim."""
 _REVERSED = re.compile(
     r"(?P<said>\$[^$\n]{1,100}\$|(?<!\S)[^\s$]{1,80})[ \t*]{1,6}"
     r"(?:is|are|was|(?:will|should|must)[ \t]+be)[ \t]{1,3}"
@@ -100,7 +100,7 @@ _WITH_UNIT = re.compile(rf"({_NUMBER}\$?)(?:[ \t-][a-zA-Z]{{2,20}}){{1,2}}")
 _WORDED = re.compile(
     r"(?!(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|min|max)\b)[a-zA-Z'’]{2,}\s+\w|[a-zA-Z]\s+[a-zA-Z]{2}"
 )
-"""Begins as a sentence does, and not as a value."""
+"""The beginning of a sentence, not of a value."""
 
 _LIKE_AN_ANSWER = re.compile(rf"[\d\\π√∞]|(?i:\b{SMALL_WORD}\b)")
 
@@ -132,7 +132,7 @@ _FACT = re.compile(
     r"\b(?:90|180|360)(?:[ -]degrees?|°)[^.\n]{0,20}\b(?:angle|sum|triangle|circle|turn)",
     re.IGNORECASE,
 )
-"""Well-known numbers, and those behind "divided by"."""
+"""Well-known numbers, and those after "divided by"."""
 _PERCENT = re.compile(r"(-?\d[\d,]{0,12}(?:\.\d{1,9})?)%")
 _ROOTS = re.compile(
     r"(?:(?<!\d)\d{1,12}\s{0,3}[*·+/-]?\s{0,3})?(?:√\d{1,12}|\bsqrt\(\d{1,12}\)|π|\bpi\b)(?:\s{0,3}/\s{0,3}\d{1,12})?|"
@@ -146,11 +146,11 @@ _FORMULA = re.compile(
 
 
 def claims(text: str) -> list[str]:
-    r"""What a text says that something comes to, in its order: contents of boxes; what follows "the answer
-    is", "you get", "it's", "should be", "output" or the like, or stands before "is the answer"; and what
-    follows an equality sign or an arrow; a text that is a value and nothing else.
+    r"""Returns the results that a text claims, in their order: contents of boxes; what follows "the answer
+    is", "you get", "it's", "should be", "output" or the like, or stands before "is the answer"; what follows
+    an equality sign or an arrow; and the whole text if it is a value and nothing else.
 
-    Every member of a chain `3 + 4 = 7 = x` behind its first sign counts. `17 apples` claims 17 too, and
+    Every member of a chain `3 + 4 = 7 = x` after its first sign counts. `17 apples` claims 17 too, and
     `seventeen` is 17. Numbers elsewhere are no claims.
     """
     text = text[-LONGEST_TEXT:]
@@ -174,12 +174,13 @@ def claims(text: str) -> list[str]:
 
 
 def _first_part(text: str) -> str:
-    """Up to where the phrase ends."""
+    """Returns the text up to where the phrase ends."""
     return _END.split(text, maxsplit=1)[0]
 
 
 def _readings(claim: str) -> list[str]:
-    """The claim; with words behind its number, or its number in words, also the number."""
+    """Returns the claim; with words or a percent sign after its number, or its number in words, also the
+    number."""
     if (match := _WITH_UNIT.fullmatch(claim)) is not None:
         return [claim, match[1].strip("$")]
     if claim.endswith("%") and (match := _PERCENT.fullmatch(claim)) is not None:
@@ -189,7 +190,7 @@ def _readings(claim: str) -> list[str]:
 
 
 def _number_in_words(text: str) -> int | None:
-    """The number with which a text begins in words, where at most two more follow; None without one."""
+    """Returns the number with which a text begins in words, if at most two more follow; None without one."""
     match = SPELLED.match(text)
     if match is None or len(text[match.end() :].split()) > 2:
         return None
@@ -197,11 +198,12 @@ def _number_in_words(text: str) -> int | None:
 
 
 def values(text: str) -> list[str]:
-    """Every value that a text holds, claimed or not: numbers in digits and, from eleven on, in words;
+    """Returns every value that a text holds, claimed or not: numbers in digits and, from eleven on, in words;
     fractions; formulas between dollar signs; and its claims.
 
-    Numbers of steps, of a formula with unknowns (`n(n-3)/2`) and of what everybody knows (60 minutes of an
-    hour) are none. `one` to `ten` count where a verb says what something is: they are words of every plan.
+    Numbers of steps, of a formula with unknowns (`n(n-3)/2`) and of well-known facts (60 minutes of an hour)
+    are left out. `one` to `ten` count only where a verb says what something is, since every plan has such
+    words.
     """
     text = text[-LONGEST_TEXT:]
     unnumbered = _STEP.sub(_blank, text)
@@ -229,7 +231,7 @@ def _blank_formula(found: re.Match[str]) -> str:
 
 
 def tells_in_words(text: str, question: str, answer: str) -> bool:
-    """True where a text has an answer that is no number (a day, `2x+1`), and the question has not.
+    """True if a text has an answer that is no number (a day, `2x+1`), and the question does not.
 
     Letters of choices count where they are chosen, yes and no where they are said first.
     """
@@ -248,7 +250,7 @@ def tells_in_words(text: str, question: str, answer: str) -> bool:
 
 
 def _anywhere(answer: str) -> re.Pattern[str]:
-    """An expression with any spaces, braces and dollar signs in it."""
+    """Returns a pattern of an expression with any spaces, braces and dollar signs in it."""
     tokens = [re.escape(one) for one in _TOKENS.findall(answer) if one not in "{}$"]
     begin = r"(?<![a-zA-Z0-9])" if answer[0].isalnum() else ""
     end = r"(?![a-zA-Z0-9])" if answer[-1].isalnum() else ""
@@ -257,16 +259,16 @@ def _anywhere(answer: str) -> re.Pattern[str]:
 
 _LETTER, _WORD = re.compile("[A-J]"), re.compile("[a-zA-Z][a-z]{2,}")
 _PROSE = re.compile(r"(?<!\\)\b[a-z]{2,} [a-z]{2,}")
-"""Between two dollar signs of amounts of money, not of a formula."""
+"""Prose, as between the dollar signs of two amounts of money, not in a formula."""
 _TOKENS = re.compile(r"(?!\\(?:left|right)(?![a-zA-Z]))(?:\\[a-zA-Z]+|[a-zA-Z]|\d+|[^\s\\])")
 
 
 def states(question: str, claim: str) -> bool:
-    """Whether a question itself states a claim as what something is: `x = 5` in the question is no secret."""
+    """True if a question itself claims the same result: `x = 5` in the question is no secret."""
     bare = _PLAIN.sub("", claim)
     return any(bare == _PLAIN.sub("", one) for one in claims(question))
 
 
 def holds(question: str, value: str) -> bool:
-    """Whether a question holds a value, in any wording that text tells to be the same."""
+    """True if a question holds a value, in any wording that is equal by text."""
     return any(same_answer(one, value) for one in values(question))

@@ -1,4 +1,4 @@
-"""Plans as JSON objects: which way to help, and the text (ReMA, arXiv 2503.09501, §4.2.2 and appendix G.1.1).
+"""Plans as JSON objects: a way to help, and the text (ReMA, arXiv 2503.09501, §4.2.2 and appendix G.1.1).
 
 The engine is held to the object's grammar, so that its tokens are those of valid JSON unless the limit of
 tokens cuts it. The grammar is that of the compact form, `{"action":"REWRITE","output":"…"}`: a JSON schema
@@ -22,18 +22,18 @@ PROGRAM = "marsrl_verl.algos.rema.json_actions:ActionCall"
 
 
 class ActionKind(Choice):
-    """How the meta-thinking agent helps."""
+    """Way in which the meta-thinking agent helps."""
 
     DECOMPOSE = "DECOMPOSE"
     """It breaks the question into smaller ones."""
     REWRITE = "REWRITE"
-    """It says the question more simply."""
+    """It words the question more simply."""
     EMPTY = "EMPTY"
     """It leaves the question as it is."""
 
 
 INVALID = "INVALID"
-"""Stands for the action of a plan that is none."""
+"""Stands for the action of a plan that has none."""
 
 _KINDS = " | ".join(f'"{kind}"' for kind in ActionKind)
 GRAMMAR: dict[str, Any] = {
@@ -45,8 +45,8 @@ escape ::= ["\\/bfnrt] | "u" [0-9a-ce-fA-CE-F] hex hex hex
 hex ::= [0-9a-fA-F]
 """
 }
-"""What the engine is held to (`Decoding.structured`), in XGrammar's EBNF. Escapes of surrogates (`\\uD8…`)
-are left out: half a pair is no text."""
+"""Grammar that the engine is held to (`Decoding.structured`), in XGrammar's EBNF. Escapes of surrogates
+(`\\uD8…`) are left out: half a pair is no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Action:
 
     @property
     def instruction(self) -> str:
-        """What the reasoning agent is told; nothing where the question is to be answered directly."""
+        """Instruction to the reasoning agent; empty if the question is to be answered directly."""
         return "" if self.kind is ActionKind.EMPTY else self.output.strip()
 
 
 def parse_action(text: str) -> Action | None:
-    """The action in a response; None where it is no such object and nothing else. An action other than EMPTY
-    needs an output."""
+    """Returns the action in a response; None if it is not such an object and nothing else. An action other
+    than EMPTY needs an output."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

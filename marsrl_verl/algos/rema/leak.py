@@ -1,4 +1,4 @@
-r"""Does a plan give the answer away? By what it claims, not by how it looks.
+r"""Detection of plans that give the answer away: by what they claim, not by how they look.
 
 A plan that says "the answer is 12", that has 12 in a box, or that ends a computation in `= 12` leaks it
 where 12, 0.5 * 24 or \frac{24}{2} is right; one that says "add 12 and 7", or that shows another number in a
@@ -20,24 +20,23 @@ from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rewards.normal_form import same_answer
 
 MOST_GRADED = 4
-"""The last claims, and values, of a plan, which the grader is asked about where no text tells."""
+"""The last claims, and values, of a plan that the grader compares if none is equal by text."""
 LOOK_FOR_VALUES = "look_for_values"
-"""Among a request's inputs: plans are also looked through for the answer among all values that they hold."""
+"""Input of a request: plans are also searched for the answer among all values that they hold."""
 
 
 class PlanReward(RoleReward):
-    """Looks whether a plan gives the answer away; what a plan is worth is told by the solutions that follow
-    it.
+    """Checks whether a plan gives the answer away; its reward comes from the solutions that follow it.
 
-    The result's `info` has `leak`, and `leaked` with the claim; where the request asks for it
-    (`LOOK_FOR_VALUES`), `value_leak`: whether any value in the plan that the question does not hold equals a
-    reference. Its value is 0: `Method.late_rewards` replaces it.
+    The result's `info` has `leak`, and `leaked` with the claim; with the request's input `LOOK_FOR_VALUES`
+    also `value_leak`: whether any value in the plan that the question does not hold equals a reference. Its
+    value is 0: `Method.late_rewards` replaces it.
 
     Args:
         grader: the reward for answers (`package.module:Class`, an `AnswerReward`) that says which claims
             equal a reference.
         kwargs: its keyword arguments.
-        look: false where nobody asks for it, as for plans to judge two answers by.
+        look: if false, plans are not searched, as those for judging two answers.
     """
 
     pays_unfinished = True
@@ -68,7 +67,7 @@ class PlanReward(RoleReward):
         return RewardResult(0.0, info if leaked is None else {**info, "leaked": leaked})
 
     def longest_s(self, calls: int) -> float | None:
-        """Each claim, and each value, that the grader is asked about may take it that long."""
+        """Returns the grader's time for each claim, and each value, that it compares."""
         one = None if self.grader is None else self.grader.longest_s(calls)
         return None if one is None else 2 * MOST_GRADED * one
 
@@ -77,8 +76,8 @@ class PlanReward(RoleReward):
             self.grader.close()
 
     def _equal_to(self, accepted: list[str], found: list[str], is_known: Callable[[str], bool]) -> str | None:
-        """The last one that equals a reference, by text or, of the last ones, by the grader; not one that the
-        question makes known."""
+        """Returns the last one that equals a reference, by text or, of the last ones, by the grader; not one
+        that the question makes known."""
         latest = found[::-1]
         equal = (one for one in latest if any(same_answer(one, each) for each in accepted))
         told = next((one for one in equal if not is_known(one)), None)

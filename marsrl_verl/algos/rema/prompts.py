@@ -1,4 +1,4 @@
-"""The two agents, and what each is told (ReMA, arXiv 2503.09501, §3.2.2; the wording is ours)."""
+"""The two agents and their prompts (ReMA, arXiv 2503.09501, §3.2.2; the wording is ours)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ AGENTS: Mapping[str, Role] = {
     REASONING: Role(answers=True, may_be_frozen=True),
 }
 FINISH = "[FINISH]"
-"""What the meta-thinking agent writes when it is content with the answer."""
+"""Mark that the meta-thinking agent writes when it is content with the answer."""
 
 
 def system_and_user(system: str, user: str) -> tuple[Message, ...]:
-    """A chat of one message of each."""
+    """Returns a chat of one message of each."""
     return ({"role": "system", "content": system}, {"role": "user", "content": user})
 
 
 class DialoguePrompts(Prompts):
-    """Words how the two lists of messages begin. Later messages are handed over as they are: what one agent
-    said is the other's next user message."""
+    """Words the beginnings of the two lists of messages. Later messages are handed over as they are: an
+    agent's message is the other's next user message."""
 
     def problem(self, problem: Problem) -> tuple[Message, ...]:
-        """As the meta-thinking agent is asked."""
+        """Returns the meta-thinking agent's prompt."""
         return self.meta_thinking(problem)
 
     @abstractmethod
     def meta_thinking(self, problem: Problem) -> tuple[Message, ...]:
-        """Ask for the first instruction. It must be told how to end the dialogue: with `FINISH`."""
+        """Asks for the first instruction. It must tell the agent how to end the dialogue: with `FINISH`."""
 
     @abstractmethod
     def reasoning(self, problem: Problem, instruction: str) -> tuple[Message, ...]:
-        """Ask to follow the first instruction."""
+        """Asks to follow the first instruction."""
 
 
 META_THINKING_SYSTEM = """\
@@ -74,15 +74,15 @@ _HEADING = re.compile(r"^(\s*)(Question|Instruction)(\s*):(\s*)$", re.MULTILINE)
 
 
 def quoted(text: str) -> str:
-    """A question as part of a prompt: none of its lines is one of the prompt's own headings."""
+    """Returns a question as part of a prompt: none of its lines is one of the prompt's own headings."""
     return _HEADING.sub(r"\1\2\3.\4", text)
 
 
 class MathDialogue(DialoguePrompts):
     """Prompts for mathematical problems with a final answer.
 
-    What the meta-thinking agent wrote is the last thing in a prompt or a turn of its own, so that nothing of
-    it passes for the prompt's own words; a question has none of its headings (`quoted`).
+    The meta-thinking agent's text is the last part of a prompt or a turn of its own, so that nothing of it
+    passes for the prompt's own words; a question has none of its headings (`quoted`).
 
     Args:
         meta_thinking_system, reasoning_system: the system prompts; those of supervised data must be the same

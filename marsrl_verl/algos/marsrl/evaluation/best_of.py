@@ -1,8 +1,8 @@
-"""Other ways to spend the system's calls, from the runs that an evaluation has anyway: of several solutions
-of the Solver the one that the Verifier passes, and the Solver alone at the system's cost.
+"""Other ways to spend the system's calls, from the runs that an evaluation has anyway: the one of several
+solutions of the Solver that the Verifier passes, and the Solver alone at the system's cost.
 
 Each run of a problem has one solution of the Solver and the Verifier's verdict of the first round on it.
-Bounds of the choice are the Solver's pass@k (an oracle chooses) and its accuracy (chance does).
+Bounds of the choice are the Solver's pass@k (an oracle chooses) and its accuracy (a random choice).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ EQUAL_METRICS = {
 
 
 def best_of_observations(runs: Runs) -> dict[str, Observations]:
-    """`verifier_best_of_<k>` for each `reported_k`, and `solver_equal_calls_majority`,
-    `solver_equal_calls_pass` and the two at equal tokens where there are as many answers; one number, an
-    expectation over draws, for each problem. Empty where problems were asked once.
+    """Returns `verifier_best_of_<k>` for each `reported_k`, and `solver_equal_calls_majority`,
+    `solver_equal_calls_pass` and the two at equal tokens if there are as many answers; one number, an
+    expectation over draws, for each problem. Empty if problems have one run.
 
-    What is of equal cost is a number of answers for each data source, since a benchmark's problems cost what
-    they cost; a source with fewer answers than that is not in it.
+    Equal cost is a number of answers for each data source, since the costs of benchmarks differ; a source
+    with fewer answers than that is left out.
     """
     solutions: dict[str, list[tuple[float, bool]]] = {}
     sources: dict[str, list[Run]] = {}
@@ -58,7 +58,7 @@ def best_of_observations(runs: Runs) -> dict[str, Observations]:
 def _at_equal_cost(
     runs: list[Run], solutions: Mapping[str, list[tuple[float, bool]]]
 ) -> dict[str, Observations]:
-    """The Solver alone at the cost of these runs, of one data source."""
+    """Returns the observations of the Solver alone at the cost of these runs, of one data source."""
     tries = tries_of(SOLVER, (call for run in runs for call in run.calls))
     right = {name: [solved for _, solved in solutions[name]] for name in tries}
     least, found = min(map(len, tries.values()), default=0), {}
@@ -71,8 +71,8 @@ def _at_equal_cost(
 
 
 def system_gains(observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
-    """`system_equal_calls_gain` and `system_equal_tokens_gain`: the system's accuracy less that of the
-    Solver's majority at the same cost, paired by problem."""
+    """Returns `system_equal_calls_gain` and `system_equal_tokens_gain`: the system's accuracy less that of
+    the Solver's majority at the same cost, paired by problem."""
     pairs = {
         what: (observations.get(f"{SOLVER}_equal_{what}_majority"), observations.get("system_accuracy"))
         for what in ("calls", "tokens")
@@ -85,15 +85,16 @@ def system_gains(observations: Mapping[str, Observations], confidence: float) ->
 
 
 def _passed_first(run: Run) -> float:
-    """The share of Correct verdicts on the Solver's solution in the first round: 1 or 0, also where the
-    verdict can't be read when it is asked for again, or there was nothing to judge."""
+    """Returns the share of Correct verdicts on the Solver's solution in the first round: 1 or 0, also if the
+    repeated verdict can't be read, or there was nothing to judge."""
     first = (f"{VERIFIER}_1", f"{VERIFIER}_1{AGAIN}")
     verdicts = [verdict_of(call.trajectory) for call in run.calls if call.request.stage in first]
     return float(bool(verdicts) and verdicts[-1] is Verdict.CORRECT)
 
 
 def _equal_answers(runs: list[Run]) -> dict[str, int]:
-    """The number of the Solver's answers that cost at least as much as a run of the system in the mean."""
+    """Returns the number of the Solver's answers that cost at least as much as a run of the system on
+    average."""
     answers = sum(call.trajectory.tokens for run in runs for call in run.calls[:1])
     found = {"calls": math.ceil(sum(map(calls_of, runs)) / max(1, len(runs)))}
     if answers:  # an external Solver's are not counted

@@ -1,15 +1,15 @@
 """Verifier and Corrector on solutions that the held-out data bring along.
 
-In the system's runs both meet what the Solver leaves: other text after training than before, and other
-text of another method's Solver. These solutions stay the same. Their figures (`FROZEN_METRICS`) tell how
-good a role is, whoever the Solver is.
+In the system's runs both see the Solver's own solutions, which change with training and differ between
+methods. These solutions stay the same, so that their figures (`FROZEN_METRICS`) tell how good a role is,
+whatever the Solver is.
 
 A row's `extra_info` has them:
 
     frozen_solutions:
       - {solution: "7+5=14\\n\\\\boxed{14}", correct: false, report: "7+5=12 vs 14 bad"}
 
-`report` is what the Corrector is told; without it the Corrector is not asked about this solution.
+`report` is shown to the Corrector; without it the Corrector is not prompted with this solution.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ FROZEN_METRICS: dict[str, MetricInfo] = {
     for name, info in ROLE_METRICS.items()
     if name != accuracy_metric(SOLVER)
 }
-"""Missing in evaluations of data without such solutions. What share of them is incorrect is the data's, so
+"""Metrics on these solutions, absent if the data have none. The share of incorrect ones is the data's, so
 none follows the Solver's errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenSolution:
-    """A solution that somebody wrote before."""
+    """A solution that the data bring along."""
 
     solution: str
     correct: bool
     report: str | None = None
-    """What the Corrector is told of it."""
+    """Bug report that the Corrector is shown."""
 
 
 def frozen_solutions(problem: Problem) -> list[FrozenSolution]:
-    """Those of a problem's row.
+    """Returns the frozen solutions of a problem's row.
 
     Raises:
         ValueError: they are not written as described above.
@@ -81,7 +81,8 @@ def _read(one: Mapping[str, Any], where: str) -> FrozenSolution:
 
 
 def judge_frozen(run: Run, prompts: RolePrompts) -> Program:
-    """Ask about the problem's frozen solutions; the calls are beside the run's (`Run.beside`)."""
+    """Prompts the roles with the problem's frozen solutions; the calls are beside the run's
+    (`Run.beside`)."""
     problem = run.problem
     try:
         solutions = frozen_solutions(problem)
@@ -98,7 +99,7 @@ def judge_frozen(run: Run, prompts: RolePrompts) -> Program:
 
 
 def frozen_observations(runs: Runs) -> dict[str, Observations]:
-    """Behind each of `FROZEN_METRICS`, by metric name; empty where no solution was asked about."""
+    """Returns the observations of each of `FROZEN_METRICS`, by metric name; empty without such calls."""
     calls = [call for run in runs.runs for call in run.beside]
     if not calls:
         return {}

@@ -6,14 +6,14 @@ the Corrector rewrites it. Rules (settings and choice of the answer: `loop_rules
 - verdict Correct: the solution is accepted and the run ends, or, with `accept_passes` above 1, the next round
   judges the same solution again until it has so many in a row;
 - verdict Wrong: the Corrector rewrites the solution; the `reject_fails`-th in a row ends the run instead;
-- verdict INVALID (none readable, or cut off): the Verifier is asked a second time; INVALID again counts as
-  Wrong, and what the Verifier wrote is the report. Without any text there is nothing to correct by, and the
-  run ends;
-- a problem whose prompt exceeds the Solver's limit is not evaluated, it stands apart (`Runs.skipped`);
+- verdict INVALID (none readable, or cut off): the Verifier is prompted a second time; INVALID again counts as
+  Wrong, and the Verifier's text is the report. Without any text there is nothing to correct by, and the run
+  ends;
+- a problem whose prompt exceeds the Solver's limit is not evaluated, but kept apart (`Runs.skipped`);
 - an unfinished or empty Solver solution has reward 0 and is not shown to the Verifier;
 - a Corrector's text replaces the current solution only if it is finished and not empty; otherwise the next
   round judges the kept solution again;
-- after the last correction nobody verifies; where an unjudged correction can't be the answer, it is not made.
+- the last correction is not verified; if an unjudged correction can't be the answer, it is not made.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from marsrl_verl.evaluation.single_role import majority_observations, pass_at_k_
 
 
 class VerifyCorrect(Evaluation):
-    """The system.
+    """Evaluation of the Verifier–Corrector system.
 
     Args:
         prompts: words the roles' prompts.
@@ -80,19 +80,19 @@ class VerifyCorrect(Evaluation):
 
     @property
     def most_calls(self) -> Mapping[str, int]:
-        """Where no run ends early and every verdict has to be asked for twice."""
+        """Most calls of each role: no run ends early, and every verdict has to be prompted for twice."""
         rounds = self.rules.correction_rounds
         return {SOLVER: 1, VERIFIER: 2 * rounds, CORRECTOR: rounds}
 
     def check_row(self, problem: Problem) -> None:
-        """Its frozen solutions can be read."""
+        """Checks that the row's frozen solutions can be read."""
         frozen.frozen_solutions(problem)
 
     def begin(self, problem: Problem, repeat: int, name: str, step: int) -> SystemRun:
         return SystemRun(problem, repeat, name, step)
 
     def program(self, run: Run) -> Program:
-        """Solver, then rounds until a decision ends them."""
+        """Runs the Solver, then rounds until a decision ends them."""
         assert isinstance(run, SystemRun)
         yield from self._solve(run)
         number, goes_on = 0, run.solution is not None
@@ -116,7 +116,7 @@ class VerifyCorrect(Evaluation):
             run.end = RunEnd.NO_SOLUTION
 
     def _verify(self, run: SystemRun, number: int) -> Generator[RolloutRequest, Trajectory, Decision]:
-        """Ask the Verifier about the current solution; returns what follows."""
+        """Prompts the Verifier with the current solution; returns the decision about it."""
         stage, solution = f"{VERIFIER}_{number}", _solution(run)
         messages = self.prompts.verifier(run.problem, solution.final_text)
         judgement = yield self._request(run, stage, VERIFIER, messages, solution)
@@ -129,7 +129,7 @@ class VerifyCorrect(Evaluation):
         return run.decide(self.rules, verdict, number)
 
     def _correct(self, run: SystemRun, number: int) -> Program:
-        """Ask the Corrector to repair the flagged solution."""
+        """Prompts the Corrector to repair the flagged solution."""
         judgement, solution = run.calls[-1].trajectory, _solution(run)
         messages = self.prompts.corrector(run.problem, solution.final_text, report_of(judgement))
         trajectory = yield self._request(run, f"{CORRECTOR}_{number}", CORRECTOR, messages, judgement)
@@ -147,7 +147,7 @@ class VerifyCorrect(Evaluation):
     # --- what is measured ----------------------------------------------------------------------
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
-        """Behind the metrics, and what several solutions of the Solver give."""
+        """Returns the observations of the metrics, and those of several solutions of the Solver."""
         several = {**majority_observations(SOLVER, runs), **best_of.best_of_observations(runs)}
         return {**role_metrics.system_observations(runs), **frozen.frozen_observations(runs), **several}
 
@@ -155,7 +155,7 @@ class VerifyCorrect(Evaluation):
         return role_metrics.effort(runs, confidence)
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
-        """The Solver's pass@k, the Verifier's F1, and what the system gains at equal cost."""
+        """Returns the Solver's pass@k, the Verifier's F1, and the system's gains at equal cost."""
         solver = pass_at_k_estimates(SOLVER, observations.get("solver_accuracy", NOT_OBSERVED), confidence)
         gains = best_of.system_gains(observations, confidence)
         return {**solver, **role_metrics.f1_estimates(observations, confidence), **gains}
@@ -164,8 +164,8 @@ class VerifyCorrect(Evaluation):
         return system_pictures(runs, self.rules, confidence)
 
     def greedy(self) -> VerifyCorrect:
-        """Accepts at the first Correct verdict: at temperature 0 a Verifier that is asked again about one
-        solution repeats itself."""
+        """Returns the system that accepts at the first Correct verdict: at temperature 0 a Verifier that is
+        prompted again with one solution repeats itself."""
         return VerifyCorrect(self.prompts, replace(self.rules, accept_passes=1))
 
     def settings(self) -> dict[str, Any]:
@@ -177,20 +177,20 @@ class VerifyCorrect(Evaluation):
     # --- an example for readers ----------------------------------------------------------------
 
     def example_summary(self, run: Run) -> ExampleSummary:
-        """Best is a repair that was accepted."""
+        """Ranks a run as an example; best is a repair that was accepted."""
         assert isinstance(run, SystemRun)
         shown = shown_by(run)
         return ExampleSummary(shown, HEADLINES[shown])
 
     def example_call(self, call: Call) -> str:
-        """The role, and the round."""
+        """Returns the role and the round."""
         name, _, number = call.request.stage.partition("_")
         if call.trajectory.external:
             return f"{name.capitalize()} (external)"
         return f"{name.capitalize()} (round {number})" if number else name.capitalize()
 
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
-        """A Verifier's verdict and whether it is right; the answer of the others."""
+        """Returns a Verifier's verdict and whether it is right; the answer of the other roles."""
         if call.request.role != VERIFIER:
             return super().outcome(call, quote)
         verdict = verdict_of(call.trajectory)
@@ -201,7 +201,7 @@ class VerifyCorrect(Evaluation):
         return f"{said}{ending(call.trajectory)}"
 
     def result(self, run: Run) -> str:
-        """Where the answer is not the last solution, the reader is told which one it is."""
+        """Returns how the run ended, and which call gave the answer if it is not the last solution."""
         assert isinstance(run, SystemRun)
         result = super().result(run)
         if run.answer is run.solution:
@@ -210,7 +210,7 @@ class VerifyCorrect(Evaluation):
         return f"{result[:-1]}; answer: {chosen})"
 
     def description(self) -> str:
-        """When the system stops, and what it answers."""
+        """Describes when the system stops, and its answer."""
         return (
             f"Solver, then up to {self.rules.correction_rounds} verify–correct round(s). "
             f"{_stops(self.rules)} An unreadable verdict is asked for once more and then counts as Wrong; a "
@@ -256,7 +256,7 @@ def _solution(run: SystemRun) -> Trajectory:
 
 
 class Shown(IntEnum):
-    """What an example shows (`HEADLINES`), the most telling last."""
+    """Course of a run as an example (`HEADLINES`), the most telling last."""
 
     OTHER = 0
     UNFINISHED = 1
@@ -278,7 +278,7 @@ HEADLINES = {
 
 
 def shown_by(run: SystemRun) -> Shown:
-    """What a run shows."""
+    """Returns the course of a run."""
     if run.end is RunEnd.NO_SOLUTION:
         return Shown.UNFINISHED
     verdicts, solved_at_once = run.verdicts, is_correct(run.solver_reward)

@@ -1,4 +1,4 @@
-"""Decisions of the test-time loop: when a run ends, and which of its solutions is the answer.
+"""Decisions of the test-time loop: the end of a run, and the choice of its answer.
 
 The loop is that of the reasoning system of MarsRL (arXiv 2511.11373), which follows Huang & Yang
 (arXiv 2507.15855): a solution is accepted after several Correct verdicts in a row, a run is given up after
@@ -19,14 +19,14 @@ from marsrl_verl.evaluation.runs import Call, Run, final_answer, is_usable
 from marsrl_verl.settings.choices import Choice
 
 AGAIN = "_again"
-"""Ends the stage of a question that is put a second time, after an unreadable verdict."""
+"""Suffix of the stage of a call that repeats a prompt after an unreadable verdict."""
 
 
 def verdict_of(trajectory: Trajectory) -> Verdict:
-    """The Verifier's verdict as its scorer read it; INVALID where it read none, or where there is no answer.
+    """Returns the Verifier's verdict as its scorer read it; INVALID if it read none, or there is no answer.
 
-    What an answer that was cut off says is the scorer's to decide: INVALID for the strict parser, while the
-    released one reads it like any other.
+    The scorer decides about an answer that was cut off: INVALID for the strict parser, while the released one
+    reads it like any other.
     """
     verdict = trajectory.scored.info.get("verdict")
     answered = trajectory.finish in (FinishReason.STOP, FinishReason.LENGTH)
@@ -34,15 +34,15 @@ def verdict_of(trajectory: Trajectory) -> Verdict:
 
 
 def report_of(trajectory: Trajectory) -> str:
-    """The bug report for the Corrector: what the scorer extracted, which is empty where the released rule
-    loses it; the Verifier's final text where the scorer says nothing of a report."""
+    """Returns the bug report for the Corrector: what the scorer extracted, which is empty where the released
+    rule loses it; the Verifier's final text if the scorer has no report."""
     report = None if trajectory.reward is None else trajectory.reward.info.get("report")
     return trajectory.final_text if report is None else report
 
 
 class Fallback(Choice):
-    """Which solution is the answer where none was accepted. Candidates are the finished, non-empty solutions
-    of Solver and Corrector, in the order of their making."""
+    """Choice of the answer if no solution was accepted. Candidates are the finished, non-empty solutions of
+    Solver and Corrector, in the order in which they were made."""
 
     LAST = "last"
     """The last candidate."""
@@ -50,12 +50,13 @@ class Fallback(Choice):
     """The one with the most Correct verdicts, of several the latest; without any Correct verdict the first
     candidate, which is the Solver's (the paper's "most often identified as correct")."""
     MAJORITY = "majority"
-    """As `passes`, but without any Correct verdict the first candidate with the most frequent final answer,
-    of equally frequent answers the earliest. Candidates without a readable answer do not vote; where none has
+    """Like `passes`, but without any Correct verdict the first candidate with the most frequent final answer,
+    of equally frequent answers the earliest. Candidates without a readable answer do not vote; if none has
     one, the Solver's."""
     RELEASED = "released"
     """The rule of MarsRL's published evaluation script, for comparable figures: the one with the most
-    finished Verifier calls, whatever they said, of several the earliest. It decides on accepted runs, too."""
+    finished Verifier calls, whatever their verdicts, of several the earliest. It decides on accepted runs,
+    too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,9 @@ class LoopRules:
             raise ValueError(f"fallback must be one of {', '.join(known)}, found {self.fallback!r}")
 
     def samples_correction(self, number: int, calls: Sequence[Call], rounds: int | None = None) -> bool:
-        """Whether a correction in round `number` could become the answer. Nobody judges that of the last
-        round, so it would have to win without a Correct verdict. `rounds`: in a loop of so many."""
+        """True if a correction in round `number` could become the answer. That of the last round is not
+        judged, so it would have to win without a Correct verdict. `rounds`: of the loop, None:
+        `correction_rounds`."""
         most = self.correction_rounds if rounds is None else rounds
         if number < most or self.fallback == Fallback.LAST:
             return True
@@ -101,7 +103,7 @@ class LoopRules:
 
 
 class Decision(str, Enum):
-    """What follows a round's verdict."""
+    """Next step after a round's verdict."""
 
     END = "end"
     """The run ends."""
@@ -123,7 +125,7 @@ class Candidate:
 
 
 def candidates(calls: Sequence[Call]) -> list[Candidate]:
-    """The usable solutions of a run in the order of their making."""
+    """Returns the usable solutions of a run in the order in which they were made."""
     found: dict[str, Candidate] = {}
     for call in calls:
         if call.request.role == VERIFIER:
@@ -136,11 +138,11 @@ def candidates(calls: Sequence[Call]) -> list[Candidate]:
 
 
 def choose_answer(calls: Sequence[Call], fallback: Fallback | str, *, accepted: bool) -> Trajectory | None:
-    """The solution that a run answers with; None where it has no usable one.
+    """Returns the solution that is a run's answer; None if it has no usable one.
 
     Args:
         calls: all calls of the run.
-        fallback: which one, unless the last candidate was accepted.
+        fallback: rule of the choice, unless the last candidate was accepted.
         accepted: whether it was.
     """
     found, rule = candidates(calls), Fallback(fallback)
@@ -157,7 +159,7 @@ def choose_answer(calls: Sequence[Call], fallback: Fallback | str, *, accepted: 
 
 
 def _majority(candidates: list[Candidate]) -> Trajectory:
-    """The first candidate with the most frequent answer."""
+    """Returns the first candidate with the most frequent answer."""
     answers = [final_answer(one.solution) for one in candidates]
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
@@ -167,10 +169,10 @@ def _majority(candidates: list[Candidate]) -> Trajectory:
 
 
 class RunEnd(str, Enum):
-    """Why a run of the system ended."""
+    """Reason why a run of the system ended."""
 
     ACCEPTED = "accepted"
-    """The Verifier judged the current solution Correct, as often in a row as it takes."""
+    """The Verifier judged the current solution Correct, as often in a row as needed."""
     REJECTED = "rejected"
     """The Verifier said Wrong so often in a row that the run was given up."""
     NO_SOLUTION = "no_solution"
@@ -193,19 +195,19 @@ class SystemRun(Run):
     passes: int = 0
     """Correct verdicts in a row so far on the current solution, which changes after a Wrong one only."""
     fails: int = 0
-    """Wrong ones in a row so far, over all solutions."""
+    """Wrong verdicts in a row so far, over all solutions."""
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """The Verifier's verdicts in the order of the rounds."""
+        """Verdicts of the Verifier in the order of the rounds."""
         return [verdict_of(call.trajectory) for call in self.calls if call.request.role == VERIFIER]
 
     def decide(self, rules: LoopRules, verdict: Verdict, number: int) -> Decision:
-        """Count a round's verdict and say what follows; INVALID counts as Wrong.
+        """Counts a round's verdict and returns the next step; INVALID counts as Wrong.
 
         Args:
             rules: the loop's settings.
-            verdict: the round's, after the repeated question if there was one.
+            verdict: the round's, that of the repeated call if there was one.
             number: the round's, from 1.
         """
         if verdict is Verdict.CORRECT:

@@ -1,5 +1,5 @@
-"""What the roles and the system are measured by, from trajectories and the requests that they answer, and
-what the system's runs cost.
+"""Measures of the roles and of the system, from trajectories and their requests, and the cost of the system's
+runs.
 
 For the Verifier the positive class is an incorrect solution: a true positive is the verdict Wrong on an
 incorrect solution. An INVALID verdict is a wrong judgement (it lowers accuracy, and recall when the
@@ -67,14 +67,14 @@ EFFORT_METRICS: dict[str, str] = {
     "calls": "model calls of a run",
     "tokens": "tokens that all roles generated in a run",
 }
-"""How a run went and what it cost: name → meaning; with the suffix `_greedy` at temperature 0."""
+"""Course and cost of a run: name → meaning; with the suffix `_greedy` at temperature 0."""
 
 VERIFIER_F1 = "verifier_f1"
-"""No share of observations, so it is none of the metrics above; `f1_estimates` derives it from them."""
+"""Not a share of observations, so not among the metrics above; `f1_estimates` derives it from them."""
 
 
 def effort(evaluation: Runs, confidence: float = 0.95) -> dict[str, Estimate]:
-    """The mean of each of `EFFORT_METRICS` over the runs, with an interval clustered by problem."""
+    """Returns the mean of each of `EFFORT_METRICS` over the runs, with an interval clustered by problem."""
     runs, found = evaluation.runs, {}
     for name, end in (("accepted_share", "accepted"), ("rejected_share", "rejected")):
         ended = Observations.of((run.end == end, run.problem.problem_id) for run in runs)
@@ -83,13 +83,14 @@ def effort(evaluation: Runs, confidence: float = 0.95) -> dict[str, Estimate]:
 
 
 def _iterations(run: Run) -> int:
-    # A Verifier that is asked again after an unreadable verdict is still in the same round.
+    # A Verifier that is prompted again after an unreadable verdict is still in the same round.
     asked = [call.request for call in run.calls if call.request.role == VERIFIER]
     return len({request.stage.removesuffix(AGAIN) for request in asked})
 
 
 def log_fields(request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-    """What was judged or repaired, and what was found in the trajectory, for the rollout log."""
+    """Returns a trajectory's answer and verdict, and the reward of the solution that it is about, for the
+    log."""
     info = trajectory.scored.info
     return {
         "answer": info.get("answer"),
@@ -99,9 +100,9 @@ def log_fields(request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any
 
 
 def role_observations(calls: Iterable[Call]) -> dict[str, Observations]:
-    """The yes/no observations behind each of `ROLE_METRICS`, by metric name.
+    """Returns the yes/no observations behind each of `ROLE_METRICS`, by metric name.
 
-    Every call counts: a Verifier that was asked in two rounds gives two observations of its problem.
+    Every call counts: a Verifier that was prompted in two rounds gives two observations of its problem.
     """
     pairs: dict[str, list[tuple[bool, str]]] = {name: [] for name in ROLE_METRICS}
     for call in calls:
@@ -111,13 +112,13 @@ def role_observations(calls: Iterable[Call]) -> dict[str, Observations]:
 
 
 def system_observations(runs: Runs) -> dict[str, Observations]:
-    """The observations behind each of `EVALUATION_METRICS`, by metric name."""
+    """Returns the observations behind each of `EVALUATION_METRICS`, by metric name."""
     answers = ((run.solved, run.problem.problem_id) for run in runs.runs)
     return {**role_observations(runs.calls), "system_accuracy": Observations.of(answers)}
 
 
 def f1_estimates(observations: Mapping[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:
-    """`verifier_f1` and `verifier_f1_greedy` by name, where recall and precision were observed."""
+    """Returns `verifier_f1` and `verifier_f1_greedy` by name, if recall and precision were observed."""
     found = {}
     for suffix in ("", GREEDY_SUFFIX):
         recall, precision = (observations.get(f"verifier_{one}{suffix}") for one in ("recall", "precision"))
@@ -127,8 +128,8 @@ def f1_estimates(observations: Mapping[str, Observations], confidence: float = 0
 
 
 def role_figures(groups: Iterable[Group]) -> dict[str, float]:
-    """The accuracies and rates of scored groups, except those without an observation, and how many answers
-    and verdicts can't be read."""
+    """Returns the accuracies and rates of scored groups, except those without an observation, and the shares
+    of answers and verdicts that can't be read."""
     calls = [Call(group.request, one) for group in groups for one in group.trajectories]
     observed = role_observations(calls)
     metrics = {name: items.mean for name, items in observed.items()}
@@ -143,7 +144,8 @@ def role_figures(groups: Iterable[Group]) -> dict[str, float]:
 
 
 def _f1_estimate(recall: Observations, precision: Observations, confidence: float) -> Estimate:
-    """F1 of finding incorrect solutions, the harmonic mean of the Verifier's precision and recall.
+    """Returns the F1 of finding incorrect solutions, the harmonic mean of the Verifier's precision and
+    recall.
 
     F1 = 2J / (1 + J) with J = TP / (TP + FP + FN), which is a proportion; its interval is mapped through
     this increasing function. n = TP + FP + FN: the observations of recall, and the false ones of precision.
@@ -159,7 +161,7 @@ def _f1(jaccard: float | None) -> float | None:
 
 
 def _truth(call: Call) -> bool:
-    """Whether the solution that was judged or repaired is correct."""
+    """True if the solution that was judged or repaired is correct."""
     reward = call.request.inputs.get("solution_reward")
     if reward is None:
         raise ValueError(
@@ -170,7 +172,7 @@ def _truth(call: Call) -> bool:
 
 
 def _observed(call: Call) -> list[tuple[str, bool]]:
-    """(metric, outcome) pairs that one call contributes."""
+    """Returns the (metric, outcome) pairs that one call contributes."""
     if call.request.role == SOLVER:
         return [("solver_accuracy", is_correct(answer_reward(call.trajectory)))]
     if call.request.role == VERIFIER:

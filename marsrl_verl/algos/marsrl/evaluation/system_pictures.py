@@ -17,7 +17,7 @@ from marsrl_verl.evaluation.single_role import cost_of, tries_series
 
 
 def system_pictures(runs: Runs, rules: LoopRules, confidence: float) -> Iterator[Picture]:
-    """All that there is something to show of."""
+    """Yields all pictures for which there are data."""
     if not runs.runs:
         return
     rounds = [_after(runs, rules, number, confidence) for number in range(rules.correction_rounds + 1)]
@@ -49,7 +49,7 @@ def system_pictures(runs: Runs, rules: LoopRules, confidence: float) -> Iterator
 
 
 def _chosen(runs: Runs, confidence: float) -> Iterator[Series]:
-    """The one of k solutions of the Solver that the Verifier passes."""
+    """Yields the accuracy of the one of k solutions of the Solver that the Verifier passes."""
     prefix, cost = f"{VERIFIER}_best_of_", cost_of(runs.calls)[1]
     asked = {SOLVER, f"{VERIFIER}_1", f"{VERIFIER}_1{AGAIN}"}
     price = cost([call for call in runs.calls if call.request.stage in asked]) / len(runs.runs)
@@ -64,13 +64,13 @@ def _chosen(runs: Runs, confidence: float) -> Iterator[Series]:
 
 
 def round_of(call: Call) -> int:
-    """The round that a call belongs to, from 1; 0: the Solver's."""
+    """Returns the round that a call belongs to, from 1; 0: the Solver's."""
     number = call.request.stage.partition("_")[2].partition("_")[0]
     return int(number or 0)
 
 
 def calls_within(run: Run, rules: LoopRules, rounds: int) -> list[Call]:
-    """The calls that a loop of at most so many rounds would have made of a run's."""
+    """Returns those of a run's calls that a loop of at most so many rounds would have made."""
     calls = [call for call in run.calls if round_of(call) <= rounds]
     last = calls[-1]
     if last.request.role == CORRECTOR and not rules.samples_correction(round_of(last), calls[:-1], rounds):
@@ -79,7 +79,8 @@ def calls_within(run: Run, rules: LoopRules, rounds: int) -> list[Call]:
 
 
 def _after(runs: Runs, rules: LoopRules, rounds: int, confidence: float) -> tuple[Point, Estimate]:
-    """Cost and accuracy of a loop of so many rounds, and in which share of runs it accepts a solution."""
+    """Returns cost and accuracy of a loop of so many rounds, and the share of runs in which it accepts a
+    solution."""
     cost = cost_of(runs.calls)[1]
     right, accepted, total = list[tuple[bool, str]](), list[tuple[bool, str]](), 0
     for run in runs.runs:

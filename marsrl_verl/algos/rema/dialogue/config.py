@@ -19,14 +19,14 @@ from marsrl_verl.settings.run_view import RunView
 
 
 class FinishStops(Choice):
-    """Whose message ends where `[FINISH]` is written (`Config.finish_stops`)."""
+    """Agents whose messages end at `[FINISH]` (`Config.finish_stops`)."""
 
     META_THINKING = "meta_thinking"
     BOTH = "both"
 
 
 class GuardConfig(Settings):
-    """Messages that end a dialogue because nothing good follows on them. They are counted in any case."""
+    """Messages that end a dialogue because it has collapsed. They are counted in any case."""
 
     empty_messages: int | None = limits(None, ge=1, why="null ends no dialogue")
     """The n-th empty message of a dialogue ends it; null: none does."""
@@ -35,20 +35,20 @@ class GuardConfig(Settings):
     repeated_share: float | None = limits(
         None, gt=0.0, lt=1.0, fix="0.5 is a message half of which came before."
     )
-    """A message more of whose 20-grams of tokens stood in it before ends it (`repetition_share` of
-    docs/reference/metrics.md); null: none does."""
+    """Share of a message's 20-grams of tokens that stood in it before, above which it ends the dialogue
+    (`repetition_share` of docs/reference/metrics.md); null: none does."""
 
 
 class OverlongConfig(Switched):
     """A soft penalty on a list of messages that comes near to its limit (DAPO, arXiv 2503.14476, eq. 13)."""
 
     enabled: bool = False
-    """Take it from the reward of the agent whose list it is."""
+    """If true, it is taken from the reward of the agent whose list it is."""
     tokens: int = limits(1024, ge=1, why="the penalty grows over them")
     """Tokens before the list's limit (`marsrl.roles.<role>.max_new_tokens` without the first prompt,
     `marsrl.roles.<role>.max_sequence_tokens` with it) over which it grows from 0."""
     penalty: float = limits(1.0, gt=0.0, why="0 is none")
-    """What a list of the full length loses."""
+    """Penalty of a list of the full length."""
 
 
 class Config(AlternatingConfig, EstimatorConfig):
@@ -65,18 +65,18 @@ class Config(AlternatingConfig, EstimatorConfig):
     max_turns: int = limits(30, ge=1, why="a dialogue has a turn")
     """Most turns of a dialogue: a message of the meta-thinking agent and the answer of the reasoning one."""
     message_tokens: int = limits(512, ge=1, why="a message has a token")
-    """Most tokens of a message. An agent begins one where its list of messages leaves room for so many
-    (`marsrl.roles.<role>.max_new_tokens` without the first prompt, `marsrl.roles.<role>.max_sequence_tokens`
-    with it)."""
+    """Most tokens of a message. An agent begins a message only if its list of messages leaves room for so
+    many (`marsrl.roles.<role>.max_new_tokens` without the first prompt,
+    `marsrl.roles.<role>.max_sequence_tokens` with it)."""
     finish_stops: FinishStops = FinishStops.META_THINKING
-    """Whose messages end at `[FINISH]`: those of the agent that decides (`meta_thinking`), or also the
-    other's (`both`, released code), where it means nothing and is not passed on."""
+    """Agents whose messages end at `[FINISH]`: the one that decides (`meta_thinking`), or also the other
+    (`both`, released code), where it means nothing and is not passed on."""
     stop_when_truncated: bool = True
-    """A message that reaches `message_tokens` ends the dialogue, with reward 0; false: it is passed on as it
-    is."""
+    """If true, a message that reaches `message_tokens` ends the dialogue, with reward 0; if false, it is
+    passed on as it is."""
     mask_unfinished: bool = True
-    """A right answer is worth nothing where the dialogue did not end by `[FINISH]` (paper). Both accuracies
-    are logged."""
+    """If true, a right answer is worth nothing if the dialogue did not end by `[FINISH]` (paper). Both
+    accuracies are logged."""
     gamma_turn: float = limits(
         1.0, gt=0.0, le=1.0, why="a later reward counts", needs=Needs("estimator", Estimator.REINFORCE_PP)
     )
@@ -85,15 +85,15 @@ class Config(AlternatingConfig, EstimatorConfig):
     loss: TurnLossConfig = Field(default_factory=TurnLossConfig)
     """The importance ratio of the loss."""
     leak_penalty: float = limits(0.0, ge=0.0, why="0 is no penalty")
-    """What the meta-thinking agent loses where it gives the answer away: where it claims it, by the words of
+    """Taken from the meta-thinking agent's reward if it gives the answer away: if it claims it, as judged by
     `marsrl.reward.meta_thinking`, before the reasoning agent has claimed it."""
     guards: GuardConfig = Field(default_factory=GuardConfig)
-    """What ends a dialogue that has collapsed."""
+    """Messages that end a dialogue that has collapsed."""
     overlong: OverlongConfig = Field(default_factory=OverlongConfig)
     """A penalty on long lists of messages."""
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:
-        """Rules between these settings and those of the run."""
+        """Checks these settings and those of the run against each other."""
         return [
             *turn_loss_checks(run, self.loss, f"{_ALGO}.loss"),
             *super().checks(run),
@@ -102,7 +102,7 @@ class Config(AlternatingConfig, EstimatorConfig):
         ]
 
     def plan_lines(self, run: RunView) -> list[str]:
-        """How long a dialogue can become, and whose turn the steps are."""
+        """Describes the length of dialogues, and the agents' turns in training."""
         full = full_turns(run)
         lines = [
             f"  dialogues: up to {self.max_turns} turns of two messages of up to {self.message_tokens:,} "
@@ -122,7 +122,7 @@ _ALGO = "marsrl.algo"
 
 
 def _message_budgets(run: RunView, config: Config) -> Iterator[ConfigIssue]:
-    """A list of messages has room for one, and for the penalty's zone."""
+    """Checks that a list of messages has room for one, and for the penalty's zone."""
     for role in (one for one in ROLES if one not in run.frozen_roles):
         limits = run.settings.roles[role]
         most, together = limits.max_new_tokens, limits.max_sequence_tokens
@@ -147,7 +147,7 @@ def _message_budgets(run: RunView, config: Config) -> Iterator[ConfigIssue]:
 
 
 def full_turns(run: RunView) -> int:
-    """Turns for which the lists have room where all messages have their full length."""
+    """Returns the turns for which the lists have room if all messages have their full length."""
     config: Config = run.settings.algo
     rooms = []
     for role in ROLES:
@@ -155,13 +155,13 @@ def full_turns(run: RunView) -> int:
         most = limits.max_new_tokens
         if limits.max_sequence_tokens is not None:
             most = min(most, limits.max_sequence_tokens - limits.max_prompt_tokens)
-        # Before the last message the list has two of each turn before.
+        # Before the last message the list has two of each earlier turn.
         rooms.append((most // config.message_tokens - 1) // 2 + 1)
     return min(config.max_turns, *rooms)
 
 
 def _frozen(run: RunView) -> Iterator[ConfigIssue]:
-    """A frozen agent has to be able to take part, and somebody has to learn."""
+    """Checks that a frozen agent can take part, and that some agent is trained."""
     frozen = run.frozen_roles
     for name in frozen.values():
         if (kind := run.settings.policies[name].kind) is PolicyKind.JSONL:

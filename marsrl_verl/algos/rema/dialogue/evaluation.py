@@ -1,5 +1,5 @@
-"""How the pair of agents is evaluated, by dialogues as they are trained; what dialogues say of each agent and
-of themselves, beside the figures that all methods have.
+"""Evaluation of the pair of agents, by dialogues as they are trained; figures of each agent and of whole
+dialogues, beside those that all methods have.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from marsrl_verl.evaluation.runs import Call, Evaluation, ExampleSummary, Progra
 from marsrl_verl.evaluation.single_role import pass_at_k_estimates
 
 DIALOGUE = "dialogue"
-"""The stage, and what pass@k is named after."""
+"""The stage, and the name of its pass@k."""
 
 
 class DialogueEvaluation(Evaluation):
-    """One dialogue to each problem, as often as asked.
+    """Evaluation by one dialogue in each run of a problem.
 
     Args:
         prompts: words the problem.
@@ -55,8 +55,8 @@ class DialogueEvaluation(Evaluation):
         run.end = end_of(trajectory)
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
-        """Whether the answer is right, whether the dialogue was finished, and, where the meta-thinking agent
-        is trained, whether it gave the answer away."""
+        """Returns whether the answer is right, whether the dialogue was finished, and, if the meta-thinking
+        agent is trained, whether it gave the answer away."""
         measures: dict[str, Callable[[Run], bool]] = {
             "accuracy": lambda run: is_correct(_accuracy(_held(run))),
             "accuracy_and_finished": lambda run: run.solved,
@@ -68,12 +68,12 @@ class DialogueEvaluation(Evaluation):
         return {name: Observations.of(pairs) for name, pairs in found.items()}
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
-        """pass@k of right answers of finished dialogues."""
+        """Returns pass@k of right answers of finished dialogues."""
         solved = observations.get("accuracy_and_finished", NOT_OBSERVED)
         return pass_at_k_estimates(DIALOGUE, solved, confidence)
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
-        """Turns, messages, tokens, and the lengths of each agent's messages."""
+        """Returns turns, messages, tokens, and the lengths of each agent's messages."""
         measures: dict[str, Callable[[Run], float]] = {
             "turns": lambda run: turns(_held(run)),
             "calls": lambda run: len(messages(_held(run))),
@@ -96,7 +96,7 @@ class DialogueEvaluation(Evaluation):
         )
 
     def example_summary(self, run: Run) -> ExampleSummary:
-        """Dialogues of several turns that end well are the most telling."""
+        """Ranks a dialogue as an example; those of several turns that end well are the most telling."""
         length = turns(_held(run))
         if run.solved:
             count = f"{length} turns" if length > 1 else "one turn"
@@ -133,11 +133,11 @@ def _accuracy(one: Trajectory) -> float:
 
 
 def dialogue_figures(groups: Sequence[Group]) -> dict[str, float]:
-    """Of scored dialogues, seen by one agent or as a whole.
+    """Returns figures of scored dialogues, seen by one agent or as a whole.
 
     Args:
-        groups: of one role, or of the stage. A group of a role has that role; the stage's the first one's,
-            with the sequences of both.
+        groups: those of one role, or of the stage. A group of a role has that role; one of the stage has that
+            of the first agent, with the sequences of both.
     """
     members = [one for group in groups for one in group.trajectories if one.comparable]
     if not members:
@@ -177,15 +177,15 @@ def _mean(members: Sequence[Trajectory], measure: Callable[[Trajectory], float])
 
 
 def messages(one: Trajectory) -> list[dict[str, Any]]:
-    """The events that are messages."""
+    """Returns the events that are messages."""
     return [event for event in one.events if event.get("role") in ROLES]
 
 
 def turns(one: Trajectory) -> int:
-    """Turns that the reasoning agent answered."""
+    """Returns the number of turns that the reasoning agent answered."""
     return next((int(event["turns"]) for event in reversed(one.events) if "turns" in event), 0)
 
 
 def end_of(one: Trajectory) -> str:
-    """Why the dialogue ended."""
+    """Returns the reason why the dialogue ended."""
     return next((str(event["end"]) for event in reversed(one.events) if "end" in event), one.finish.value)

@@ -53,11 +53,11 @@ class DialogueCredit(EstimatorCredit):
 
     @classmethod
     def loss(cls, config: settings_of.Config) -> LossSpec:
-        """Over turns, as the settings say; what is clipped is logged of each agent."""
+        """Returns the loss over turns, as the settings say; clipping is logged for each agent."""
         return turn_loss(config.loss, "marsrl.algo.loss", ROLES)
 
     def returns(self, rows: Rows) -> NDArray[np.float64]:
-        """(N,) whitened returns, discounted by token and by turn."""
+        """Returns (N,) whitened returns, discounted by token and by turn."""
         discounts = turn_discounts(rows, token=self.config.gamma, turn=self.config.gamma_turn)
         return reinforce_plus_plus(rows, gamma=discounts)
 
@@ -90,7 +90,7 @@ class ReMA(Method):
     def opening_prompts(
         cls, config: settings_of.Config, prompts: DialoguePrompts, problem: Problem
     ) -> dict[str, tuple[Message, ...]]:
-        """The meta-thinking agent's, also of prompts that word a single turn as well."""
+        """Returns the meta-thinking agent's prompt, also from prompts that word a single turn as well."""
         return {META_THINKING: prompts.meta_thinking(problem)}
 
     @classmethod
@@ -112,23 +112,23 @@ class ReMA(Method):
     def evaluation(
         cls, config: settings_of.Config, evaluation: EvaluationConfig, prompts: DialoguePrompts
     ) -> DialogueEvaluation:
-        """Dialogues as in training."""
+        """Returns the evaluation by dialogues as in training."""
         return DialogueEvaluation(prompts)
 
     @classmethod
     def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:
-        """Two turns, then the end."""
+        """Lets a dialogue end after two turns."""
         if role == META_THINKING:
             return ("Go on." if number == 0 else FINISH), {}
         return super().trial(role, k, number)
 
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
-        """Accuracy, how dialogues ended, and what their messages are like."""
+        """Returns accuracy, the ends of dialogues, and figures of their messages."""
         return dialogue_figures(groups)
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """The last answer, and how the dialogue went."""
+        """Returns the last answer, its accuracy, and figures of the dialogue."""
         info = trajectory.scored.info
         found = {name: info.get(name) for name in ("answer", "accuracy", "leak")}
         return {**found, "end": end_of(trajectory), "turns": turns(trajectory)}

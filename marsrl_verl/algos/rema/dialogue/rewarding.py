@@ -1,5 +1,5 @@
-"""What a dialogue is worth (ReMA, arXiv 2503.09501, appendix D.2): 1 where the last answer of the reasoning
-agent is right and the dialogue ended by `[FINISH]`, for both agents alike."""
+"""Rewards of a dialogue (ReMA, arXiv 2503.09501, appendix D.2): 1 for both agents alike if the last answer of
+the reasoning agent is right and the dialogue ended by `[FINISH]`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.rollout.context import RolloutContext
 
 Transcript = list[tuple[str, str]]
-"""Who said what, message by message; of the reasoning agent without `[FINISH]`."""
+"""Speaker and text, message by message; the text of the reasoning agent without `[FINISH]`."""
 ACCURACY, DONE, LEAK = "accuracy", "finished", "leak"
-"""What `RewardResult.info` has beside the answer: the last answer's own reward, whether the dialogue ended by
-`[FINISH]`, and whether the meta-thinking agent gave the answer away."""
+"""Entries of `RewardResult.info` beside the answer: the last answer's own reward, whether the dialogue ended
+by `[FINISH]`, and whether the meta-thinking agent gave the answer away."""
 
 
 async def reward_dialogues(
     ended: Sequence[tuple[Trajectory, Transcript]], context: RolloutContext, rules: Config
 ) -> None:
-    """Set the rewards of dialogues that have ended.
+    """Sets the rewards of dialogues that have ended.
 
     The reasoning agent's reward class grades the last answer, whether the dialogue was finished or not; the
-    meta-thinking agent's looks at its messages, and what it gives is added to that agent's reward.
+    meta-thinking agent's class looks at its messages, and its value is added to that agent's reward.
     """
     members = [one for one, _ in ended]
     answered = [one for one in members if one.final_text and not one.finish.failed]
@@ -46,14 +46,15 @@ async def reward_dialogues(
 
 
 def dialogue_reward(one: Trajectory, grade: RewardResult | None, *, mask: bool) -> RewardResult:
-    """The reward of both agents.
+    """Returns the reward of both agents.
 
     Args:
         one: the dialogue.
         grade: of its last answer; None: it has none.
-        mask: unfinished dialogues earn nothing.
+        mask: whether unfinished dialogues earn nothing.
 
-    A message that a frozen agent refused says nothing about the other agent's: such a dialogue is not graded.
+    A message that a frozen agent refused tells nothing about the other agent's: such a dialogue is not
+    graded.
     """
     grade = grade or RewardResult(0.0)
     if one.finish is FinishReason.REFUSED:
@@ -85,9 +86,9 @@ async def _reward_meta_thinking(
 async def _without_known_answers(
     held: Sequence[tuple[Trajectory, Transcript]], results: list[RewardResult], context: RolloutContext
 ) -> list[RewardResult]:
-    """What is found in the meta-thinking agent's messages, where those that leak are judged by what it wrote
-    before the reasoning agent had claimed the answer itself (by the same reward): to repeat it then gives
-    nothing away."""
+    """Returns the results of the meta-thinking agent's messages, where those that leak are judged by what it
+    wrote before the reasoning agent had claimed the answer itself (by the same reward): to repeat it then
+    gives nothing away."""
     results = list(results)
     places = [
         (number, at)
@@ -112,17 +113,17 @@ async def _without_known_answers(
 
 
 def instructions(transcript: Transcript) -> str:
-    """What the meta-thinking agent wrote, confirmations included: `[FINISH]` hides no answer."""
+    """Returns the meta-thinking agent's messages, confirmations included: `[FINISH]` hides no answer."""
     return "\n\n".join(text for role, text in transcript if role == META_THINKING)
 
 
 def _text(one: Trajectory, text: str) -> Trajectory:
-    """A text of the dialogue for a reward class, which need not know how the dialogue ended."""
+    """Wraps a text of the dialogue for a reward class, which need not know how the dialogue ended."""
     return Trajectory(one.trajectory_id, [], FinishReason.STOP, text=text, final_text=text, events=one.events)
 
 
 def overlong_penalty(sequence: TokenSequence, limits: Sampling, rules: OverlongConfig) -> float:
-    """What a list of messages loses for its length: 0 up to `tokens` before the limit, from there on growing
-    to `penalty` in a straight line (DAPO, arXiv 2503.14476, eq. 13)."""
+    """Returns the penalty on the length of a list of messages: 0 up to `tokens` before the limit, from there
+    on growing linearly to `penalty` (DAPO, arXiv 2503.14476, eq. 13)."""
     over = len(sequence) - (limits.response_limit(sequence.prompt_ids.size) - rules.tokens)
     return rules.penalty * min(1.0, max(0.0, over / rules.tokens))

@@ -1,9 +1,9 @@
 """The dialogue as a workflow (ReMA, arXiv 2503.09501, §3.2.2 and appendix D.2).
 
-Each agent has a list of messages of its own, in which the other one's are the user's. The meta-thinking
+Each agent has a list of messages of its own, in which the other's messages are the user's. The meta-thinking
 agent speaks first; a turn is a message of it and the answer of the reasoning agent, to whom the first
-instruction is shown with the question. Dialogues know nothing of each other: each goes on as soon as its own
-message is there.
+instruction is shown with the question. Dialogues are independent: each goes on as soon as its own message is
+there.
 
 A dialogue ends (`Trajectory.finish`; `detail`, and `end` of the last of its `events`)
 
@@ -13,9 +13,9 @@ A dialogue ends (`Trajectory.finish`; `detail`, and `end` of the last of its `ev
             empty_message, same_message, repetition: as `marsrl.algo.guards` say
     length  message_cut, where a message has reached `message_tokens` (`stop_when_truncated`)
 
-or as a request that was refused or failed (`prompt_too_long` of the first one, `error`, `aborted`,
+or like a request that was refused or failed (`prompt_too_long` of the first one, `error`, `aborted`,
 `refused`). A message that ended at [FINISH] has no end token in the sequence: what the chat template writes
-behind it is not sampled, and not trained.
+after it is not sampled, and not trained.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ FINISHED = "finished"
 
 
 def without_finish(text: str) -> str:
-    """What the reasoning agent said, as it is passed on and graded: `[FINISH]` is not its to say."""
+    """Returns the reasoning agent's text as it is passed on and graded: without `[FINISH]`, the other's
+    mark."""
     return text.replace(FINISH, "").rstrip()
 
 
@@ -53,7 +54,7 @@ class Dialogue(Workflow):
     config: Config
 
     async def play(self, episode: Episode) -> None:
-        """Turns until the meta-thinking agent has written [FINISH] and is answered."""
+        """Plays turns until the meta-thinking agent has written [FINISH] and is answered."""
         finishing, empty, heard = False, 0, None
         stops = (FINISH,) if self.config.finish_stops is FinishStops.BOTH else ()
         for turn in range(self.config.max_turns):
@@ -83,7 +84,7 @@ class Dialogue(Workflow):
         return said
 
     def _end(self, episode: Episode, said: Said, empty: int, *, finishing: bool = False) -> int:
-        """Ends the dialogue with its last message, or goes on; returns how many messages were empty."""
+        """Ends the dialogue with its last message, or goes on; returns the number of empty messages."""
         guards, last = self.config.guards, said.event
         if said.cut and self.config.stop_when_truncated:
             episode.end(FinishReason.LENGTH, MESSAGE_CUT)
@@ -99,11 +100,12 @@ class Dialogue(Workflow):
         return empty
 
     def shown(self, role: str, text: str) -> str:
-        """Of the reasoning agent without [FINISH]."""
+        """Returns a message as the transcript has it, that of the reasoning agent without [FINISH]."""
         return text if role == META_THINKING else without_finish(text)
 
     def event(self, episode: Episode, role: str, turn: int, spoken: Spoken) -> dict[str, Plain]:
-        """How long a message is, and how little it says."""
+        """Returns the event of a message: its length, and whether it is cut, empty or repeats others or
+        itself."""
         own = [text for who, text in reversed(episode.transcript) if who == role]
         text, ids, distinct = own[0], spoken.token_ids, None
         if ids is not None:
@@ -120,7 +122,7 @@ class Dialogue(Workflow):
         }
 
     async def finalize(self, ended: Sequence[tuple[Episode, Trajectory]], context: RolloutContext) -> None:
-        """Rewards the dialogues, and notes how they ended."""
+        """Sets the rewards of the dialogues, and notes how they ended."""
         for episode, one in ended:
             reason = FINISHED if one.finish is FinishReason.STOP else one.detail or one.finish.value
             turns = sum(role == REASONING for role, _ in episode.transcript)

@@ -33,7 +33,7 @@ _ALGO = "marsrl.algo"
 
 
 class Process(Choice):
-    """How an answer comes about (`Config.process`; arXiv 2503.09501, §3.1)."""
+    """Process by which an answer is made (`Config.process`; arXiv 2503.09501, §3.1)."""
 
     MAMRP = "mamrp"
     MRP = "mrp"
@@ -41,20 +41,20 @@ class Process(Choice):
 
 
 class PlanForm(Choice):
-    """What a plan looks like (`Config.plan_form`)."""
+    """Form of a plan (`Config.plan_form`)."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class FilterRule(Choice):
-    """Which problems a phase trains, by what was counted (`FilterConfig.rule`)."""
+    """Rule for the problems that a phase trains, by the counted successes (`FilterConfig.rule`)."""
 
     BOUNDS = "bounds"
 
 
 class Keeps(Protocol):
-    """Whether a problem is kept, by its successes in so many samples, one at least."""
+    """Decides whether a problem is kept, by its successes in so many samples, one at least."""
 
     def __call__(self, successes: int, samples: int) -> bool:
         """See the class."""
@@ -68,16 +68,17 @@ class FilterConfig(Switched):
     """Prompt filtering: each phase begins with a pass that counts successes and trains nothing."""
 
     enabled: bool = True
-    """Ask in a phase's training passes the problems that its agent solves now and then; else all."""
+    """If true, a phase's training passes have only the problems that its agent solves now and then; else
+    all."""
     samples: int = limits(10, ge=1, why="a rate needs a sample")
     """Solutions (for the meta-thinking agent plans) of each problem that are counted."""
     rule: Rule[FilterRule, Keeps] = FilterRule.BOUNDS
-    """Which problems are kept: those within `bounds`, or by a function of yours, (successes, samples) -> bool
+    """Problems that are kept: those within `bounds`, or by a function of yours, (successes, samples) -> bool
     (docs/guides/new_method.md)."""
     lowest: float = limits(0.2, ge=0.0, le=1.0, why=_RATE, needs=_BOUNDS)
     """Least success rate of a problem that is kept, itself included."""
     highest: float = limits(0.8, ge=0.0, le=1.0, why=_RATE, needs=_BOUNDS)
-    """Largest one, itself included."""
+    """Largest success rate of a problem that is kept, itself included."""
 
 
 class Config(EstimatorConfig):
@@ -93,53 +94,53 @@ class Config(EstimatorConfig):
     estimator: Estimator = Estimator.REINFORCE_PP
     """`reinforce_pp`, the paper's: returns of every token, whitened over the step; all responses are trained.
     `group`: advantages relative to the group; groups with equal rewards are not trained. With
-    `algorithm.use_kl_in_reward` a response's reward loses its KL token by token in the one, as a whole in the
-    other."""
+    `algorithm.use_kl_in_reward` a response's reward loses its KL token by token with the former, as a whole
+    with the latter."""
     process: Process = Process.MAMRP
     """`mamrp`: plan, then solution, by two agents; `mrp` and `vrp`: baselines of one agent (`reasoning`),
     with and without a plan of its own."""
     plan_form: PlanForm = limits(PlanForm.TEXT, needs=_PLANS)
     """`text`, or `json`: DECOMPOSE, REWRITE or EMPTY with a text, held to its grammar by the engine."""
     plans_per_problem: int = limits(4, ge=1, why="a solution needs a plan", needs=_PLANS)
-    """Plans of a problem while the reasoning agent is trained; a step asks fewer problems in return, so
-    that it has as many prompts as one of the other phase."""
+    """Plans of a problem while the reasoning agent is trained; a step has fewer problems in return, so that
+    it has as many prompts as one of the other phase."""
     solutions_per_plan: int = limits(1, ge=1, why="a plan is known by a solution", needs=_PLANS)
     """Solutions by which a plan is rewarded: 1 is decoded greedily, several are sampled."""
     train_roles: list[str] = Field(default_factory=lambda: [REASONING, META_THINKING])
-    """Who is trained, in the order of the phases of an iteration."""
+    """Roles that are trained, in the order of the phases of an iteration."""
     iterations: int | None = limits(None, ge=1, why="null goes on until the limit of steps")
     """Phases of each agent (the paper's update iterations); training ends after the last one. null: no
     end."""
     episodes: int = limits(4, ge=1, why="a phase trains")
     """Training passes over the data in a phase."""
     filter: FilterConfig = Field(default_factory=FilterConfig)
-    """Which problems a phase trains."""
+    """Problems that a phase trains."""
     solution_values: SolutionValues = Field(default_factory=SolutionValues)
-    """What solutions earn."""
+    """Rewards of solutions."""
     plan_reward: PlanRewardKind = limits(PlanRewardKind.CORRECTNESS, needs=_PLANS)
     """`correctness`: the share of a plan's solutions that are correct; `consistency`: the share with the most
     frequent answer, 0 where most of them have none."""
     leak_rule: LeakRule = limits(LeakRule.VALUE, needs=_PLANS)
-    """Which plans are punished: those in which any value equals the answer that the question does not hold
+    """Plans that are punished: those with any value that equals the answer and is not in the question
     (`value`), those that claim something equal to it (`equivalence`), those that have an answer's form, such
     as a box (`format`, the paper's), `either` of the latter two, or `none`. A JSON plan that is none is
     punished with any of them."""
     penalty: float = limits(-1.0, le=0.0, why="it punishes", needs=_PLANS)
-    """What these plans earn, or lose."""
+    """Reward of these plans, or the amount that is added to it (`penalty_mode`)."""
     penalty_mode: PenaltyMode = limits(PenaltyMode.REPLACE, needs=_PLANS)
     """`replace`: the penalty is the reward; `add`: it is added to it."""
 
     @property
     def phase_roles(self) -> tuple[str, ...]:
-        """Who is trained, in the order of the phases."""
+        """Roles that are trained, in the order of the phases."""
         return tuple(self.train_roles) if self.process is Process.MAMRP else (REASONING,)
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:
-        """Rules between these settings and those of the run."""
+        """Checks these settings and those of the run against each other."""
         return [*_own(run), *super().checks(run)]
 
     def plan_lines(self, run: RunView) -> list[str]:
-        """The course of the phases."""
+        """Describes the course of the phases."""
         one = "a pass that counts successes, then " if self.filter.enabled else ""
         phases = ", then ".join(self.phase_roles)
         times = "until the limit of steps" if self.iterations is None else f"{self.iterations} time(s)"
@@ -160,7 +161,7 @@ class Evaluation(EvaluationConfig):
     """Evaluation of plan and solution together on the held-out problems."""
 
     both_orders: bool = False
-    """Ask about every pair of answers in both orders, and count a pair as solved where more of the two
+    """If true, every pair of answers is judged in both orders, and counts as solved if more of the two
     verdicts are right than wrong (JudgeBench); for data of pairs alone."""
     solutions_per_plan: int = limits(1, ge=1, why="a plan is known by a solution")
     """Solutions of each sampled plan: k2 of k1 x k2, where k1 is `samples_per_problem`. The greedy pass has
@@ -168,7 +169,7 @@ class Evaluation(EvaluationConfig):
 
 
 def grammar_roles(config: Config) -> frozenset[str]:
-    """The meta-thinking agent, where its plans are JSON and trained."""
+    """Returns the meta-thinking agent if its plans are JSON and trained."""
     held = config.process == Process.MAMRP and config.plan_form == PlanForm.JSON
     return frozenset({META_THINKING} if held and META_THINKING in config.train_roles else ())
 
@@ -213,7 +214,7 @@ def _solutions_of_plans(config: Config, evaluation: Evaluation) -> Iterator[Conf
 
 
 def _left_out(config: Config, what: str, *names: str) -> Iterator[ConfigIssue]:
-    """Settings that were changed and have no effect."""
+    """Finds changed settings that have no effect."""
     for name in config.changed(*names):
         yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
 

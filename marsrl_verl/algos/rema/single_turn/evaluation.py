@@ -1,4 +1,4 @@
-"""How a plan and the solution that follows it are evaluated together, or one agent's solution."""
+"""Evaluation of a plan together with the solution that follows it, or of one agent's solution."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ AGREE = MetricInfo("Orders agree", "share of pairs for which both orders prefer 
 
 
 class PlanAndSolve(Evaluation):
-    """One plan and some solutions for each run; with pairs of answers that are judged in both orders a second
-    solution of these.
+    """Evaluation by one plan and some solutions for each run; for pairs of answers that are judged in both
+    orders a second solution, of the swapped pair.
 
     Args:
         config: the method's settings.
@@ -74,21 +74,21 @@ class PlanAndSolve(Evaluation):
 
     @property
     def most_calls(self) -> dict[str, int]:
-        """A plan, and its solutions or one for each order of the answers."""
+        """Most calls of each role: a plan, and its solutions or one for each order of the answers."""
         most = 2 if self.both_orders else self.solutions
         return {role: most if role == REASONING else 1 for role in self.roles}
 
     @property
     def curves(self) -> tuple[str, ...]:
-        """How many answers are right."""
+        """Metrics of right answers."""
         return ("accuracy", *(("first_order_accuracy",) if self.both_orders else ()), *reranking.METRICS)
 
     def greedy(self) -> PlanAndSolve:
-        """With one solution of a plan, as others would be the same."""
+        """Returns the evaluation with one solution of a plan, as others would be the same."""
         return PlanAndSolve(self.config, self.prompts, both_orders=self.both_orders)
 
     def program(self, run: Run) -> Program:
-        """The plan, then its solutions; a plan that nobody can follow ends the run."""
+        """Runs the plan, then its solutions; a plan that can't be followed ends the run."""
         plan, parent = "", None
         if self.config.process is Process.MAMRP:
             trajectory = yield self._plan_request(run)
@@ -129,7 +129,7 @@ class PlanAndSolve(Evaluation):
     # --- what is measured ----------------------------------------------------------------------
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
-        """Yes or no by run, plan and pair."""
+        """Returns the outcomes by run, plan and pair."""
         found: dict[str, list[tuple[float, str]]] = {
             "accuracy": [(run.solved, run.problem.problem_id) for run in runs.runs],
             "finished_share": [(run.answer is not None, run.problem.problem_id) for run in runs.runs],
@@ -162,8 +162,8 @@ class PlanAndSolve(Evaluation):
         return {name: Observations.of(outcomes) for name, outcomes in found.items()} | several
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
-        """pass@k and G-Pass@k of several runs; with several solutions of a plan, which are no independent
-        draws, there is none."""
+        """Returns pass@k and G-Pass@k of several runs; none with several solutions of a plan, which are no
+        independent draws."""
         answers = observations.get("accuracy", NOT_OBSERVED) if self.solutions == 1 else NOT_OBSERVED
         return pass_at_k_estimates(SOLUTION, answers, confidence)
 
@@ -171,7 +171,7 @@ class PlanAndSolve(Evaluation):
         return runs.means(confidence, calls=calls_of, tokens=tokens_of)
 
     def settings(self) -> dict[str, Any]:
-        """Who answers, and how."""
+        """Returns the process, the orders of pairs, and the solutions of a plan."""
         found: dict[str, Any] = {"process": str(self.config.process), "both_orders": self.both_orders}
         return found | ({"solutions_per_plan": self.solutions} if self.solutions > 1 else {})
 
@@ -187,7 +187,7 @@ class PlanAndSolve(Evaluation):
         return f"{who[self.config.process]}; its answer is graded.{orders}"
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """The answer and a reward model's score, or what was found in a plan."""
+        """Returns the answer and a reward model's score, or what was found in a plan."""
         info = trajectory.scored.info
         level = {"level": difficulty_of(request.problem)}
         if request.stage == PLAN:
@@ -198,7 +198,7 @@ class PlanAndSolve(Evaluation):
         return {**level, "answer": info.get("answer"), "plan": request.inputs.get("plan"), **scored}
 
     def example_summary(self, run: Run) -> ExampleSummary:
-        """Best is a plan that was followed to the right answer."""
+        """Ranks a run as an example; best is a plan that was followed to the right answer."""
         if run.end == "no_plan":
             return ExampleSummary(0, "Nobody can follow the plan")
         rank, end = (2, "to a wrong answer") if run.answer else (1, "without an answer")
@@ -208,14 +208,14 @@ class PlanAndSolve(Evaluation):
         return ExampleSummary(rank, f"{summary} {end}")
 
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
-        """Whether a plan leaks; the answer of a solution."""
+        """Returns whether a plan leaks; the answer of a solution."""
         if call.request.stage != PLAN:
             return super().outcome(call, quote)
         return "a plan that gives the answer away" if call.trajectory.scored.info.get("leak") else "a plan"
 
 
 def _best(solutions: Sequence[Trajectory]) -> Trajectory:
-    """The one that a reward model scores highest; of equal ones the first."""
+    """Returns the solution that a reward model scores highest; of equal ones the first."""
     return max(solutions, key=lambda one: one.scored.info.get(SCORE, -math.inf))
 
 
@@ -231,8 +231,8 @@ def _more_right(verdicts: Sequence[Trajectory]) -> bool:
 
 
 def _verdicts(run: Run) -> tuple[bool, bool, bool]:
-    """Of a pair: whether the verdict is right in the order of the data, whether it is in the other one, and
-    whether both orders prefer one answer."""
+    """Returns for a pair whether the verdict is right in the order of the data, whether it is in the other
+    one, and whether both orders prefer one answer."""
     trajectories: Mapping[str, Trajectory] = {call.request.stage: call.trajectory for call in run.calls}
     first, second = trajectories.get(SOLUTION), trajectories.get(SWAPPED)
     right, also = (one is not None and is_correct(answer_reward(one)) for one in (first, second))

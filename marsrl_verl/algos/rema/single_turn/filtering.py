@@ -2,7 +2,7 @@
 2503.09501, alg. 1 and appendix D.1).
 
 A phase trains one agent while the other one stays as it is. It begins with a pass over all problems that
-trains nothing and counts successes; its training passes, the episodes, ask the problems whose success rate
+trains nothing and counts successes; its training passes, the episodes, have the problems whose success rate
 lies between two bounds."""
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ KEY = "marsrl.algo.filter.rule"
 
 @dataclass(slots=True)
 class Phases:
-    """Which pass over the data it is, and whose: roles are trained one phase after the other, then anew."""
+    """The current pass over the data, and its role: roles are trained one phase after the other, then
+    anew."""
 
     config: Config
     number: int = 0
-    """Of the pass, from 0 on."""
+    """Number of the pass, from 0 on."""
 
     @property
     def passes(self) -> int:
@@ -44,17 +45,17 @@ class Phases:
 
     @property
     def role(self) -> str:
-        """Who is trained in this phase."""
+        """Role that is trained in this phase."""
         return self.config.phase_roles[self.phase % len(self.config.phase_roles)]
 
     @property
     def iteration(self) -> int:
-        """How many phases this role had before."""
+        """Number of phases that this role had before."""
         return self.phase // len(self.config.phase_roles)
 
     @property
     def filtering(self) -> bool:
-        """Whether this pass counts and trains nothing."""
+        """True if this pass counts successes and trains nothing."""
         return self.config.filter.enabled and self.number % self.passes == 0
 
     @property
@@ -64,27 +65,27 @@ class Phases:
 
     @property
     def left(self) -> int | None:
-        """Passes that follow this one; None: without end. Below 0 the last one is over."""
+        """Passes that follow this one; None: without end. Below 0 if the last one is over."""
         if self.config.iterations is None:
             return None
         return self.config.iterations * len(self.config.phase_roles) * self.passes - self.number - 1
 
     def next_pass(self) -> bool:
-        """Go on; returns whether a phase begins."""
+        """Goes on to the next pass; returns whether a phase begins."""
         self.number += 1
         return self.number % self.passes == 0
 
 
 @dataclass(slots=True)
 class SuccessFilter:
-    """Which problems an agent solves now and then."""
+    """Filter of the problems that an agent solves now and then."""
 
     config: FilterConfig
     counts: dict[str, list[int]] = field(default_factory=dict)
     """Problem -> successes and samples of this phase."""
 
     def note(self, problem: str, successes: int, samples: int) -> None:
-        """Add what a problem's samples came to; a problem that the data has twice has both."""
+        """Adds a problem's successes and samples; a problem that the data has twice has the sum of both."""
         if not 0 <= successes <= samples:
             raise ValueError(f"problem {problem}: found {successes} successes in {samples} samples")
         found = self.counts.setdefault(problem, [0, 0])
@@ -92,8 +93,8 @@ class SuccessFilter:
         found[1] += samples
 
     def keeps(self, problem: str) -> bool:
-        """Whether its success rate is within the bounds, or the function keeps it; a problem without a sample
-        is not kept."""
+        """True if a problem's success rate is within the bounds, or the function keeps it; a problem without
+        a sample is not kept."""
         successes, samples = self.counts.get(problem, (0, 0))
         if not samples:
             return False
@@ -106,7 +107,7 @@ class SuccessFilter:
         return bool(found)
 
     def metrics(self) -> dict[str, float]:
-        """What was counted, by name."""
+        """Returns figures of the counts, by name."""
         rates = [successes / samples for successes, samples in self.counts.values() if samples]
         kept = sum(map(self.keeps, self.counts))
         found = {"filter/problems": float(len(self.counts)), "filter/kept": float(kept)}
@@ -117,11 +118,11 @@ class SuccessFilter:
         return found
 
     def state_dict(self) -> dict[str, list[int]]:
-        """The counts."""
+        """Returns the counts."""
         return {problem: list(found) for problem, found in self.counts.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with saved counts."""
+        """Continues with saved counts."""
         self.counts = {str(problem): [int(one) for one in found] for problem, found in state.items()}
 
 
@@ -142,7 +143,7 @@ class PhaseSchedule(Schedule):
 
     @classmethod
     def most_steps(cls, config: Config, problems: int, per_step: int) -> int | None:
-        """The steps of all phases if each pass asks all problems; most training passes ask fewer."""
+        """Returns the steps of all phases if each pass has all problems; most training passes have fewer."""
         if config.iterations is None:
             return None
         counting = -(-problems // per_step) if config.filter.enabled else 0
@@ -150,36 +151,36 @@ class PhaseSchedule(Schedule):
         return config.iterations * sum(counting + config.episodes * -(-problems // one) for one in asked)
 
     def admits(self, problem: Problem) -> bool:
-        """All problems where successes are counted, then those that are solved now and then."""
+        """Admits all problems where successes are counted, then those that are solved now and then."""
         if self.phases.left is not None and self.phases.left < 0:
             return False
         asks_all = not self.config.filter.enabled or self.phases.filtering
         return asks_all or self.filter.keeps(key_of(problem))
 
     def problems_per_step(self, configured: int) -> int:
-        """Fewer where each becomes several prompts of the reasoning agent."""
+        """Returns fewer than `configured` if each becomes several prompts of the reasoning agent."""
         if self.phases.filtering:
             return configured
         return _problems_per_step(self.config, self.phases.role, configured)
 
     def pass_ended(self, step: int) -> None:
-        """On to the next pass; a new phase counts anew."""
+        """Goes on to the next pass; a new phase counts anew."""
         if self.phases.next_pass():  # another agent is asked, or the same one with other weights
             self.filter.counts = {}
 
     def passes_left(self) -> int | None:
-        """Those of the phases that are left."""
+        """Returns the passes of the phases that are left."""
         return None if self.phases.left is None else max(0, self.phases.left)
 
     def trained(self, step: int) -> Trained:
-        """The phase's agent; nobody while successes are counted."""
+        """Returns the phase's agent; none while successes are counted."""
         if self.phases.filtering:
             return Trained(policies=frozenset())
         name = self.tools.policies.get(self.phases.role)
         return Trained(frozenset({self.phases.role}), None if name is None else frozenset({name}))
 
     def state_dict(self) -> dict[str, Any]:
-        """The pass, and what was counted in its phase."""
+        """Returns the pass, and the counts of its phase."""
         return {"pass": self.phases.number, "counts": self.filter.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -189,7 +190,8 @@ class PhaseSchedule(Schedule):
 
 
 def _problems_per_step(config: Config, role: str, configured: int) -> int:
-    """Problems of a training step: fewer if each becomes several prompts of the agent that is trained."""
+    """Returns the problems of a training step: fewer if each becomes several prompts of the agent that is
+    trained."""
     if config.process is not Process.MAMRP or role != REASONING:
         return configured
     return max(1, configured // config.plans_per_problem)

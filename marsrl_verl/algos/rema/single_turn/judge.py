@@ -21,12 +21,12 @@ from marsrl_verl.rewards.base import RoleReward, ScoreRequest, UngradableError
 _MAKE = "python -m studies.rema_data.judge_data, in a clone"
 _OTHER = {"A": "B", "B": "A"}
 _VERDICT = re.compile(r"\[\[[ \t]*(A|B|C|[Tt]ie)[ \t]*\]\]")
-"""`C` and `tie` are what judges are used to write where neither is better; other double brackets, as of
+"""Verdicts; `C` and `tie` are what judges often write if neither is better. Other double brackets, as of
 matrices and links, are no verdict."""
 
 
 def parse_verdict(text: str) -> str | None:
-    """`A` or `B`: the last verdict in a text. None where there is none, where the last one is a tie, or where
+    """Returns `A` or `B`: the last verdict in a text. None if there is none, if the last one is a tie, or if
     its line has another one too."""
     found = [(one.start(), one.group(1)) for one in _VERDICT.finditer(text)]
     if not found or found[-1][1] not in _OTHER:
@@ -37,18 +37,18 @@ def parse_verdict(text: str) -> str | None:
 
 
 class JudgeReward(RoleReward):
-    """1 where the verdict is the right one, else 0; a judgement that did not come to its end has none."""
+    """1 for the right verdict, else 0; a judgement that did not come to its end has none."""
 
     tells_answer = True
 
     def check_problem(self, problem: Problem) -> None:
-        """The problem is a pair of answers, one of which is the better."""
+        """Checks that the problem is a pair of answers, one of which is the better."""
         if problem.ground_truth.strip() not in _OTHER or _missing(problem):
             what = f"rows are no pairs: ground truth A or B, extra_info with {ANSWER_A} and {ANSWER_B}"
             raise UngradableError(what, f"make pairs with {_MAKE}")
 
     def score(self, request: ScoreRequest) -> RewardResult:
-        """Compare the verdict with the ground truth."""
+        """Compares the verdict with the ground truth."""
         truth = request.problem.ground_truth.strip()
         if truth not in _OTHER:
             raise ValueError(f"problem {request.problem.problem_id}: ground truth {truth!r}, expected A or B")
@@ -58,7 +58,7 @@ class JudgeReward(RoleReward):
 
 
 def swapped(problem: Problem) -> Problem:
-    """The same pair with its answers in the other order."""
+    """Returns the same pair with its answers in the other order."""
     first, second = answers_of(problem)
     return replace(
         problem,
@@ -68,8 +68,8 @@ def swapped(problem: Problem) -> Problem:
 
 
 def answers_of(problem: Problem) -> tuple[str, str]:
-    """The two answers of a row; of the empty problem around which prompts are worded two empty ones, and of
-    the placeholder their names."""
+    """Returns the two answers of a row; for the empty problem around which prompts are worded two empty ones,
+    and for the placeholder their names."""
     if problem is PLACEHOLDER:
         return placeholder(ANSWER_A), placeholder(ANSWER_B)
     if not problem.question and not problem.extra_info:
@@ -146,7 +146,7 @@ class JudgePrompts(PlanPrompts):
     """Prompts for pairs of answers; what others wrote stands between tags that it can't repeat."""
 
     def row_texts(self, problem: Problem) -> dict[str, str]:
-        """Both answers, which whoever judges is shown."""
+        """Returns both answers, which the judging agent is shown."""
         return {"answers": "\n".join(answers_of(problem))}
 
     def plan(self, problem: Problem) -> tuple[Message, ...]:
@@ -172,7 +172,7 @@ class JudgePrompts(PlanPrompts):
         return system_and_user(PLANNED_SYSTEM, _pair(problem))
 
     def has_answer(self, text: str) -> bool:
-        """Whether there is a verdict."""
+        """True if there is a verdict."""
         return parse_verdict(text) is not None
 
 

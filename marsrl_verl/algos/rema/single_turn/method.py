@@ -55,7 +55,7 @@ class ReMASingleTurn(Method):
     def __init__(self, config: settings_of.Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
         self.same: rewards.Same = same_answer
-        """Whether two answers are one, for the consistency reward."""
+        """Comparison of two answers for the consistency reward, true if they are equal."""
         if config.plan_reward is rewards.PlanRewardKind.CONSISTENCY and tools.settings is not None:
             self.same = rewards.AnswerEquality(tools.settings.reward[REASONING])
 
@@ -92,18 +92,18 @@ class ReMASingleTurn(Method):
 
     @classmethod
     def active_roles(cls, config: settings_of.Config, evaluation: Any | None) -> tuple[str, ...]:
-        """The baselines ask one agent alone."""
+        """Returns both agents, or the only agent of the baselines."""
         return ROLES if config.process == Process.MAMRP else (REASONING,)
 
     @classmethod
     def opening_prompts(
         cls, config: settings_of.Config, prompts: PlanPrompts, problem: Problem
     ) -> dict[str, tuple[Message, ...]]:
-        """By role: what the one agent is asked; of two agents what the first is asked, and the second at
-        least.
+        """Returns prompts by role: that of the only agent; of two agents that of the first, and the shortest
+        one of the second.
 
         The reasoning agent may be shown more of a problem than the meta-thinking agent, such as the answers
-        to be judged. Where there is no room for any plan, no plan is to blame.
+        to be judged. If there is no room for any plan, no plan is to blame.
         """
         if config.process is Process.VRP:
             return {REASONING: prompts.direct(problem)}
@@ -121,8 +121,7 @@ class ReMASingleTurn(Method):
         problem: Problem = NO_PROBLEM,
         shown: Shown = no_text,
     ) -> tuple[PromptShape, ...]:
-        """The reasoning agent is shown a plan, if there is another agent, and what else the rows have for
-        it."""
+        """The reasoning agent is shown a plan, if there is another agent, and other texts of the rows."""
         more = tuple(prompts.row_texts(NO_PROBLEM))
         opening = cls.opening_prompts(config, prompts, problem)
         if config.process is not Process.MAMRP:
@@ -138,18 +137,19 @@ class ReMASingleTurn(Method):
     def evaluation(
         cls, config: settings_of.Config, evaluation: settings_of.Evaluation, prompts: PlanPrompts
     ) -> PlanAndSolve:
-        """Plan and solution, or the solution alone."""
+        """Returns the evaluation of plan and solution, or of the solution alone."""
         each, both = evaluation.solutions_per_plan, evaluation.both_orders
         return PlanAndSolve(config, prompts, both_orders=both, solutions=each)
 
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
-        """Correct solutions; plans that leak, that nobody could follow, and their actions."""
+        """Returns shares of correct solutions; of plans that leak, and of those not followed; and of their
+        actions."""
         return plans.role_figures(groups)
 
     @classmethod
     def outcome(cls, request: RolloutRequest, trajectory: Trajectory) -> tuple[str, None] | None:
-        """The action of a JSON plan."""
+        """Returns the action of a JSON plan."""
         action = trajectory.scored.info.get("action")
         return None if action is None else (str(action), None)
 
@@ -160,8 +160,8 @@ class ReMASingleTurn(Method):
     # --- requests ------------------------------------------------------------------------------
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
-        """The plans of a problem, or its solutions where nobody plans; none where one of the prompts that it
-        begins with is too long."""
+        """Returns the requests of a problem's plans, or of its solutions without plans; none if one of the
+        prompts that it begins with is too long."""
         chats, phases = fitting_prompts(self, problem), self._phases
         if not chats:
             return []
@@ -184,7 +184,8 @@ class ReMASingleTurn(Method):
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
     ) -> list[RolloutRequest]:
-        """Solutions of every plan that can be followed; none of a plan that leaves no room in the prompt."""
+        """Returns requests of solutions of every plan that can be followed; none of a plan that leaves no
+        room in the prompt."""
         n, greedy = self._solutions()
         sampling, last = {REASONING: GREEDY} if greedy else {}, self.stages(self.config)[-1]
         found: list[RolloutRequest] = []
@@ -201,7 +202,7 @@ class ReMASingleTurn(Method):
         return found
 
     def _solutions(self) -> tuple[int, bool]:
-        """How many solutions a plan has in this pass, and whether greedy."""
+        """Returns the number of solutions of a plan in this pass, and whether they are greedy."""
         if self._phases.role == REASONING:
             return (self.config.filter.samples if self._phases.filtering else self.config.group_size), False
         n = 1 if self._phases.filtering else self.config.solutions_per_plan
@@ -210,10 +211,11 @@ class ReMASingleTurn(Method):
     # --- rewards -------------------------------------------------------------------------------
 
     def late_rewards(self, groups: Sequence[Group]) -> dict[str, RewardResult]:
-        """What solutions earn by their answers, and plans by the solutions that follow them."""
+        """Returns the rewards of solutions by their answers, and of plans by the solutions that follow
+        them."""
         found: dict[str, RewardResult] = {}
         by_plan: dict[str, list[RewardResult]] = {}
-        """The rewards of a plan's solutions, of those that say something."""
+        """Rewards of each plan's comparable solutions."""
         values, has_answer = self.config.solution_values, self.prompts.has_answer
         for group in (one for one in groups if one.request.stage == SOLUTION):
             plan = group.request.parent_id
@@ -231,7 +233,7 @@ class ReMASingleTurn(Method):
     def _consistencies(
         self, groups: Sequence[Group], by_plan: Mapping[str, list[RewardResult]]
     ) -> dict[str, float]:
-        """By plan, where that is what plans earn."""
+        """Returns the consistencies by plan, if plans are rewarded by them."""
         if self.config.plan_reward is not rewards.PlanRewardKind.CONSISTENCY or not by_plan:
             return {}
         answers = [
@@ -245,8 +247,8 @@ class ReMASingleTurn(Method):
     def _plan_reward(
         self, one: Trajectory, followed: Sequence[RewardResult] | None, consistent: float | None
     ) -> RewardResult:
-        """A plan's; `followed`: the rewards of its solutions that say something (None: it has none at all);
-        `consistent`: what it earns in place of their correctness."""
+        """Returns a plan's reward; `followed`: rewards of its comparable solutions (None: it has no solutions
+        at all); `consistent`: its value in place of their correctness."""
         before = one.scored
         if not one.comparable:
             return before
@@ -266,14 +268,14 @@ class ReMASingleTurn(Method):
     # --- observation ---------------------------------------------------------------------------
 
     def observe_problem(self, groups: Sequence[Group]) -> None:
-        """Count successes in a pass that does."""
+        """Counts successes in a pass that does so."""
         if not (self._phases.filtering and groups):
             return
         successes, samples = plans.successes_of(groups, self._phases.role)
         self.schedule.filter.note(plans.key_of(groups[0].request.problem), successes, samples)
 
     def observe_step(self, view: StepView) -> dict[str, float]:
-        """The phase, and what its first pass has counted so far."""
+        """Returns the phase, and the counts of its first pass so far."""
         return {
             "phase/iteration": float(self._phases.iteration),
             "phase/episode": float(self._phases.episode),
@@ -282,7 +284,7 @@ class ReMASingleTurn(Method):
         }
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
-        """What was found in a plan or a solution, and how hard its problem is."""
+        """Returns what was found in a plan or a solution, and the difficulty of its problem."""
         info, level = trajectory.scored.info, plans.difficulty_of(request.problem)
         if request.stage == PLAN:
             names = ("leak", "value_leak", "leaked", "followed", "correctness", "action")

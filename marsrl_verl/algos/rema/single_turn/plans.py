@@ -1,4 +1,4 @@
-"""What a plan tells the reasoning agent, and what is counted of plans and solutions."""
+"""Instructions that plans give the reasoning agent, and counts of plans and solutions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import Trajectory
 
 _DIFFICULTY = ("level", "difficulty")
-"""Names in a row's `extra_info` of how hard its problem is."""
+"""Names of a problem's difficulty in its row's `extra_info`."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def instruction_of(one: Trajectory, form: PlanForm) -> str | None:
-    """What the reasoning agent is told by a plan; empty for EMPTY. None where nobody can follow it: it did
-    not come to its end, it is empty, or it is no action."""
+    """Returns a plan's instruction to the reasoning agent; empty for EMPTY. None if it can't be followed: it
+    did not come to its end, it is empty, or it is no action."""
     if not one.finished:
         return None
     if form is PlanForm.JSON:
@@ -31,7 +31,8 @@ def instruction_of(one: Trajectory, form: PlanForm) -> str | None:
 
 
 def plan_notes(one: Trajectory, form: PlanForm, has_answer: Callable[[str], bool]) -> dict[str, Any]:
-    """What is seen in a plan alone: whether it has an answer in the form of answers, and its action."""
+    """Returns findings about a plan alone: whether it has an answer in the form of answers, and its
+    action."""
     if form is PlanForm.TEXT:
         return {"has_answer": has_answer(one.final_text)}
     action = parse_action(one.final_text) if one.finished else None
@@ -40,10 +41,10 @@ def plan_notes(one: Trajectory, form: PlanForm, has_answer: Callable[[str], bool
 
 
 def successes_of(groups: Sequence[Group], role: str) -> tuple[int, int]:
-    """Successes and samples of a problem's groups whose rewards are complete.
+    """Counts successes and samples of a problem's groups whose rewards are complete.
 
-    Of the reasoning agent the solutions; of the meta-thinking agent the plans, which succeed with their
-    solution: a plan that nobody can follow fails. What says nothing about a text is no sample."""
+    For the reasoning agent these are solutions; for the meta-thinking agent plans, which succeed with their
+    solution: a plan that can't be followed fails. Trajectories that are not comparable are no samples."""
     members = [one for group in groups if group.request.role == role for one in group.trajectories]
     scored = [one.scored.info for one in members if one.comparable]
     if role == META_THINKING:
@@ -54,15 +55,15 @@ def successes_of(groups: Sequence[Group], role: str) -> tuple[int, int]:
 
 
 def key_of(problem: Problem) -> str:
-    """A problem's identity over all passes: rows that ask the same, such as two pairs of answers to one
-    question, are told apart by verl's `extra_info.index`."""
+    """Returns a problem's identity over all passes: rows with the same question, such as two pairs of answers
+    to it, are told apart by verl's `extra_info.index`."""
     return f"{problem.row or problem.question}#{problem.extra_info.get('index', '')}"
 
 
 def difficulty_of(problem: Problem) -> float | None:
-    """How hard the data says that a problem is: the number in `extra_info`'s `level` or `difficulty`
-    (`Level 4`), or in those of the row that `prepare_data` made it of (`source`, JSON text); None where
-    neither says anything."""
+    """Returns a problem's difficulty by the data: the number in `extra_info`'s `level` or `difficulty`
+    (`Level 4`), or in those of the row that `prepare_data` made it of (`source`, JSON text); None if neither
+    has one."""
     for said in (problem.extra_info, _source_of(problem)):
         for name in _DIFFICULTY:
             found = _NUMBER.search(str(said.get(name, "")))
@@ -80,7 +81,7 @@ def _source_of(problem: Problem) -> Mapping[str, Any]:
 
 
 def role_figures(groups: Sequence[Group]) -> dict[str, float]:
-    """Shares among scored trajectories, by name; none without a trajectory."""
+    """Returns shares among scored trajectories, by name; none without a trajectory."""
     found: dict[str, float] = {}
     for role, figures in ((META_THINKING, _plan_figures), (REASONING, _solution_figures)):
         pairs = [

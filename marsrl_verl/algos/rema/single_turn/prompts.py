@@ -1,5 +1,5 @@
-"""What the meta-thinking agent and the reasoning agent are asked in a single turn (ReMA, arXiv 2503.09501,
-§3.2 and appendix G): contents follow its prompts, the wording is ours."""
+"""Prompts of the meta-thinking agent and the reasoning agent in a single turn (ReMA, arXiv 2503.09501, §3.2
+and appendix G): contents follow its prompts, the wording is ours."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ class PlanPrompts(Prompts):
     """Words the chats of a plan, of a solution that follows it, and of the two baselines of one agent."""
 
     def problem(self, problem: Problem) -> tuple[Message, ...]:
-        """As one agent without a plan is asked (VRP)."""
+        """Returns the prompt of one agent without a plan (VRP)."""
         return self.direct(problem)
 
     @abstractmethod
     def plan(self, problem: Problem) -> tuple[Message, ...]:
-        """Ask the meta-thinking agent for a plan in plain text."""
+        """Asks the meta-thinking agent for a plan in plain text."""
 
     @abstractmethod
     def action(self, problem: Problem) -> tuple[Message, ...]:
-        """Ask the meta-thinking agent for a plan as a JSON object with `action` and `output`."""
+        """Asks the meta-thinking agent for a plan as a JSON object with `action` and `output`."""
 
     @abstractmethod
     def solution(self, problem: Problem, plan: str) -> tuple[Message, ...]:
-        """Ask the reasoning agent for a solution that follows `plan`, which is empty where there is none."""
+        """Asks the reasoning agent for a solution that follows `plan`, which is empty where there is none."""
 
     @abstractmethod
     def direct(self, problem: Problem) -> tuple[Message, ...]:
-        """Ask for a solution step by step (vanilla reasoning process, VRP)."""
+        """Asks for a solution step by step (vanilla reasoning process, VRP)."""
 
     @abstractmethod
     def planned(self, problem: Problem) -> tuple[Message, ...]:
-        """Ask for a plan and a solution that follows it in one answer (meta-thinking reasoning process,
+        """Asks for a plan and a solution that follows it in one answer (meta-thinking reasoning process,
         MRP)."""
 
     @abstractmethod
     def has_answer(self, text: str) -> bool:
-        """Whether a text has an answer in the form that the prompts ask for."""
+        """True if a text has an answer in the form that the prompts ask for."""
 
 
 _TAGS = re.compile(
@@ -51,12 +51,12 @@ _TAGS = re.compile(
     r"provided[ \t]+instruction|evaluation[ \t]+plan)[ \t]*)\]",
     re.IGNORECASE,
 )
-"""What looks like one of the tags between the parts of a prompt."""
+"""Text that looks like one of the tags between the parts of a prompt."""
 
 
 def quoted(text: str) -> str:
-    """A problem, a plan or an answer as part of a prompt: it can't repeat the tags between the parts, whose
-    square brackets become round ones."""
+    """Returns a problem, a plan or an answer as part of a prompt: it can't repeat the tags between the parts,
+    whose square brackets become round ones."""
     return _TAGS.sub(r"(\1)", text)
 
 
@@ -111,10 +111,10 @@ class MathPlanPrompts(PlanPrompts):
     """Prompts for mathematical problems with a final answer.
 
     The problem is the dataset's text alone: a system message of the dataset's own is not kept, since each
-    role has one. What models wrote stands between tags that it can't repeat (`quoted`).
+    role has one. Models' texts stand between tags that they can't repeat (`quoted`).
 
     Args:
-        solver_instruction: appended to the problem for whoever answers it.
+        solver_instruction: appended to the problem for the agent that answers it.
         examples: by prompt (`plan`, `action`, `solution`, `direct`, `planned`), worked examples that are
             shown as earlier turns: `question` and `answer`, those of `solution` with `plan`.
     """
@@ -130,11 +130,11 @@ class MathPlanPrompts(PlanPrompts):
         self._examples = WorkedExamples(wordings, examples)
 
     def plan(self, problem: Problem) -> tuple[Message, ...]:
-        """A teacher who may not give the answer away."""
+        """The prompt of a teacher who may not give the answer away."""
         return self._examples.chat("plan", problem)
 
     def action(self, problem: Problem) -> tuple[Message, ...]:
-        """One of the three actions as JSON."""
+        """Asks for one of the three actions as JSON."""
         return self._examples.chat("action", problem)
 
     def solution(self, problem: Problem, plan: str) -> tuple[Message, ...]:
@@ -142,11 +142,11 @@ class MathPlanPrompts(PlanPrompts):
         return self._examples.chat("solution", problem, plan=plan) if plan.strip() else self.direct(problem)
 
     def direct(self, problem: Problem) -> tuple[Message, ...]:
-        """Step by step."""
+        """Asks for a solution step by step."""
         return self._examples.chat("direct", problem)
 
     def planned(self, problem: Problem) -> tuple[Message, ...]:
-        """Plan, then follow it."""
+        """Asks for a plan, then for the solution that follows it."""
         return self._examples.chat("planned", problem)
 
     def _plan(self, problem: Problem) -> tuple[Message, ...]:
@@ -166,7 +166,7 @@ class MathPlanPrompts(PlanPrompts):
         return system_and_user(PLANNED_SYSTEM, self._question(problem))
 
     def has_answer(self, text: str) -> bool:
-        r"""Whether there is a complete `\boxed{…}` with something in it."""
+        r"""True if there is a complete `\boxed{…}` with something in it."""
         return any(content.strip() for _, content in boxes(text))
 
     def _question(self, problem: Problem) -> str:

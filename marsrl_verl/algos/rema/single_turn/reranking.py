@@ -1,4 +1,4 @@
-"""Figures of k1 plans with k2 solutions each: what an oracle, a vote and a reward model choose among them."""
+"""Figures of k1 plans with k2 solutions each: the choices of an oracle, a vote and a reward model."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ METRICS = {
 }
 _PASS = "pass_at_"
 _UNSCORED = -math.inf
-"""The score of solutions that did not come to an end: chosen where there is no other."""
+"""Score of solutions that did not come to an end, which are chosen only if there is no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A solution as the figures need it; `MISSING` stands for one that a plan should have had and has not."""
+    """A solution's grade and score; `MISSING` stands for one that a plan should have and has not."""
 
     right: bool
     score: float | None
@@ -45,15 +45,15 @@ Plans = Sequence[Sequence[Solution]]
 
 
 def solution_of(one: Trajectory) -> Solution:
-    """The solution of a scored trajectory."""
+    """Returns the solution of a scored trajectory."""
     score = one.scored.info.get(SCORE)
     return Solution(is_correct(answer_reward(one)), None if score is None else float(score))
 
 
 def pass_at(plans: Plans, drawn: int, of_each: int) -> float:
-    """The chance that some solution is right among `of_each` of each of `drawn` plans, all drawn without
-    replacement: 1 less the elementary symmetric polynomial of the plans' chances to fail over C(plans,
-    drawn). Unbiased for both numbers; with one of each it is pass@k of `drawn` answers."""
+    """Returns the chance that some solution is right among `of_each` of each of `drawn` plans, all drawn
+    without replacement: 1 less the elementary symmetric polynomial of the plans' chances to fail over
+    C(plans, drawn). Unbiased for both numbers; with one of each it is pass@k of `drawn` answers."""
     sums = [1.0] + [0.0] * drawn
     for one in plans:
         failing = 1 - pass_at_k(len(one), sum(each.right for each in one), of_each)
@@ -63,25 +63,25 @@ def pass_at(plans: Plans, drawn: int, of_each: int) -> float:
 
 
 def flat(plans: Plans) -> float:
-    """The chance that the solution with the highest score of all is right; of equal ones each is as
+    """Returns the chance that the solution with the highest score of all is right; equal ones are equally
     likely."""
     every = [(_score(each), each.right) for one in plans for each in one]
     return best_of_k(every, len(every))
 
 
 def hierarchical(plans: Plans) -> float:
-    """The same of the plan whose solutions have the highest mean score. (By its best solution a plan would be
-    chosen as by `flat`.) A solution without a score, as one that was cut off, counts as the worst of all:
-    left out, it would speak for its plan."""
+    """Returns the same for the plan whose solutions have the highest mean score. (By its best solution a plan
+    would be chosen as by `flat`.) A solution without a score, such as one that was cut off, counts as the
+    worst of all: leaving it out would favour its plan."""
     worst = min((each.score for one in plans for each in one if each.score is not None), default=_UNSCORED)
     means = [fmean(worst if each.score is None else each.score for each in one) for one in plans]
     return fmean(flat([one]) for one, mean in zip(plans, means, strict=True) if mean == max(means))
 
 
 def reranked(problems: Mapping[str, Plans], each: int) -> dict[str, Observations]:
-    """By metric, a number for each problem: with several solutions of a plan `pass_at_<plans>x<solutions>` of
-    numbers up to what every problem has, and where a reward model has scored solutions,
-    `flat_rerank_accuracy` and `hierarchical_rerank_accuracy`. Empty where a problem has one solution.
+    """Returns by metric a number for each problem: with several solutions of a plan
+    `pass_at_<plans>x<solutions>` of numbers up to what every problem has, and if a reward model has scored
+    solutions, `flat_rerank_accuracy` and `hierarchical_rerank_accuracy`. Empty if a problem has one solution.
 
     Args:
         problems: by id.
@@ -109,7 +109,7 @@ def reranked(problems: Mapping[str, Plans], each: int) -> dict[str, Observations
 
 
 def pass_metrics(names: Iterable[str]) -> dict[str, MetricInfo]:
-    """Labels of each `pass_at_<plans>x<solutions>`."""
+    """Returns the labels of each `pass_at_<plans>x<solutions>`."""
     what = "chance that one is right of so many plans x solutions of each"
     shown = (name for name in names if name.startswith(_PASS))
     return {name: MetricInfo(f"Pass@{name.removeprefix(_PASS)}", what) for name in shown}

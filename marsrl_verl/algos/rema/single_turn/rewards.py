@@ -1,4 +1,4 @@
-"""What solutions and plans are worth (ReMA, arXiv 2503.09501, appendix C.2)."""
+"""Rewards of solutions and plans (ReMA, arXiv 2503.09501, appendix C.2)."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from marsrl_verl.settings.declaration import RewardSpec, Settings
 _LOG = logging.getLogger(__name__)
 
 Same = Callable[[str, str], bool]
-"""Whether two answers are one."""
+"""Comparison of two answers, true if they are equal."""
 PARALLEL = 4
 """Plans of a problem whose answers are compared at a time: as many as graders have processes."""
 
 
 class PlanRewardKind(Choice):
-    """What a plan earns by the solutions that follow it (`Config.plan_reward`; Eq. 14)."""
+    """Reward of a plan by the solutions that follow it (`Config.plan_reward`; Eq. 14)."""
 
     CORRECTNESS = "correctness"
     CONSISTENCY = "consistency"
 
 
 class LeakRule(Choice):
-    """Which plans are punished for giving the answer away (`Config.leak_rule`)."""
+    """Rule for the plans that are punished for giving the answer away (`Config.leak_rule`)."""
 
     EQUIVALENCE = "equivalence"
     FORMAT = "format"
@@ -42,38 +42,38 @@ class LeakRule(Choice):
 
 
 NEED_LOOK = frozenset({LeakRule.EQUIVALENCE, LeakRule.EITHER, LeakRule.VALUE})
-"""Rules that ask what `leak.PlanReward` finds."""
+"""Rules that use the findings of `leak.PlanReward`."""
 
 
 class PenaltyMode(Choice):
-    """How a penalty is charged (`Config.penalty_mode`)."""
+    """Way in which a penalty is charged (`Config.penalty_mode`)."""
 
     REPLACE = "replace"
     ADD = "add"
 
 
 class SolutionValues(Settings):
-    """What a solution earns (appendix C.2)."""
+    """Rewards of solutions (appendix C.2)."""
 
     correct: float = 1.0
-    """A correct one."""
+    """Reward of a correct solution."""
     wrong: float = -0.5
-    """A wrong one with an answer in the form that is asked for."""
+    """Reward of a wrong solution with an answer in the form that is asked for."""
     no_answer: float = -1.0
-    """One without such an answer, or that did not come to its end."""
+    """Reward of a solution without such an answer, or that did not come to its end."""
 
 
 def solution_reward(
     one: Trajectory, values: SolutionValues, has_answer: Callable[[str], bool]
 ) -> RewardResult:
-    """A solution's reward, from what its grader found.
+    """Returns a solution's reward by its grade.
 
     Args:
         one: scored: above 0.5 is correct.
-        values: what it earns.
+        values: rewards of solutions.
         has_answer: whether a text has an answer in the form that is asked for.
 
-    What says nothing about the text (a failed request or grade) stays as it is.
+    A result that says nothing about the text (a failed request or grade) stays as it is.
     """
     found = one.scored
     if not one.comparable:
@@ -86,12 +86,12 @@ def solution_reward(
 
 
 def consistency(answers: Sequence[str | None], same: Same = same_answer) -> float:
-    """The count of the most frequent answer over the number of solutions; 0 where more than half of these
-    have no answer (Eq. 14).
+    """Returns the count of the most frequent answer over the number of solutions; 0 if more than half of
+    these have no answer (Eq. 14).
 
     Args:
         answers: of a plan's solutions; None: no definite one.
-        same: equal answers are one.
+        same: comparison of two answers, true if they are equal.
     """
     if 2 * sum(one is None for one in answers) > len(answers):
         return 0.0
@@ -100,11 +100,11 @@ def consistency(answers: Sequence[str | None], same: Same = same_answer) -> floa
 
 
 def answer_counts(answers: Sequence[str | None], same: Same = same_answer) -> list[tuple[str, int]]:
-    """Different answers with their frequencies, each by the wording that comes first in the alphabet of
-    those that are equal to it; the order of `answers` makes no difference."""
+    """Returns the different answers with their frequencies, each in that of its equal wordings which comes
+    first in the alphabet; the order of `answers` makes no difference."""
     counts: dict[str, int] = {}
     for answer in sorted(one for one in answers if one is not None):
-        # By text first: it costs nothing, and what it tells needs no process.
+        # By text first, which costs nothing and needs no process.
         known = (
             answer if answer in counts else next((one for one in counts if same_answer(one, answer)), None)
         )
@@ -116,14 +116,15 @@ def answer_counts(answers: Sequence[str | None], same: Same = same_answer) -> li
 def consistencies(
     plans: Sequence[Sequence[tuple[str | None, bool]]], same: Same, *, one_reference: bool
 ) -> list[float]:
-    """The consistency of each of a problem's plans; at most `PARALLEL` of them are compared at a time.
+    """Returns the consistency of each of a problem's plans; at most `PARALLEL` of them are compared at a
+    time.
 
-    What the grades say is not asked again: a correct answer and a wrong one are two, and where there is one
-    reference, two correct ones are one.
+    Answers are not compared where their grades decide: a correct and a wrong one are different, and if there
+    is one reference, two correct ones are equal.
 
     Args:
         plans: of each of their solutions, the answer and whether it is correct.
-        same: whether two answers are one; called from several threads.
+        same: comparison of two answers, true if they are equal; called from several threads.
         one_reference: whether the problem has a single right answer.
     """
 
@@ -144,8 +145,7 @@ def consistencies(
 
 
 def punished(rule: LeakRule, info: Mapping[str, Any]) -> bool:
-    """Whether the rule punishes a plan of which this is known (`leak`, `value_leak`,
-    `has_answer`)."""
+    """True if the rule punishes a plan with these findings (`leak`, `value_leak`, `has_answer`)."""
     seen = {
         LeakRule.EQUIVALENCE: ("leak",),
         LeakRule.FORMAT: ("has_answer",),
@@ -157,17 +157,18 @@ def punished(rule: LeakRule, info: Mapping[str, Any]) -> bool:
 
 
 def penalised(value: float, penalty: float, mode: PenaltyMode) -> float:
-    """A plan's reward after a penalty."""
+    """Returns a plan's reward after a penalty."""
     return penalty if mode is PenaltyMode.REPLACE else value + penalty
 
 
 class AnswerEquality:
-    """Whether two answers are one, by the reward that grades solutions: the same equivalence for both.
+    """Comparison of two answers by the reward that grades solutions: the same equivalence for both.
 
     May be called from several threads. What the reward opens is closed with the object, or with the process.
 
     Args:
-        spec: that reward. One that is no `AnswerReward` compares no two answers; normal forms do then.
+        spec: that reward. If it is no `AnswerReward`, which could compare two answers, normal forms are
+            compared.
     """
 
     def __init__(self, spec: RewardSpec) -> None:
@@ -177,7 +178,8 @@ class AnswerEquality:
         self._end = weakref.finalize(self, found.close)
 
     def __call__(self, first: str, second: str) -> bool:
-        """Compare; where the grader fails they are two, and the log says so."""
+        """Returns true if two answers are equal; where the grader fails they count as different, which is
+        logged."""
         if first == second or same_answer(first, second):
             return True
         if self._grader is None:
@@ -196,7 +198,7 @@ class AnswerEquality:
         return known
 
     def close(self) -> None:
-        """End the reward's processes; a later comparison would start new ones."""
+        """Ends the reward's processes; a later comparison would start new ones."""
         self._end()
 
 
@@ -204,7 +206,7 @@ _REMEMBERED = 100_000
 
 
 def definite_answer(one: RewardResult) -> str | None:
-    """What a solution answers; an empty box is nothing.
+    """Returns the answer of a solution; an empty box is none.
 
     Raises:
         ValueError: it is correct, and its reward class does not say what its answer is.
@@ -220,8 +222,8 @@ def definite_answer(one: RewardResult) -> str | None:
 
 
 def tells_answers(spec: RewardSpec) -> bool:
-    """Whether a reward's results say what was answered (`RoleReward.tells_answer`). A class that can't be had
-    is reported by the checks of classes."""
+    """True if a reward's results have the answer (`RoleReward.tells_answer`). A class that can't be loaded is
+    reported by the checks of classes."""
     try:
         found = load_class(spec.target, spec.kwargs, RoleReward)
     except ClassLoadError:
