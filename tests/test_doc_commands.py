@@ -17,7 +17,9 @@ from test_docs import PAGES, ROOT
 
 from marsrl_verl.config import compose
 from marsrl_verl.config.command_line import Arguments, evaluating, parse_arguments, serving
-from marsrl_verl.settings.issues import ConfigError
+
+if TAKEN_AWAY:
+    pytest.skip("lines of its method are cut out of commands", allow_module_level=True)
 
 _COMPOSED: dict[str, Callable[[Arguments], Arguments]] = {
     "main_marsrl": lambda arguments: arguments,
@@ -52,7 +54,6 @@ _SHELL = {
         "python3",
         "sudo",
         "squeue",
-        "export",
         "openssl",
         "rsync",
         "torchrun",
@@ -154,14 +155,10 @@ def test_a_command_is_one(page, words, monkeypatch):
 
 
 def composes(words: list[str], kind: Callable[[Arguments], Arguments]) -> None:
-    """Raises where a command's words name settings that there are none of."""
+    """Raises ConfigError where a command names settings that do not exist."""
     given = [one for one in words if not one.startswith("checkpoint=") and one not in ("-m", "--multirun")]
     if any("=my_" in one or "my_configs" in one for one in given):
         return  # what a reader has
     if not any(one.startswith("cluster=") for one in given):
         given.append("cluster=cpu")
-    try:
-        compose.compose_config(kind(parse_arguments(given)))
-    except ConfigError as error:
-        if not TAKEN_AWAY:
-            pytest.fail(str(error))
+    compose.compose_config(kind(parse_arguments(given)))

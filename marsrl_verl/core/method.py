@@ -108,7 +108,7 @@ class Method:
     """A method: its roles, stages, schedule and credit, and how the outputs of a stage become requests.
 
     What `first_requests` and `next_requests` return depends on their arguments, on the seed and on what was
-    observed, in the order of steps: never on the order of completion (Rules 4 and 5 of the design).
+    observed, in the order of steps: never on the order of completion.
 
     Args:
         config: its settings, a `Config`.

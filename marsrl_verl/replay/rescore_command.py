@@ -19,6 +19,7 @@ from marsrl_verl.replay.settings import recorded_config
 from marsrl_verl.reporting.files import to_json, write_lines_atomic
 from marsrl_verl.reporting.rollout_files import rollout_files
 from marsrl_verl.reporting.run_folder import OutputFolderError
+from marsrl_verl.reporting.trained_tokens import stem
 from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
@@ -87,7 +88,7 @@ async def rescore_run(run: Path, rescorer: Rescorer) -> Found:
     """Grade all rollouts of a run's folder again."""
     found: Found = {}
     for path in rollout_files(run / "rollouts"):
-        name = path.name.partition(".")[0]
+        name = stem(path)
         training = name.startswith("step_")
         groups: list[Group] = []
         lines: dict[str, list[Line]] = {}

@@ -16,7 +16,7 @@ from marsrl_verl.replay.settings import recorded_config
 from marsrl_verl.reporting.rollout_files import read_line, rollout_files
 from marsrl_verl.reporting.rollout_index import read_index
 from marsrl_verl.reporting.run_folder import OutputFolderError
-from marsrl_verl.reporting.trained_tokens import TrainedTokens
+from marsrl_verl.reporting.trained_tokens import TrainedTokens, stem
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _heading(some: list[Line]) -> str:
     first = some[0]
     count = len({line["trajectory"] for line in some})
     parts_ = [f"{first['stage']}: group {first['group']}", f"{count} trajector{'y' if count == 1 else 'ies'}"]
-    where = f"step {first['step']}" if first["file"].startswith("step_") else first["file"].partition(".")[0]
+    where = f"step {first['step']}" if first["file"].startswith("step_") else stem(Path(first["file"]))
     built = [] if first["parent"] is None else [f"built from {first['parent']}"]
     return ", ".join([*parts_, where, *built])
 
