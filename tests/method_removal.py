@@ -25,9 +25,18 @@ from composing import WITHOUT
 
 TREE = Path(__file__).parents[1]
 PARTS = (
-    *("marsrl_verl", "recipe", "configs", "examples", "docs", "tests", "benchmarks", "studies"),
+    *("marsrl_verl", "recipe", "configs", "examples", "docs", "tests", "benchmarks", "studies", "docker"),
     *("requirements", ".ci"),
-    *("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
+    *(
+        "pyproject.toml",
+        "Makefile",
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "LICENSE",
+        "mkdocs.yml",
+    ),
 )
 PACKAGES = ("marsrl_verl", "recipe", "benchmarks", "studies")
 IMPORTERS = ("benchmarks", "studies")
