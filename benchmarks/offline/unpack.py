@@ -54,9 +54,13 @@ def extract(parts: Path, site: Path, start: int, end: int) -> None:
     """One stream: a compressed archive of some of the files."""
     with tarfile.open(fileobj=io.BytesIO(lzma.decompress(read(parts, start, end)))) as archive:
         if hasattr(tarfile, "data_filter"):
-            archive.extractall(site, filter="data")
+            members = [tarfile.data_filter(member, str(site)) for member in archive]
         else:
-            archive.extractall(site)
+            members = archive.getmembers()
+        # Made here: tarfile fails where another stream makes the same folder at the same moment.
+        for member in members:
+            (site / member.name).parent.mkdir(parents=True, exist_ok=True)
+        archive.extractall(site, members)
 
 
 def compile_modules(folder: Path) -> float:
