@@ -12,6 +12,8 @@ TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 	check-gpu-extra check-gpu-sources gpu-check clean
 
 help:
+	@echo "make install"
+	@echo "            .venv with the CPU builds of torch and vLLM (PYTHON=python3.11: another interpreter)"
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, two minutes);"
 	@echo "            again: make demo ARGS=marsrl.run.existing=replace"
 	@echo "make smollm2"
@@ -32,7 +34,7 @@ help:
 	@echo "            tests of kernels and verl's workers, and the demo, on the processor with the GPUs' vLLM, torch and"
 	@echo "            transformers, in an environment of their own (.venv-gpu-versions, 15 minutes)"
 	@echo "make lint   ruff, mypy, the import contracts and the Dockerfiles"
-	@echo "make docs   the site, into site/; links, anchors and commands are checked"
+	@echo "make docs   the site, into site/; links and anchors are checked"
 	@echo "make lock   requirements/*.lock: the newest versions of all packages that the extras allow;"
 	@echo "            make install LOCK=requirements/cpu-py311.lock installs exactly those"
 	@echo "make gpu-check [CALL=1]"

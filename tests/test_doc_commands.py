@@ -30,8 +30,8 @@ _COMPOSED: dict[str, Callable[[Arguments], Arguments]] = {
 }
 """What the commands make of their arguments."""
 _PROGRAMS = """
-pip uv git cd . source export curl hf ls cat tail mkdir cp kill chmod scp tar inspect python3 sudo squeue openssl
-rsync torchrun ray kubectl sbatch docker ssh nvidia-smi apt-get tensorboard vllm lm_eval
+pip uv git cd . source export curl hf ls cat tail mkdir cp kill chmod scp tar inspect python3 sudo squeue
+openssl rsync torchrun ray kubectl sbatch docker ssh nvidia-smi apt-get tensorboard vllm lm_eval
 """
 _SHELL = frozenset(_PROGRAMS.split())
 """Programs of others."""

@@ -232,7 +232,7 @@ def make_files(folder: Path) -> None:
 
 
 _HEAD = """\
-# Wrong inputs
+# Messages
 
 What the commands say to wrong inputs, as `python tests/wrong_inputs.py` prints it: each was carried out as a
 command of its own on 2 cores beside other work. `train` is `python -m recipe.marsrl.main_marsrl`, `plan` the

@@ -104,9 +104,9 @@ class WorkflowEvaluation(Evaluation):
     def example_summary(self, run: Run) -> ExampleSummary:
         """Sums up the result of a problem."""
         if run.solved:
-            return ExampleSummary(2, f"The {self.stage.name} solves it")
-        what = "gets it wrong" if run.answer is not None else "ended without an answer"
-        return ExampleSummary(1, f"The {self.stage.name} {what}")
+            return ExampleSummary(2, f"Solved by {self.stage.name}")
+        what = "wrong answer" if run.answer is not None else "no answer"
+        return ExampleSummary(1, f"Not solved by {self.stage.name}: {what}")
 
     def example_call(self, call: Call) -> str:
         """The stage, as each message has its agent's name."""

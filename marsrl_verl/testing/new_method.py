@@ -137,4 +137,4 @@ _NEXT = """{folder} has a method, its preset and its test.
     PYTHONPATH={folder} python -m recipe.marsrl.main_marsrl cluster=cpu \\
         'hydra.searchpath=[file://{absolute}/configs]' algo={name} dry_run=true
 
-Without dry_run=true it trains. docs/guides/new_method.md tells what else a method can say."""
+Without dry_run=true it trains. What a method can override: docs/guides/new_method.md."""

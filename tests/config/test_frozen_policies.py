@@ -330,6 +330,12 @@ def test_a_whole_system_may_be_behind_an_endpoint_that_is_evaluated(run, method)
     assert refused.status == 2 and "endpoint" in refused.err
 
 
+def test_long_answers_of_an_endpoint_take_no_memory_here(run):
+    """20,480 tokens are more than the CPU's engine has room for, and none starts."""
+    words = "algo=grpo model=qwen3_4b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507"
+    accepted(run, f"{NAMED} {words}", "trainer.val_only=true", "dry_run=true")
+
+
 def test_an_agent_whose_tokens_go_on_behind_a_tools_answer_may_not(run):
     done = run(f"{NAMED} algo=arpo model=tiny_tools data=tool_world", "trainer.val_only=true")
     assert done.status == 2 and "marsrl.default_policy" in done.err and "gives text alone" in done.err

@@ -192,6 +192,11 @@ def test_the_cache_on_the_processor_is_a_number(run, value):
     assert done.status == 2 and "A number of GiB above 0 is expected" in done.err
 
 
+def test_the_cache_is_a_setting(run, monkeypatch):
+    monkeypatch.delenv(CACHE, raising=False)
+    assert run("cluster=cpu", f"ray_kwargs.ray_init.runtime_env.env_vars.{CACHE}=3").status == 0
+
+
 def test_the_cache_is_not_said_twice(run, monkeypatch):
     monkeypatch.setenv(CACHE, "3")
     done = run("cluster=cpu")

@@ -164,7 +164,7 @@ def check_cpu_cache(ctx: Context) -> Iterator[ConfigIssue]:
         return
     if not _is_size(value):
         yield ctx.issue(_CPU_CACHE, "A number of GiB above 0 is expected.", "Set it to 1, for example.")
-    around = os.environ.get(name := _CPU_CACHE.rpartition(".")[2], value)
+    around = os.environ.get(name := _CPU_CACHE.rpartition(".")[2], str(value))
     if around != str(value) and not joins_cluster(ctx.config):
         what = f"The environment says {name}={around}, and the workers get what the configuration says."
         fix = f"Set {_CPU_CACHE}={around}, or unset the variable."
@@ -182,7 +182,8 @@ def _is_size(text: object) -> bool:
 
 def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
     """GPUs, the engine's cache and main memory of a node, for a model of known size."""
-    shapes = [] if ctx.prepares_data else model_shapes(ctx.config)
+    starts_engine = set(ctx.settings.roles) - set(ctx.frozen_roles)
+    shapes = [] if ctx.prepares_data or not starts_engine else model_shapes(ctx.config)
     if not shapes:
         return
     estimate = estimate_memory(ctx.config, *shapes)
