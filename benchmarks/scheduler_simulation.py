@@ -5,7 +5,7 @@
     python -m benchmarks.scheduler_simulation --lengths late --seeds 5 --json rows.json
 
 The scheduler and the method are those of the package; engine and trainer are models of their time, responses
-are drawn from distributions. All assumptions are printed; `docs/results/performance.md` explains them.
+are drawn from distributions. All assumptions are printed; `docs/results/performance.md` has the main ones.
 """
 
 from __future__ import annotations
