@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-STAMP := $(VENV)/.installed
+# One of its own for each lock, so that `make install LOCK=…` installs over an environment that is there.
+STAMP := $(VENV)/.installed$(if $(LOCK),-$(notdir $(LOCK)))
 # The CPU build of torch: from PIP_FIND_LINKS where that is set (uv does not read it), otherwise from
 # PyTorch's own CPU index.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
@@ -52,7 +53,7 @@ $(STAMP): pyproject.toml requirements/cpu-overrides.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check uv
 	$(VENV)/bin/uv pip install --python $(PY) --quiet --compile-bytecode $(TORCH_SOURCE) \
 		--override requirements/cpu-overrides.txt $(if $(LOCK),--constraint $(LOCK)) --editable '.[cpu,dev]'
-	touch $@
+	touch $@ $(VENV)/.installed
 
 install: $(STAMP)
 
@@ -119,16 +120,16 @@ lint: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
-# For the Python and platform in the file's name, which others may use as far as versions have wheels there.
+# For Linux on x86-64 and the Python in the file's name.
 LOCKED := $(VENV)/bin/uv pip compile pyproject.toml --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	--quiet --upgrade
 
 lock: $(STAMP)
-	$(LOCKED) --extra cpu --extra dev --python-version 3.11 --override requirements/cpu-overrides.txt \
+	$(LOCKED) $(TORCH_SOURCE) --extra cpu --extra dev --python-version 3.11 --override requirements/cpu-overrides.txt \
 		--output-file requirements/cpu-py311.lock
 	env -u UV_FIND_LINKS $(LOCKED) --extra gpu --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
 		--output-file requirements/gpu-py312.lock
-	sed -i 's/+cpu$$//' requirements/cpu-py311.lock
+	sed 's/+cpu$$//' requirements/cpu-py311.lock > requirements/lock.new && mv requirements/lock.new requirements/cpu-py311.lock
 
 # From the index alone: the CPU build of torch among the wheels at hand must not stand in for the GPU's.
 check-gpu-extra: $(STAMP)

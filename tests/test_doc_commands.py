@@ -5,6 +5,7 @@ A block of shell code whose title says that it needs GPUs is composed as well; i
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from composing import TAKEN_AWAY
 from test_docs import PAGES, ROOT
 
+from marsrl_verl import commands as commands_of_ours
 from marsrl_verl.config import compose
 from marsrl_verl.config.command_line import Arguments, evaluating, parse_arguments, serving
 from marsrl_verl.demo.files import tiny_model
@@ -54,36 +56,52 @@ def commands(path: Path) -> list[list[str]]:
 ALL = [(path.relative_to(ROOT).as_posix(), words) for path in PAGES for words in commands(path)]
 
 
+_RENAMED = {"train": "main_marsrl", "eval": "main_eval"}
+_SCRIPTS = {
+    f"marsrl-{name}": "recipe.marsrl." + _RENAMED.get(name, name.replace("-", "_"))
+    for name in re.findall(r"^marsrl-([a-z-]+) = ", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+}
+"""Modules of the console scripts."""
+
+
 def modules(words: list[str]) -> list[tuple[str, list[str]]]:
     """Modules of ours that a command runs, with their words: also behind `ray job submit … --`, `nohup` or a
     variable."""
     found = []
     for at, word in enumerate(words):
-        module = words[at + 1] if word == "-m" and at + 1 < len(words) else ""
-        if re.match(r"(recipe|marsrl_verl|benchmarks|studies)\b", module):
-            rest = words[at + 2 :]
+        module, begin = (words[at + 1], at + 2) if word == "-m" and at + 1 < len(words) else (word, at + 1)
+        module = _SCRIPTS.get(word, module)
+        if re.match(r"(recipe|marsrl_verl|benchmarks|studies)\.", module):
+            rest = words[begin:]
             ends = [number for number, one in enumerate(rest) if one in ("&", "|", "&&", ";", ">", "2>&1")]
             found.append((module, rest[: min(ends, default=len(rest))]))
-        elif word in _SCRIPTS:
-            found.append((_SCRIPTS[word], words[at + 1 :]))
     return found
 
 
-_SCRIPTS = {
-    "marsrl-train": "recipe.marsrl.main_marsrl",
-    "marsrl-eval": "recipe.marsrl.main_eval",
-    **{
-        f"marsrl-{one}": f"recipe.marsrl.{one}"
-        for one in ("serve", "export", "view", "replay", "play", "doctor")
-    },
-}
+def file_of(module: str) -> Path | None:
+    """The file that a module of ours is, or runs as; None: it is none of ours."""
+    path = ROOT / module.replace(".", "/")
+    found = (path.with_suffix(".py"), path / "__main__.py", path / "__init__.py")
+    return next((one for one in found if one.exists()), None)
 
 
 @cache
-def options() -> frozenset[str]:
-    """All options that commands of the project have."""
-    folders = ("marsrl_verl", "benchmarks", "studies", "tests")
-    texts = (path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
+def sources(module: str, depth: int = 4) -> frozenset[Path]:
+    """The files of a module and of what it imports of ours; a recipe's are those of its command."""
+    file = file_of(module)
+    if file is None:
+        return frozenset()
+    text = file.read_text()
+    if module.startswith("recipe."):
+        (command,) = re.findall(r"from marsrl_verl.commands import (\w+)", text)
+        text = inspect.getsource(getattr(commands_of_ours, command))
+    imported = re.findall(r"from ((?:marsrl_verl|benchmarks|studies)[\w.]*) import", text)
+    return frozenset({file}.union(*(sources(one, depth - 1) for one in imported if depth)))
+
+
+def options(module: str) -> frozenset[str]:
+    """The options that a module's command has."""
+    texts = (file.read_text() for file in sources(module))
     return frozenset(found for text in texts for found in re.findall(r'"(--[a-z][a-z-]*|-[a-z])"', text))
 
 
@@ -108,16 +126,12 @@ def test_a_command_is_one(page, words, monkeypatch):
         ]
     ours = modules(words)
     for module, rest in ours:
-        path = ROOT / module.replace(".", "/")
-        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+        assert file_of(module) is not None, module
         if module.startswith("recipe") and (kind := _COMPOSED.get(module.rpartition(".")[2])):
             composes(rest, kind)
         else:
-            assert {one.partition("=")[0] for one in rest if one.startswith("-")} <= options() | {
-                "--",
-                "-h",
-                "--help",
-            }
+            given = {one.partition("=")[0] for one in rest if one.startswith("-")}
+            assert given <= options(module) | {"--", "-h", "--help"}
     if ours:
         return
     program = words[0]
@@ -133,9 +147,11 @@ def test_a_command_is_one(page, words, monkeypatch):
 
 def composes(words: list[str], kind: Callable[[Arguments], Arguments]) -> None:
     """Raises ConfigError where a command names settings that do not exist."""
-    given = [one for one in words if not one.startswith("checkpoint=") and one not in ("-m", "--multirun")]
-    if any("=my_" in one or "my_configs" in one for one in given):
-        return  # what a reader has
+    if "--config-dir" in words:
+        return  # options of a folder of the reader's
+    left_out = ("checkpoint=", "-m", "--multirun")
+    # Without what a reader has.
+    given = [one for one in words if not one.startswith(left_out) and not re.search(r"[=/]my_", one)]
     if not any(one.startswith("cluster=") for one in given):
         given.append("cluster=cpu")
     compose.compose_config(kind(parse_arguments(given)))

@@ -53,14 +53,13 @@ def read(parts: Path, start: int, end: int) -> bytes:
 def extract(parts: Path, site: Path, start: int, end: int) -> None:
     """One stream: a compressed archive of some of the files."""
     with tarfile.open(fileobj=io.BytesIO(lzma.decompress(read(parts, start, end)))) as archive:
-        if hasattr(tarfile, "data_filter"):
-            members = [tarfile.data_filter(member, str(site)) for member in archive]
-        else:
-            members = archive.getmembers()
-        # Made here: tarfile fails where another stream makes the same folder at the same moment.
-        for member in members:
+        # Parents are made here: tarfile fails where another stream makes the same folder at the same moment.
+        for member in archive:
             (site / member.name).parent.mkdir(parents=True, exist_ok=True)
-        archive.extractall(site, members)
+            if hasattr(tarfile, "data_filter"):  # Python before 3.8.17 has none
+                archive.extract(member, site, filter="data")
+            else:
+                archive.extract(member, site)
 
 
 def compile_modules(folder: Path) -> float:

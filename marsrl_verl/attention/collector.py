@@ -169,7 +169,8 @@ def _function(name: str, config: Any) -> Callable[..., Any]:
 def _refuse_other_attention(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, kwargs: dict[str, Any]
 ) -> None:
-    """Reject what no mask tells: as in the attention functions, the argument goes before the module's own."""
+    """Rejects what no mask tells: as in the attention functions, the argument goes before the module's
+    own."""
     who = type(module).__name__
     if changed := [name for name in _UNSUPPORTED if kwargs.get(name) is not None]:
         raise ValueError(f"{who} calls its attention with {changed}: FCI has no form for it")

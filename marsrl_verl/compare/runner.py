@@ -38,7 +38,7 @@ class Failed:
 
 @dataclass(slots=True)
 class Outcome:
-    """Outcome of a comparison."""
+    """Runs of a comparison that finished or failed."""
 
     finished: list[Finished] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
@@ -195,7 +195,7 @@ class Runner:
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait for all of them; request those that go on to end."""
+    """Waits for all of them; terminates, then kills, those that go on."""
     for ask in (subprocess.Popen.terminate, subprocess.Popen.kill):
         deadline = time.monotonic() + END_S
         for process in processes:

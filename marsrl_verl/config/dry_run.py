@@ -53,7 +53,7 @@ def report(ctx: Context, composed: Composed) -> str:
         [] if ctx.settings.serve.enabled else _evaluations(ctx),
         whole_run(ctx, plan) if trains else [],
         _prompts(ctx),
-        _memory(ctx) if set(ctx.settings.roles) - set(ctx.frozen_roles) else [],
+        _memory(ctx) if ctx.settings.starts_engines else [],
         [] if ctx.settings.serve.enabled else _files(ctx, plan),
     ]
     if ctx.warnings:

@@ -149,8 +149,8 @@ class RunConfig(Settings):
     log-probabilities, update a policy, write a checkpoint); then the run ends. Null: 20 times the longest
     call of its kind so far, at least an hour, and a day until there are two."""
     progress_timeout_s: float = limits(3600.0, ge=10.0, why=_SILENT)
-    """Seconds of a generation round without a new token, an answer or a score; then the run ends. A round has
-    no limit of its own, and a frozen policy's endpoint and a reward their own `timeout_s`, which must be
+    """Seconds of a generation round without a new token, an answer or a score; then the run ends. A round
+    itself has no limit; a frozen policy's endpoint and a reward have their own `timeout_s`, which must be
     shorter."""
     log_rollouts: bool = True
     """Write every sample to `rollouts/step_N.jsonl`, and which of them a step trained to
@@ -253,6 +253,11 @@ class MarsRLConfig(Settings):
             for role, name in names.items()
             if name in self.policies and not self.policies[name].kind.trained
         }
+
+    @property
+    def starts_engines(self) -> bool:
+        """True if a role's tokens are sampled here; otherwise frozen policies play all roles."""
+        return bool(set(self.roles) - set(self.frozen_roles))
 
     @property
     def cut_roles(self) -> frozenset[str]:

@@ -64,7 +64,8 @@ class Alternation:
         return cls(tuple(dict.fromkeys(names)), config.interval)
 
     def due(self, step: int) -> str:
-        """The policy whose turn step `step` is; steps count from 1, and the first turn has `interval`."""
+        """Returns the policy that step `step` trains; steps count from 1, and each turn has `interval`
+        steps."""
         return self.order[(step - 1) // self.interval % len(self.order)]
 
 
@@ -75,7 +76,7 @@ class AlternatingConfig(MethodConfig):
     """Trains the agents in turn, where each has a policy of its own."""
 
     def checks(self, run: RunView) -> Iterable[ConfigIssue]:
-        """Checks that the policies can take turns, and everything else of the method's."""
+        """Checks that the policies can take turns, and the method's other settings."""
         roles = tuple(run.settings.roles)
         return [*self.alternate.checks(run, "marsrl.algo.alternate", roles), *super().checks(run)]
 

@@ -10,7 +10,7 @@ from marsrl_verl.settings.choices import Choice
 
 
 class PolicyKind(Choice):
-    """Kind of a policy."""
+    """What a policy consists of."""
 
     MODEL = "model"
     """A model of its own."""

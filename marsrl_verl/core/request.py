@@ -34,8 +34,8 @@ class Problem:
     ability: str = ""
     """Kind of problem (`math`, `qa`) according to the row; empty where it gives none."""
     has_reference: bool = True
-    """False where the right answer is unknown, as with a problem that a client sends: responses are not
-    graded then."""
+    """False where the right answer is unknown, as with a problem that a client sends: answers are read then,
+    but not graded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def split_steps(
 
 
 def steps_ending(pieces: Sequence[str], ends: Sequence[int]) -> Steps:
-    """Steps of a response that end at `ends` and at its own end, with the number of those of thinking."""
+    """Steps of a response that end at `ends` and at its own end, with the number of thinking steps."""
     if not pieces:
         return Steps((), 0)
     all_ends, closing = (*ends, len(pieces)), closing_token(pieces)

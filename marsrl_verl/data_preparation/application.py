@@ -72,8 +72,8 @@ _say = partial(print, flush=True)
 
 
 def main(argv: Sequence[str], make_client: MakeClient | None = None) -> int:
-    """Run one command line; 0: the files are written, 1: the grader fails or a tool can't start, 2: rejected,
-    130: interrupted.
+    """Runs one command line; 0: the files are written, 1: the grader fails or a tool can't start, 2:
+    rejected, 130: interrupted.
 
     Args:
         argv: the arguments without the program's name.

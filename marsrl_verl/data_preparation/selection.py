@@ -65,7 +65,7 @@ class Selection:
 def select(
     problems: Iterable[SourceProblem], grades: Mapping[str, ProblemGrades], rates: PassRates
 ) -> Selection:
-    """Keep problems by pass rate. A problem that was never prompted or has no grades is left out."""
+    """Selects problems by pass rate. A problem that was never prompted or has no grades is left out."""
     selection = Selection()
     for problem in problems:
         fate = rates.judge(grades.get(problem.key))

@@ -69,8 +69,8 @@ def _active_roles(config: DictConfig) -> tuple[str, ...]:
 
 
 def check_policies(config: DictConfig) -> None:
-    """The start model answers for all roles that the method's program calls; ConfigError: one of them has a
-    frozen policy."""
+    """Checks that the start model answers for all roles that the method's program calls; ConfigError: one of
+    them has a frozen policy."""
     frozen = {} if _is_single_call(config) else typed_settings(config).frozen_roles
     for role in _active_roles(config):
         if role in frozen:

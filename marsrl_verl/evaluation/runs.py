@@ -221,10 +221,10 @@ class Evaluation(ABC):
         """Sums a run up for readers; the most telling one becomes the report's example."""
         who = run.calls[0].request.role.capitalize() if run.calls else "model"
         if run.solved:
-            return ExampleSummary(2, f"The {who} solves it")
+            return ExampleSummary(2, f"Solved by the {who}")
         if run.answer is None:
-            return ExampleSummary(1, f"The {who} gave no usable answer")
-        return ExampleSummary(0, f"The {who} gets it wrong")
+            return ExampleSummary(1, f"Not solved by the {who}: no answer")
+        return ExampleSummary(0, f"Not solved by the {who}: wrong answer")
 
     def example_call(self, call: Call) -> str:
         """Returns the heading of a call."""

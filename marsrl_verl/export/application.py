@@ -49,7 +49,7 @@ class Arguments(Settings):
 
 
 def main(argv: list[str]) -> int:
-    """Run one command line; 0: the folder is written, 2: rejected."""
+    """Runs one command line; 0: the folder is written, 2: rejected."""
     if {"-h", "--help"} & set(argv):
         print(_help())
         return 0

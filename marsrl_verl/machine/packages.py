@@ -28,7 +28,7 @@ CUDA_ONLY = ("torchvision", "torchaudio", "torchcodec")
 from being imported beside a CPU build of torch."""
 
 EXACT = ("vllm", "torch", "flash-attn")
-"""Packages that no other version can replace: vLLM's internals are overridden, flash-attn is built for one
+"""Packages of which only this version works: vLLM's internals are overridden, flash-attn is built for one
 torch. The doctor points out other versions of the rest, which may work."""
 
 LEAST_DRIVER = 580
@@ -49,11 +49,14 @@ CPU_STEP = "make install"
 
 
 class PackageMismatchError(RuntimeError):
-    """An installed package does not fit: its name, what is wrong, and what to do."""
+    """A package is missing or does not fit: its name, what is wrong, and what to do."""
 
     def __init__(self, package: str, what: str, fix: str) -> None:
-        super().__init__(f"{what} {fix}")
+        super().__init__(package, what, fix)
         self.package, self.what, self.fix = package, what, fix
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.fix}"
 
 
 def installed(name: str) -> str | None:

@@ -27,7 +27,7 @@ _UNSAFE = re.compile(r"[^\w.-]+")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command line; 0: written, 2: rejected."""
+    """Runs one command line; 0: written, 2: rejected."""
     parser = argparse.ArgumentParser(
         prog="python -m recipe.marsrl.export_rollouts",
         description="Write a run's rollouts as others read them: ATIF, a JSON file for each sequence, or "

@@ -50,7 +50,7 @@ Found = dict[tuple[str, str, str], StageGrades]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command line; 0: graded, 1: a reward can't go on, 2: rejected."""
+    """Runs one command line; 0: graded, 1: a reward can't go on, 2: rejected."""
     parser = argparse.ArgumentParser(
         prog="python -m recipe.marsrl.rescore",
         description="Grade the rollouts of a run again, by its own rewards or by others, without a model.",

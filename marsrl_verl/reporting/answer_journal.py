@@ -2,7 +2,7 @@
 
 One line of JSON for each answered request, appended as the answer comes, with all that the evaluation and the
 rollout log read of it; a line that a kill cut off is skipped. An answer is valid for the very same request:
-its key is a checksum of the prompt, the sampling settings and the weights.
+its key is a checksum of the request, the sampling settings and the weights.
 """
 
 from __future__ import annotations

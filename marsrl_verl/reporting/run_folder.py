@@ -273,7 +273,7 @@ class RunFolder:
             write_token_columns(self.path / _TRAINED_FOLDER / f"step_{step}.parquet", rows, names)
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
-        """Keep an evaluation's record and, if requested, its calls.
+        """Writes an evaluation's record and, if requested, its calls.
 
         An earlier end's evaluation, in a run that was resumed with more steps, becomes that of its step.
         """

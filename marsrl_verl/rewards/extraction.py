@@ -79,7 +79,8 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
 
 
 def boxes(text: str) -> list[tuple[int, str]]:
-    """Returns position and content of a text's last complete boxes; of nested boxes the inner ones."""
+    """Returns the last complete boxes of a text, each as the position where its content begins and the
+    content; of nested boxes the inner ones."""
     open_braces: list[int | None] = []
     spans: list[tuple[int, int]] = []
     first = min((at for at in (text.find("\\boxed"), text.find("\\fbox")) if at >= 0), default=len(text))

@@ -56,8 +56,8 @@ class _Grader:
             self._buffer = b""
 
     def reply(self, patience_s: float) -> dict[str, Any]:
-        """Returns the process's reply; `{"ended": wait status}` if it ended, None in it if the server is gone
-        too; or `{"silent": True}`."""
+        """Returns the process's reply; `{"ended": wait status}` if it ended (status None if the server is
+        gone too); or `{"silent": True}`."""
         self.place.settimeout(patience_s)
         try:
             return self._read()

@@ -12,7 +12,7 @@ from marsrl_verl.rewards.normal_form import same_answer
 
 class HybridReward(MathVerifyReward):
     """1 where the exact comparison, the one without units, or math-verify accepts the answer: the verdicts of
-    `MathVerifyReward`, whose arguments it takes, but more of them by text, before any process.
+    `MathVerifyReward` (with its arguments), more of which are reached by text, before any process.
 
     The released verifier grades a response without a closing tag as a whole, and one that was cut off; here
     both have reward 0, as with every reward for an answer.

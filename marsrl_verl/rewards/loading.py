@@ -121,7 +121,8 @@ def _annotation(cls: type, name: str) -> Any:
 
 
 def _check_methods(target: str, made: object, base: type) -> None:
-    """Checks that the base's abstract methods take their arguments; raises ClassLoadError if not."""
+    """Checks that `made`'s versions of the base's abstract methods take the base's arguments; raises
+    ClassLoadError if not."""
     for name in sorted(getattr(base, "__abstractmethods__", ())):
         if not inspect.isfunction(wanted := getattr(base, name)):
             continue

@@ -47,7 +47,7 @@ class MathVerifyReward(AnswerReward):
         self.pool = GradePool(grader, processes=processes, timeout_s=timeout_s, memory_mb=memory_mb)
 
     def grade(self, final_text: str, references: list[str]) -> RewardResult:
-        """Compare texts where that suffices, else have a process grade."""
+        """Compares texts where that suffices, else has a process grade."""
         boxed = boxed_answer(final_text)
         if boxed is None and self._require_box:
             return RewardResult(0.0)

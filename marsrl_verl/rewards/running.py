@@ -227,7 +227,7 @@ class _Threads:
         return result.value
 
     def note_stuck(self) -> None:
-        """Count a thread that another part lost."""
+        """Counts a thread that other code lost."""
         with self._change:
             self._lose_one()
 

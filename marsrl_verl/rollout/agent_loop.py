@@ -33,7 +33,7 @@ class AtLimit(Choice):
     """Treatment of a call after the last one that is allowed."""
 
     END = "end"
-    """The trajectory ends (finish reason `limit`); a turn with a call too many has none executed."""
+    """The trajectory ends (finish reason `limit`); of a turn with one call too many, none is executed."""
     TELL = "tell"
     """The calls that are left are executed; the first one beyond them is answered, once, with a note that
     none is left, and the model writes on. A further call ends the trajectory."""

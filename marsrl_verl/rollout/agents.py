@@ -158,7 +158,8 @@ class Agents:
 
 
 def check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> None:
-    """Raises RuntimeError if the last ones were cut or failed: otherwise the worker would never be free."""
+    """Raises RuntimeError if the last `MOST_IN_VAIN` messages were cut or failed, without a text: a program
+    that requests messages for ever would hold up its worker."""
     last = record[-MOST_IN_VAIN:]
     stopped = FinishReason.STOP.value
     if len(last) < MOST_IN_VAIN or any(one["text"] or one["finish"] == stopped for one in last):

@@ -130,7 +130,7 @@ class RolloutContext:
         return self._resources.chat.vocab_size
 
     async def close(self) -> None:
-        """Allow no more requests, and wait for those under way: other tasks of a program that raised go on,
+        """Allows no more requests and waits for those under way: other tasks of a program that raised go on,
         and must send none in a later round."""
         self._closed = True
         if self._asked:

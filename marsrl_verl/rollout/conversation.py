@@ -37,7 +37,7 @@ class Failure(NamedTuple):
 
     @property
     def of_request(self) -> bool:
-        """True if a request failed, and not something that it needs to be made."""
+        """True if the request itself failed, not the chat template or the prompt's length."""
         return self.failed_by is None and self.finish is not FinishReason.PROMPT_TOO_LONG
 
     @classmethod
@@ -47,7 +47,7 @@ class Failure(NamedTuple):
 
 
 class Conversation:
-    """Text that one policy reads and writes in trajectory `k`.
+    """Tokens that one policy reads and writes in trajectory `k`, and their chat.
 
     Args:
         sampler: where its tokens come from.

@@ -22,7 +22,7 @@ class EngineUnavailableError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Decoding of one engine request."""
+    """Sampling settings of one engine request."""
 
     max_tokens: int
     temperature: float = 1.0

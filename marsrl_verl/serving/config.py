@@ -26,5 +26,5 @@ class ServeConfig(Switched):
     max_body_kib: int = limits(4096, ge=1, why="a request has some text")
     """Most KiB of a request's body; a larger one is rejected with HTTP 413 before it is read to its end."""
     max_restarts: int = limits(3, ge=0, why="0 starts none anew")
-    """Most times in a row that engines which have died are started anew, without a run that ended in between;
-    then the server ends."""
+    """Most restarts in a row of engines that died, without a run that ended in between; then the server
+    ends."""

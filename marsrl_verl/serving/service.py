@@ -105,8 +105,8 @@ class Service:
     def begin(
         self, asked: ChatRequest, tell: Tell = lambda event: None, *, name: str = ""
     ) -> asyncio.Task[Run]:
-        """A run that has begun, or waits for room; cancelling it aborts its requests and
-        sends no more. It ends with UnavailableError where the engines are gone, and with RunFailedError.
+        """Returns a run that has begun, or waits for room; cancelled, it aborts its requests and sends no
+        more. It ends with UnavailableError where the engines are gone, and with RunFailedError.
 
         Raises:
             BusyError: there is no room.

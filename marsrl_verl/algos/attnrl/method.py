@@ -169,8 +169,8 @@ class AttnRL(Method):
     # --- requests -------------------------------------------------------------------------------
 
     def probes(self, stage: str) -> tuple[Probe, ...]:
-        """Measures first responses: their log-probabilities under the weights that sampled them, their FCI
-        and their entropies, as far as branch points, filter or loss need them."""
+        """Returns the probe of first responses: of their log-probabilities under the weights that sampled
+        them, their FCI and their entropies, as far as branch points, filter or loss need them."""
         entropies = self.record_log_probs or ENTROPIES in self.config.needs
         influence = self.config.needs_influence
         if stage != INITIAL or not (entropies or influence):

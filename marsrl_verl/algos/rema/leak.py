@@ -67,7 +67,7 @@ class PlanReward(RoleReward):
         return RewardResult(0.0, info if leaked is None else {**info, "leaked": leaked})
 
     def longest_s(self, calls: int) -> float | None:
-        """Returns the grader's time for each claim, and each value, that it compares."""
+        """Returns the grader's limit times the most claims and values that it compares."""
         one = None if self.grader is None else self.grader.longest_s(calls)
         return None if one is None else 2 * MOST_GRADED * one
 

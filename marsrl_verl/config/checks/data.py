@@ -70,7 +70,8 @@ def _check_files(ctx: Context, look: Look) -> Iterator[ConfigIssue]:
 
 
 def prompt_lengths(ctx: Context) -> PromptLengths | None:
-    """Measures the prompts that decide whether a problem is rolled out; None where none can be measured."""
+    """Returns the measure of the prompts that decide whether a problem is used; None where none can be
+    measured."""
     if (prompts := ctx.usable_prompts()) is None:
         return None
     if (counter := ctx.tokenizer()) is None:

@@ -182,8 +182,9 @@ def _is_size(text: object) -> bool:
 
 def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
     """GPUs, the engine's cache and main memory of a node, for a model of known size."""
-    starts_engine = set(ctx.settings.roles) - set(ctx.frozen_roles)
-    shapes = [] if ctx.prepares_data or not starts_engine else model_shapes(ctx.config)
+    if ctx.prepares_data or not ctx.settings.starts_engines:
+        return
+    shapes = model_shapes(ctx.config)
     if not shapes:
         return
     estimate = estimate_memory(ctx.config, *shapes)

@@ -57,7 +57,7 @@ def check_requests(
     requests: Sequence[RolloutRequest],
     allowed: Collection[str],
 ) -> None:
-    """Check the requests, at least one, that a method makes for a problem. Raises ValueError: one is of a
+    """Checks the requests, at least one, that a method makes for a problem. Raises ValueError: one is of a
     stage that may not follow (`allowed`) or of another stage than the first, its group id is in use, or its
     rollout program is not its stage's; the message has the group id."""
     stage, seen = requests[0].stage, set[str]()
@@ -82,7 +82,7 @@ def check_requests(
 
 
 def check_output(state: SchedulerState, stages: Mapping[str, Stage], output: RolloutOutput) -> None:
-    """Check one group's output against its request. Raises ValueError: the group is not in flight,
+    """Checks one group's output against its request. Raises ValueError: the group is not in flight,
     trajectories are missing, or one of them is unknown, came twice, had ended before, is not scored, or does
     not go on where its last round ended, or it left another one; the message has its id."""
     pending = state.pending.get(output.group_id)

@@ -51,7 +51,8 @@ class Scheduler:
         min_groups: fewer groups than this make no update: they are trained with the next step's. A small
             number; a large one makes small and large updates take turns.
         max_request_staleness: most steps that a request of a later stage may have waited when its turn comes;
-            older ones are dropped, since newer weights did not write what they show. None: no limit.
+            older ones are dropped, since they show text of weights that are no longer current. None: no
+            limit.
     """
 
     def __init__(

@@ -166,7 +166,7 @@ class FileSource:
         self.file, self.seed, self.ids = file, seed, ids
 
     def names(self, question: str) -> tuple[str, ...]:
-        """Returns the names of a problem in lines."""
+        """Returns the names by which lines may refer to a problem."""
         question = question.strip()
         return (question,) if self.ids is None else self.ids.get(question, ())
 

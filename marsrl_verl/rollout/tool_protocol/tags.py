@@ -79,7 +79,7 @@ class TagProtocol:
         return found if isinstance(found, dict) and is_call else None
 
     def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
-        """Append the results after the call, inside the answer."""
+        """Appends the results after the call, inside the answer."""
         chat.append_text("".join(wrapped(text) for _, text in results))
 
 

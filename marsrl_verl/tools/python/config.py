@@ -16,7 +16,7 @@ class Backend(Choice):
     LOCAL = "local"
     """Sandboxes on the node of the rollout worker."""
     REMOTE = "remote"
-    """On a server with the API of SandboxFusion."""
+    """A server with the API of SandboxFusion."""
 
 
 class Isolation(Choice):

@@ -21,8 +21,8 @@ def balance_rows(
         lengths: tokens of each row, prompt and response; a multiple of `ranks * updates` many.
         ranks: data-parallel ranks.
         updates: mini-batches.
-        padding_rows: number of the last rows, which are padding. A mini-batch of nothing else would divide
-            by zero tokens, so `updates` must not exceed the other rows.
+        padding_rows: number of padding rows, which are the last ones. A mini-batch of nothing else would
+            divide by zero tokens, so `updates` must not exceed the other rows.
 
     Returns:
         The new order as indices of `lengths`.

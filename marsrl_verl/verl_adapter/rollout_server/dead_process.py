@@ -56,7 +56,8 @@ def dead_process(error: RayActorError) -> str:
 
 
 def running_process(actor: Any) -> str:
-    """Place of an actor, in parentheses, and of its log; empty if Ray does not know it."""
+    """Process and node of an actor, in parentheses, and the path of its log; empty if Ray does not know
+    it."""
     from ray._private.state import actors  # the public way asks the dashboard, which a run does not start
 
     found = actors(actor._ray_actor_id.hex())
@@ -68,7 +69,7 @@ def running_process(actor: Any) -> str:
 
 
 def of_this_process() -> str:
-    """Place of this process and of its log, which has an engine's output, too."""
+    """This process and its node, and the path of its log, which has an engine's output, too."""
     pid = str(os.getpid())
     where = f" (server: process {pid}, on {ray.util.get_node_ip_address()})"
     return f"{where}{_log_of(pid, last_line=False)}"

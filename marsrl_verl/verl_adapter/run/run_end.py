@@ -60,7 +60,8 @@ def _sentence(error: BaseException, folder: Path) -> str:
 
 
 def _write_traceback(folder: Path, error: BaseException) -> Path | str:
-    """Writes a traceback to the run's folder, or if there is none yet, to stderr; returns its place."""
+    """Writes a traceback to the run's folder, or to stderr where there is none yet or it can't be written;
+    returns its place."""
     text = "".join(traceback.format_exception(error))
     path = folder / ERROR_LOG
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

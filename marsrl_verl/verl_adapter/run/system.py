@@ -63,7 +63,7 @@ class System:
     def start(self) -> MarsRLAgentLoopManager:
         """Starts everything, engines where a role is played by none of other models; returns what answers
         requests."""
-        if set(self.settings.roles) - set(self.settings.frozen_roles):
+        if self.settings.starts_engines:
             self._adapted = self._choose_weights()
             self._servers = start_engines(self.config)
         self._watch_engines()

@@ -39,7 +39,8 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
 
 
 def _row_key(*content: Any) -> str:
-    """A row's key, a hash of its prompt and answer: verl gives rows no number of their own."""
+    """A row's key, a hash of its prompt, reference and data source: verl gives rows no number of their
+    own."""
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=12).hexdigest()
 
 

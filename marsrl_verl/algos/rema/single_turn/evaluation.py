@@ -200,7 +200,7 @@ class PlanAndSolve(Evaluation):
     def example_summary(self, run: Run) -> ExampleSummary:
         """Ranks a run as an example; best is a plan that was followed to the right answer."""
         if run.end == "no_plan":
-            return ExampleSummary(0, "Nobody can follow the plan")
+            return ExampleSummary(0, "The plan can't be followed")
         rank, end = (2, "to a wrong answer") if run.answer else (1, "without an answer")
         if run.solved:
             rank, end = 3, "to the right answer"

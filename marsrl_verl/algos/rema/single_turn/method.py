@@ -143,7 +143,7 @@ class ReMASingleTurn(Method):
 
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
-        """Returns shares of correct solutions; of plans that leak, and of those not followed; and of their
+        """Returns the shares of correct solutions, of plans that leak or can't be followed, and of the plans'
         actions."""
         return plans.role_figures(groups)
 
