@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from messages import accepted, assert_checks_refuse, assert_refused, refusals
 from omegaconf import OmegaConf
 from small_files import numbered, write_answers
@@ -291,27 +292,28 @@ def test_plan_without_a_frozen_policy_says_nothing_of_one(run):
 DOCS = (Path(__file__).parents[2] / "docs" / "guides" / "policies.md").read_text()
 
 
-def test_the_file_of_the_documentation_is_one_override(run, tmp_path):
+@pytest.fixture
+def documented(run, tmp_path):
+    """Runs the file of the documentation on the cluster, with the model, that it names."""
     folder = tmp_path / "my_configs" / "policies"
     folder.mkdir(parents=True)
     (folder / "qwen235b.yaml").write_text(DOCS.split("```yaml\n")[-1].split("```")[0])
-    done = accepted(run, "--config-dir", str(folder.parent), "policies=qwen235b", "cluster=cpu")
-    endpoint = done.launched.marsrl.policies.solver.endpoint
-    assert len(endpoint.base_urls) == 2
-    assert (endpoint.temperature, endpoint.extra_body) == (0.6, {"top_k": 20})
-    assert list(done.launched.marsrl.algo.train_roles) == ["verifier", "corrector"]
+    words = "policies=qwen235b model=qwen3_30b_a3b_thinking_2507 cluster=4x8xgpu data=tiny dry_run=true"
+    path = "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507"
+    return lambda *more: accepted(run, "--config-dir", str(folder.parent), words, path, *more)
 
 
-def test_the_plan_of_the_documentation(run):
-    done = accepted(
-        run,
-        "model=qwen3_4b_thinking_2507 actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507",
-        "cluster=1xgpu policies=solver_endpoint",
-        f"{ENDPOINT}.base_urls=[http://node5:8000/v1,http://node6:8000/v1]",
-        f"{ENDPOINT}.model=Qwen/Qwen3-30B-A3B-Thinking-2507 {ENDPOINT}.max_tokens=8192 dry_run=true",
-    )
-    plan = done.out.split("Frozen policy ")[1].split("\n\n")[0]
-    shown = DOCS.split("Frozen policy ")[1].split("\n\n")[0]
+def test_the_file_of_the_documentation_is_one_override(documented):
+    config = yaml.safe_load(documented("--cfg", "job").out)["marsrl"]
+    endpoint = config["policies"]["solver"]["endpoint"]
+    assert len(endpoint["base_urls"]) == 2
+    assert (endpoint["temperature"], endpoint["extra_body"]) == (0.6, {"top_k": 20})
+    assert config["algo"]["train_roles"] == ["verifier", "corrector"]
+
+
+def test_the_plan_of_the_documentation(documented):
+    plan = documented().out.split("Frozen policy ")[1].split("\n\n")[0]
+    shown = DOCS.split("Frozen policy ")[1].split("\n```")[0]
     assert [line.strip() for line in shown.splitlines()] == [line.strip() for line in plan.splitlines()]
 
 
