@@ -16,10 +16,10 @@ help:
 	@echo "make install"
 	@echo "            .venv with the CPU builds of torch and vLLM (PYTHON=python3.11: another interpreter)"
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, two minutes);"
-	@echo "            again: make demo ARGS=marsrl.run.existing=replace"
+	@echo "            again: make demo ARGS=marsrl.run.if_exists=replace"
 	@echo "make smollm2"
 	@echo "            train a real language model of 135 million parameters on word problems (CPU, a quarter of"
-	@echo "            an hour after the installation); again: make smollm2 ARGS=marsrl.run.existing=replace"
+	@echo "            an hour after the installation); again: make smollm2 ARGS=marsrl.run.if_exists=replace"
 	@echo "make compare SUITE=marsrl SEEDS=3"
 	@echo "            train a suite's methods on equal generated tokens, one run after another (it says how"
 	@echo "            many hours), and write outputs/compare/<suite>; again: goes on where it stopped"
@@ -100,7 +100,7 @@ $(GPU_VERSIONS_STAMP): $(STAMP) requirements/gpu-versions-on-cpu.txt
 test-gpu-versions: $(GPU_VERSIONS_STAMP)
 	OMP_NUM_THREADS=1 $(GPU_VERSIONS)/bin/python -m pytest tests/attention tests/verl_adapter -m 'not e2e' \
 		-n auto --maxprocesses 8 $(BY_FILE)
-	$(GPU_VERSIONS)/bin/python -m recipe.marsrl.main_marsrl name=gpu_versions cluster=cpu marsrl.run.existing=replace
+	$(GPU_VERSIONS)/bin/python -m recipe.marsrl.main_marsrl name=gpu_versions cluster=cpu marsrl.run.if_exists=replace
 
 rehearse: $(STAMP)
 	$(PY) tests/rehearsal/rehearse.py $(ONLY)

@@ -216,7 +216,7 @@ async def _rolled_out(
     async def score(_: RolloutRequest, members: Sequence[Trajectory]) -> list[RewardResult]:
         return [RewardResult(1.0) for _ in members]
 
-    tools = Toolbox([(Slow(seed), ToolConfig(target="python", places=100_000))])
+    tools = Toolbox([(Slow(seed), ToolConfig(target="python", max_concurrency=100_000))])
     await tools.start()
     runner = RolloutRunner(
         engine,

@@ -161,7 +161,7 @@ def run(one: argparse.Namespace) -> int:
         one.samples,
         one.max_new_tokens,
         one.delta,
-        one.top_share,
+        one.top_frac,
         Decoding(one.temperature, one.top_p, one.batch_size),
     )
     columns = Columns(question=one.question_column, answer=one.answer_column)

@@ -34,8 +34,8 @@ PROMPT, STEP = 128, 64
 """Tokens of the prompt and of a step: a reasoning step of a few sentences."""
 DELTA = 4
 GPU_LENGTHS, CPU_LENGTHS = [1024, 2048, 4096, 8192, 16384, 32768], [1024, 2048, 4096]
-MOST_BY_DEFINITION = 2048
-MOST_MATERIALISED_BYTES = 40 * 2**30
+MAX_BY_DEFINITION = 2048
+MAX_MATERIALISED_BYTES = 40 * 2**30
 
 
 @dataclass
@@ -91,9 +91,9 @@ def variants(shape: str, tokens: int, device: str) -> dict[str, Callable[[], obj
         from flash_attn import flash_attn_func
 
         work["flash attention"] = lambda: flash_attn_func(query[None], key[None], value[None], causal=True)
-    if tokens <= MOST_BY_DEFINITION:
+    if tokens <= MAX_BY_DEFINITION:
         work["definition"] = lambda: influence_by_definition(query.float(), key.float(), layout, scale)
-    if 12 * heads * tokens * tokens <= MOST_MATERIALISED_BYTES:
+    if 12 * heads * tokens * tokens <= MAX_MATERIALISED_BYTES:
         work["materialised"] = lambda: step_influence(materialised(query, key, layout, scale), layout)
     work["chunked"] = lambda: step_influence(chunked_column_sums(query, key, layout, scale), layout)
     if device != "cpu":

@@ -89,9 +89,9 @@ def kill_and_resume(root: Path, count: int, kills: int, moments: tuple[float, fl
         log = root / f"attempt_{found.starts}.log"
         overrides = [*SETTINGS, f"trainer.total_training_steps={count}"]
         if (folder / "config.yaml").exists():
-            overrides.append("marsrl.run.existing=resume")
+            overrides.append("marsrl.run.if_exists=resume")
         elif folder.exists():
-            overrides.append("marsrl.run.existing=replace")
+            overrides.append("marsrl.run.if_exists=replace")
         with log.open("w") as stream:
             process = subprocess.Popen(
                 command(root, "killed", *overrides),

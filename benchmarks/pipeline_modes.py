@@ -105,8 +105,8 @@ def work_of(recorded: list[Step]) -> dict[str, float]:
 
 _MEANS = {
     "response_length_mean": "mean length",
-    "truncation_share": "at the limit",
-    "invalid_verdict_share": "without a verdict",
+    "truncation_frac": "at the limit",
+    "invalid_verdict_frac": "without a verdict",
 }
 
 

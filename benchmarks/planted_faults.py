@@ -57,7 +57,7 @@ FAULTS = {
     ),
 }
 """Overrides of each run."""
-_COMMON = ("trainer.save_freq=-1", "data.train_batch_size=8", "marsrl.run.existing=replace")
+_COMMON = ("trainer.save_freq=-1", "data.train_batch_size=8", "marsrl.run.if_exists=replace")
 
 
 class ShiftedTree(ToolTree):

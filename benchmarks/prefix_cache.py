@@ -84,8 +84,8 @@ def training(mode: str, count: int, block: int, root: Path, overrides: Sequence[
         continued=int(total("rollout/continued_tokens")),
         prompt_tokens=int(total("rollout/prompt_tokens")),
         shared=int(total("rollout/shared_prompt_tokens")),
-        shared_hits=round(total("rollout/shared_prefix_hit_share", "rollout/shared_prompt_tokens")),
-        hits=round(total("rollout/prefix_cache_hit_share", "rollout/prompt_tokens")),
+        shared_hits=round(total("rollout/shared_prefix_hit_frac", "rollout/shared_prompt_tokens")),
+        hits=round(total("rollout/prefix_cache_hit_frac", "rollout/prompt_tokens")),
         prefill_seconds=total("rollout/prefill_seconds"),
     )
 

@@ -68,7 +68,7 @@ def make_plan(arguments: argparse.Namespace, folder: Path) -> Plan:
         *arguments.overrides,
         "name=throughput",
         f"marsrl.run.output_root={folder}",
-        "marsrl.run.existing=replace",
+        "marsrl.run.if_exists=replace",
         f"marsrl.roles.solver.max_new_tokens={longest}",
         f"marsrl.run.seed={arguments.seed}",
     )

@@ -33,8 +33,8 @@ from benchmarks.tables import table, with_interval
 TAG = "MARSRL_STARTUP_BENCHMARK"
 HERE = Path(__file__).parent.parent
 VARIANTS = {
-    "template": ["marsrl.run.template_process=true"],
-    "fresh": ["marsrl.run.template_process=false"],
+    "template": ["marsrl.run.fork_server=true"],
+    "fresh": ["marsrl.run.fork_server=false"],
 }
 POLL_SECONDS = 0.25
 KINDS = (

@@ -34,7 +34,7 @@ class FakeService:
     requests: list[ReceivedRequest] = field(default_factory=list)
     connections: set[Any] = field(default_factory=set)
     at_once: int = 0
-    most_at_once: int = 0
+    max_at_once: int = 0
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         content = await request.read()
@@ -43,7 +43,7 @@ class FakeService:
         assert request.transport is not None
         self.connections.add(request.transport.get_extra_info("peername"))
         self.at_once += 1
-        self.most_at_once = max(self.at_once, self.most_at_once)
+        self.max_at_once = max(self.at_once, self.max_at_once)
         try:
             made = self.answer(one)
             if made is None:

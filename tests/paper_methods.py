@@ -34,14 +34,14 @@ def train(
     client: Callable[[PolicySet], Any],
     sampling: Mapping[str, Sampling],
     *,
-    most_steps: int = 2000,
+    max_steps: int = 2000,
     **more: Any,
 ) -> list[Trained]:
     """Steps until nothing is on its way. Every step is a process of its own: a new method, scheduler, runner
     and set of policies, which know what the state of the step before says and no more."""
     found: list[Trained] = []
     state: dict[str, Any] | None = None
-    for step in range(1, most_steps):
+    for step in range(1, max_steps):
         one, weights = method(), PolicySet()
         scheduler = Scheduler(one, "pipelined")
         if state is not None:
@@ -67,4 +67,4 @@ def train(
         }
         if scheduler.idle():
             return found
-    raise AssertionError(f"not idle after {most_steps} steps")
+    raise AssertionError(f"not idle after {max_steps} steps")

@@ -107,7 +107,7 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         plan data.train_batch_size=1000000 | fewer than one step takes | at most 4096
         plan actor_rollout_ref.rollout.gpu_memory_utilization=90 | at most 1 | 0.6 is a usual choice
         plan trainer.logger=wandbb | There is no such choice. | Did you mean wandb?
-        plan marsrl.run.existing=overwrite | There is no such choice. | fail, resume, replace
+        plan marsrl.run.if_exists=overwrite | There is no such choice. | fail, resume, replace
     """)
     ),
     "Data": tuple(

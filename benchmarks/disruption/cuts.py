@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marsrl_verl.core.steps import Steps
+from marsrl_verl.core.reasoning_steps import Steps
 
 INFLUENCE, SURPRISE, OTHER = "influence", "surprise", "other"
 KINDS = (INFLUENCE, SURPRISE, OTHER)
@@ -51,7 +51,7 @@ def eligible_steps(steps: Steps, delta: int) -> list[int]:
 
 
 def steps_by_kind(
-    eligible: Sequence[int], influence: Sequence[float], surprise: Sequence[float], top_share: float
+    eligible: Sequence[int], influence: Sequence[float], surprise: Sequence[float], top_frac: float
 ) -> dict[str, list[int]]:
     """The eligible steps of each kind, by position; a kind may have none.
 
@@ -59,9 +59,9 @@ def steps_by_kind(
         eligible: numbers of steps.
         influence: FCI of every step of the response.
         surprise: mean -log p of every step.
-        top_share: share of the eligible steps, rounded up, that is on top; of equal steps the earlier ones.
+        top_frac: share of the eligible steps, rounded up, that is on top; of equal steps the earlier ones.
     """
-    count = math.ceil(round(top_share * len(eligible), 9))  # 0.07 * 100 is a little more than 7
+    count = math.ceil(round(top_frac * len(eligible), 9))  # 0.07 * 100 is a little more than 7
     top = {
         kind: set(sorted(eligible, key=lambda step: (-values[step], step))[:count])
         for kind, values in ((INFLUENCE, influence), (SURPRISE, surprise))

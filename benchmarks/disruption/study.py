@@ -29,7 +29,7 @@ class Plan:
     """Of a response; one that is sampled on from a hidden step may become as long."""
     delta: int
     """Least distance in steps from which attention counts for FCI."""
-    top_share: float
+    top_frac: float
     """Share of the steps that is on top, by FCI and by -log p."""
     decoding: Decoding
 
@@ -37,8 +37,8 @@ class Plan:
         for name in ("samples", "max_new_tokens", "delta"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        if not 0 < self.top_share < 1:
-            raise ValueError(f"top_share is {self.top_share}, expected above 0 and below 1")
+        if not 0 < self.top_frac < 1:
+            raise ValueError(f"top_frac is {self.top_frac}, expected above 0 and below 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Study:
             FciBackend.AUTO.value,
         )
         surprise = mean_surprise(steps, log_probs)
-        by_kind = steps_by_kind(eligible, influence, surprise, plan.top_share)
+        by_kind = steps_by_kind(eligible, influence, surprise, plan.top_frac)
         rng = derive_generator(seed, "cuts", response.problem.problem_id, response.sample)
         return [
             Chosen(response, cut, len(steps), influence[cut.step], surprise[cut.step])

@@ -37,7 +37,7 @@ from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round

@@ -73,7 +73,7 @@ def demo(bench: Bench) -> None:
     folder = train_until_killed(bench, "demo", KILLED_AT, *own)
     bench.figures["to_step_7_s"] = time.perf_counter() - start
     start = time.perf_counter()
-    bench.run([*command(bench.folder, "demo", *own), "marsrl.run.existing=resume"])
+    bench.run([*command(bench.folder, "demo", *own), "marsrl.run.if_exists=resume"])
     bench.figures["resumed_s"] = time.perf_counter() - start
     summary = json.loads((folder / "summary.json").read_text())
     print(table(["metric", "CPU before", "before", "CPU after", "after"], rows_of(summary)))
@@ -83,7 +83,7 @@ def demo(bench: Bench) -> None:
         bench.figures[name] = f"{before:.1f} → {after:.1f}"
     bench.figures |= {
         "step_s": sum(one.timings["step"] for one in done) / len(done),
-        "gap_mean": max(one.metrics.get("rollout/log_prob_gap_mean", 0.0) for one in done),
+        "gap_mean": max(one.metrics.get("rollout/log_probs_diff_mean", 0.0) for one in done),
     }
     numbers = [one.number for one in done]
     if numbers != list(range(1, STEPS + 1)):

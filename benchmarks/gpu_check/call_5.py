@@ -37,7 +37,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "model=tiny_tools", "data=tool_world", "algo=arpo", "marsrl.tools.python.target=python",
     ),
 }  # fmt: skip
-_GAP = "rollout/log_prob_gap_mean"
+_GAP = "rollout/log_probs_diff_mean"
 LARGEST_GAP = 0.1
 """Mean difference of engine's and trainer's log-probabilities, nats."""
 

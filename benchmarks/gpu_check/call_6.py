@@ -50,8 +50,8 @@ def model_06b(bench: Bench, tied: bool) -> None:
         "update_s": last.timings["update_actor"],
         "step_s": last.timings["step"],
         "trained_tokens": last.metrics["batch/tokens"],
-        "gap_mean": last.metrics["rollout/log_prob_gap_mean"],
-        "gap_max": last.metrics["rollout/log_prob_gap_max"],
+        "gap_mean": last.metrics["rollout/log_probs_diff_mean"],
+        "gap_max": last.metrics["rollout/log_probs_diff_max"],
     }
     expect(last.number == STEPS, f"{last.number} steps of {STEPS}")
     judge(done, gaps=True)

@@ -19,7 +19,7 @@ from benchmarks.gpu_check.checks import (
 from benchmarks.kill_and_resume import recorded
 from marsrl_verl.machine.gpus import list_gpus, visible
 from marsrl_verl.machine.packages import installed
-from marsrl_verl.reporting.seal import newest_sealed
+from marsrl_verl.reporting.manifest import newest_complete
 
 _ACTOR = "actor_rollout_ref.actor"
 TOKENS = 32768
@@ -115,7 +115,7 @@ def train_until_killed(bench: Bench, name: str, step: int, *own: str) -> Path:
     )  # fmt: skip
     try:
         while process.poll() is None:
-            if recorded(folder) >= step and newest_sealed(folder / "checkpoints") == step:
+            if recorded(folder) >= step and newest_complete(folder / "checkpoints") == step:
                 return folder
             time.sleep(0.2)
         raise CheckError(

@@ -61,7 +61,7 @@ class AgentCredit(EstimatorCredit):
             rewards = [one.value for one, numbers in turns for turn in numbers if turn >= 0]
             scale = stdev(rewards) + 1e-6 if self.config.normalize_std and len(rewards) > 1 else 1.0
             found.append((rows.trajectory(row).value - mean(rewards)) / scale)
-        return rows.spread(found).astype("float32")
+        return rows.to_tokens(found).astype("float32")
 
 
 class DrMAS(Method):
@@ -80,7 +80,9 @@ class DrMAS(Method):
     def evaluation(cls, config, evaluation, prompts):
         return WorkflowEvaluation(cls.dialogue, prompts)  # nobody chooses among candidates
 
-    def late_rewards(self, groups):  # local: it is right itself; team: the dialogue ends with a right answer
+    def deferred_rewards(
+        self, groups
+    ):  # local: it is right itself; team: the dialogue ends with a right answer
         found, weight = {}, self.config.team_weight
         for request, one in [(group.request, one) for group in groups for one in group.comparable]:
             right = request.inputs.get("worth", one.value) > 0.5

@@ -31,7 +31,7 @@ class LeaveOneOut(EstimatorCredit):  # a reward against the mean of the group's 
     def advantages(self, rows):
         every = [(rows.trajectory(row).value, rows.group(row).rewards) for row in range(len(rows))]
         worth = [value - (sum(rewards) - value) / (len(rewards) - 1) for value, rewards in every]
-        return rows.spread(worth).astype("float32")
+        return rows.to_tokens(worth).astype("float32")
 
 
 class Calculator(Method):
@@ -42,7 +42,7 @@ class Calculator(Method):
     def stages(cls, config):
         return (Stage("answer", "agent", config.group_size, rollout=TwoTurns),)
 
-    def late_rewards(self, groups):  # right answers are worth less, the longer they are
+    def deferred_rewards(self, groups):  # right answers are worth less, the longer they are
         right = [one for group in groups for one in group.comparable if one.value > 0]
         least = min((one.tokens for one in right), default=0)
         return {one.trajectory_id: RewardResult(least / one.tokens, one.scored.info) for one in right}

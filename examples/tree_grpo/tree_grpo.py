@@ -15,11 +15,11 @@ from dataclasses import replace
 from marsrl_verl.core.credit import Credit
 from marsrl_verl.core.credit.advantages import comparable_rows, group_advantages
 from marsrl_verl.core.method import Method
+from marsrl_verl.core.reasoning_steps import TokenTexts, split_steps
 from marsrl_verl.core.schedule import Schedule, Unit
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.stage import Stage
-from marsrl_verl.core.steps import TokenTexts, split_steps
 from marsrl_verl.settings.declaration import MethodConfig, limits
 
 
@@ -43,7 +43,7 @@ def responses(groups):
 class TreeCredit(Credit):
     Config, is_group_relative = Config, False
 
-    def trains(self, groups):
+    def is_trainable(self, groups):
         return len({reward for group in groups for reward in group.rewards}) > 1
 
     def keep(self, groups):
@@ -58,7 +58,7 @@ class TreeCredit(Credit):
             values = group_advantages([one.value for one in members]) if len(members) > 1 else [0.0]
             worth.update({one.trajectory_id: value for one, value in zip(members, values, strict=True)})
         found = [worth[rows.trajectory(row).trajectory_id] for row in range(len(rows))]
-        return rows.spread(found).astype("float32")
+        return rows.to_tokens(found).astype("float32")
 
 
 class TreeGRPO(Method):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.compare.tables import table_of
-from marsrl_verl.core.inert_text import markdown, one_line
+from marsrl_verl.core.sanitize import markdown, one_line
 from marsrl_verl.evaluation.estimators import Estimate, Observations, difference, estimate, mean_estimate
 from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord
 from marsrl_verl.reporting.run_folder import read_evaluations

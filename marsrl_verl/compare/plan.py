@@ -20,7 +20,7 @@ OWN_KEYS = (
     "marsrl.run.output_dir",
     "marsrl.run.seed",
     *(one.setting for one in QUANTITIES.values()),
-    "marsrl.run.existing",
+    "marsrl.run.if_exists",
     "trainer.total_training_steps",
 )
 """Settings that the comparison makes itself: other values would hide the runs from it or break the budget."""
@@ -98,7 +98,7 @@ def _overrides(suite: Suite, method: str, seed: int, root: Path, extra: tuple[st
         f"trainer.total_training_steps={suite.max_steps}",
         # A run that was cut off starts anew, so that its seconds are those of one whole run; it needs no
         # checkpoints then.
-        "marsrl.run.existing=replace",
+        "marsrl.run.if_exists=replace",
         "trainer.save_freq=-1",
         "trainer.logger=[]",
         "marsrl.run.log_rollouts=false",

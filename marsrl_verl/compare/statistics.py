@@ -37,7 +37,7 @@ def seed_differences(first: Mapping[int, float | None], second: Mapping[int, flo
     return [b - a for a, b in pairs if a is not None and b is not None]
 
 
-MOST_FLIPPED = 16
+MAX_FLIPPED = 16
 """Most differences whose assignments of signs can all be gone through; with more use the t interval."""
 
 
@@ -52,11 +52,11 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     seed, so nothing is exchanged between seeds.
 
     Raises:
-        ValueError: there is no difference, or there are more than `MOST_FLIPPED`.
+        ValueError: there is no difference, or there are more than `MAX_FLIPPED`.
     """
-    if not 1 <= len(differences) <= MOST_FLIPPED:
+    if not 1 <= len(differences) <= MAX_FLIPPED:
         raise ValueError(
-            f"expected 1 to {MOST_FLIPPED} differences, found {len(differences)}; with more use `t_interval`"
+            f"expected 1 to {MAX_FLIPPED} differences, found {len(differences)}; with more use `t_interval`"
         )
     # Equal sums may differ in their last digits.
     least = abs(math.fsum(differences)) * (1 - 1e-9) - 1e-12

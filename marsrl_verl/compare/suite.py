@@ -38,6 +38,8 @@ from typing import Any
 
 import yaml
 
+from marsrl_verl.config.tables import read_table
+
 FOLDER = Path(__file__).parents[2] / "studies" / "suites"
 """Those of the studies; an installed package has none."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_]")
@@ -207,6 +209,9 @@ def _suite(path: Path, plain: dict[str, Any]) -> Suite:
     for key in ("overrides", "headline", "figures", "primary"):
         if key in values:
             values[key] = _words(path, key, values[key])
+    for key in ("headline", "figures", "primary"):
+        values |= {key: tuple(map(_current, values[key]))} if key in values else {}
+    values["curve"] = _current(str(values["curve"]))
     values["methods"] = _methods(path, plain["methods"])
     if "grid" in values:
         values["grid"] = grid = _grid(path, values["grid"], values["methods"])
@@ -222,6 +227,13 @@ def _suite(path: Path, plain: dict[str, Any]) -> Suite:
         raise SuiteError(f"{path}: level_of = {named!r}, expected one of: {', '.join(values['methods'])}")
     values["pairs"] = _pairs(path, values.get("pairs"), list(values["methods"]))
     return Suite(name=path.stem, budget=budget, **values)
+
+
+def _current(metric: str) -> str:
+    """The name that a metric has now (`config/tables/renamed.yaml`)."""
+    for old, new in read_table("renamed")["metrics"].items():
+        metric = re.sub(rf"{old}(?![a-z])", new, metric)
+    return metric
 
 
 def _methods(path: Path, methods: Any) -> dict[str, tuple[str, ...]]:

@@ -12,7 +12,7 @@ from marsrl_verl.compare.curves import area
 from marsrl_verl.compare.results import Finished, Measured, by_method
 from marsrl_verl.compare.statistics import (
     CONFIDENCE,
-    MOST_FLIPPED,
+    MAX_FLIPPED,
     least_p,
     seed_differences,
     sign_flip_p,
@@ -117,7 +117,7 @@ def _difference(info: MetricInfo, first: dict[int, Measured], second: dict[int, 
     cases = [side[seed].cases for side in (first, second) for seed in first.keys() & second.keys()]
     if delta.sign and info.judged(*cases):
         text = f"**{text}**"
-    if least_p(len(differences)) < 1 - CONFIDENCE and len(differences) <= MOST_FLIPPED:
+    if least_p(len(differences)) < 1 - CONFIDENCE and len(differences) <= MAX_FLIPPED:
         text += f", p {sign_flip_p(differences):.2g}"
     return text
 

@@ -16,7 +16,7 @@ from statistics import stdev
 
 import numpy as np
 
-from marsrl_verl.compare.statistics import CONFIDENCE, MOST_FLIPPED, least_p, sign_flip_p, t_interval
+from marsrl_verl.compare.statistics import CONFIDENCE, MAX_FLIPPED, least_p, sign_flip_p, t_interval
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.evaluation.estimators import Estimate, student_quantile
 from marsrl_verl.settings.choices import Choice
@@ -24,7 +24,7 @@ from marsrl_verl.settings.choices import Choice
 RESAMPLES = 4000
 POWER = 0.8
 _FLIPS = 20_000
-_MOST_SIMULATED, _SIMULATED, _BISECTIONS = 12, 2000, 14
+_MAX_SIMULATED, _SIMULATED, _BISECTIONS = 12, 2000, 14
 """Seeds up to which the power of the exact test is simulated, with how many draws, and how finely."""
 
 
@@ -89,7 +89,7 @@ def seeds_to_decide(outcomes: int, level: float = 0.05) -> int:
 def _detectable(values: Sequence[float], level: float) -> float | None:
     if len(values) < 2:
         return None
-    if len(values) > _MOST_SIMULATED:
+    if len(values) > _MAX_SIMULATED:
         return detectable_difference(stdev(values), len(values), 1 - level)
     return stdev(values) * _detectable_by_flips(len(values), level)
 
@@ -119,7 +119,7 @@ def _measured(name: str, metric: str, values: Sequence[float]) -> Difference:
 
 def _p(values: Sequence[float]) -> float:
     """Returns the p value of the exact test or, with more seeds, of `_FLIPS` random assignments of signs."""
-    if len(values) <= MOST_FLIPPED:
+    if len(values) <= MAX_FLIPPED:
         return sign_flip_p(values)
     found = np.asarray(values, dtype=float)
     signs = derive_generator(0, "sign flips", len(values)).choice((-1.0, 1.0), (_FLIPS, len(values)))

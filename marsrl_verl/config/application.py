@@ -15,9 +15,9 @@ from marsrl_verl.config.checks.resume import record_files
 from marsrl_verl.config.command_line import SERVE, TRAIN, evaluating, help_text, parse_arguments, serving
 from marsrl_verl.config.compose import Composed, available_groups, compose_config, picked
 from marsrl_verl.config.dry_run import report
-from marsrl_verl.core.inert_text import printable
+from marsrl_verl.core.sanitize import printable
 from marsrl_verl.reporting.record import python_path, recorded
-from marsrl_verl.rollout.frozen.answer_file import make_paths_absolute
+from marsrl_verl.rollout.external.recorded_answers import make_paths_absolute
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 
 Launch = Callable[[DictConfig], int]
@@ -78,7 +78,7 @@ def _run(argv: list[str], launch: Launch, program: str) -> int:
         return 0
     if composed.cluster_detected:
         print(picked(composed.choices["cluster"]), flush=True)
-    for line in composed.verl_notes:
+    for line in composed.notes:
         print(line, flush=True)
     for warning in context.warnings:
         print(f"warning: {warning}", flush=True)

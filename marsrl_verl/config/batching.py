@@ -31,8 +31,8 @@ class BatchPlan:
     """Rows of a micro-batch where its size is fixed; None: it is cut by tokens."""
     samples_per_update: int | None = None
     """Samples that an update should have where the number of updates follows from it."""
-    most_trained: int | None = None
-    """Most responses to a problem that one step trains (`Schedule.most_trained`)."""
+    max_trained: int | None = None
+    """Most responses to a problem that one step trains (`Schedule.max_trained`)."""
 
     @property
     def groups(self) -> int:
@@ -55,11 +55,11 @@ class BatchPlan:
     def trained_rows(self) -> int:
         """Most rows of the batch: responses that enter the loss in a step, or sequences of them."""
         stages = [stage for stage in self.stages if stage.trained]
-        rows = self.most((stage, stage.group_size * stage.most_rows) for stage in stages)
-        if self.most_trained is None:
+        rows = self.most((stage, stage.group_size * stage.max_rows) for stage in stages)
+        if self.max_trained is None:
             return rows
-        widest = max((stage.most_rows for stage in stages), default=1)
-        return min(rows, self.problems * self.most_trained * widest)
+        widest = max((stage.max_rows for stage in stages), default=1)
+        return min(rows, self.problems * self.max_trained * widest)
 
     def most(self, sizes: Iterable[tuple[Stage, int]]) -> int:
         """The largest sum over a step's groups, where each group of a stage has this size."""
@@ -113,7 +113,7 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
     method = method_class(settings.algo.name)
     plan = BatchPlan(
         stages=tuple(_without_frozen(stage, settings) for stage in method.stages(settings.algo)),
-        problems=method.Schedule.most_problems(settings.algo, int(config.data.train_batch_size)),
+        problems=method.Schedule.max_problems(settings.algo, int(config.data.train_batch_size)),
         pipelined=settings.pipeline.mode is Mode.PIPELINED,
         updates=settings.pipeline.updates_per_step,
         world_size=world_size(config),
@@ -121,7 +121,7 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
         prompt_budget=settings.pipeline.step_prompt_budget,
         micro_batch_rows=fixed,
         samples_per_update=settings.pipeline.samples_per_update,
-        most_trained=method.Schedule.most_trained(settings.algo),
+        max_trained=method.Schedule.max_trained(settings.algo),
     )
     return replace(plan, updates=optimizer_updates(settings.pipeline, plan.trained_rows))
 
@@ -131,7 +131,7 @@ def _without_frozen(stage: Stage, settings: MarsRLConfig) -> Stage:
     if not stage.writers:
         return stage
     own = stage.written_by(settings.frozen_roles)
-    return replace(stage, rows_per_response=min(stage.most_rows, len(own)))
+    return replace(stage, rows_per_response=min(stage.max_rows, len(own)))
 
 
 def optimizer_updates(pipeline: PipelineConfig, samples: int) -> int:

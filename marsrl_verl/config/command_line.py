@@ -25,8 +25,8 @@ from marsrl_verl.config.reference import (
 )
 from marsrl_verl.config.tables import read_table
 from marsrl_verl.data.sources import SOURCES
+from marsrl_verl.reporting.manifest import newest_complete, step_folder
 from marsrl_verl.reporting.run_folder import CHECKPOINT_FOLDER, MARKER
-from marsrl_verl.reporting.seal import newest_sealed, step_folder
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
 
@@ -288,7 +288,7 @@ def checkpoint_folder(named: str) -> Path:
             fix += f" Runs in it: {', '.join(runs)}."
         raise ConfigError([ConfigIssue(CHECKPOINT, what, fix, named)])
     root = folder / CHECKPOINT_FOLDER
-    if (step := newest_sealed(root)) is None:
+    if (step := newest_complete(root)) is None:
         what = "The run has no complete checkpoint."
         fix = "Name another run; a model as it begins needs no checkpoint."
         raise ConfigError([ConfigIssue(CHECKPOINT, what, fix, named)])

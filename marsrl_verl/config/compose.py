@@ -36,6 +36,7 @@ from marsrl_verl.config.own_files import without_effect
 from marsrl_verl.config.published_figures import PaperConditions, without_other_figures
 from marsrl_verl.config.ray_cluster import cluster_in_sight
 from marsrl_verl.config.reference import all_keys, find_unknown, kind_problems, unknown_keys
+from marsrl_verl.config.renamed import rename_overrides, rename_settings
 from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import MarsRLConfig, RootSettings
 from marsrl_verl.config.studies import missing_studies
@@ -71,8 +72,8 @@ class Composed:
     """The option chosen in each of our groups."""
     cluster_detected: bool
     """If true, no cluster was named, and one was picked from the machine."""
-    verl_notes: tuple[str, ...] = ()
-    """Settings that verl's keys on the command line make here, a line each."""
+    notes: tuple[str, ...] = ()
+    """Settings that verl's keys on the command line make here, and former names of settings, a line each."""
     estimator_named: bool = False
     """If true, the command line names verl's estimator for group-relative advantages, `grpo`."""
     warnings: tuple[str, ...] = ()
@@ -110,12 +111,13 @@ def _all_folders(arguments: Arguments) -> list[Path]:
 def compose_config(arguments: Arguments) -> Composed:
     """Composes, checks keys and types, resolves; ConfigError: anything that Hydra or OmegaConf refuses, and
     unknown keys anywhere."""
-    arguments = check_overrides(arguments, available_groups(arguments))
+    words, notes = rename_overrides(arguments.overrides)
+    arguments = check_overrides(replace(arguments, overrides=words), available_groups(arguments))
     resolvers.register()
     translated = translate(arguments.overrides, lambda: _roles(arguments), lambda: first_role(arguments))
     # Not every preset names all of the method's settings.
-    words = (f"++{word}" if word.startswith(METHOD_NODES) else word for word in translated.overrides)
-    arguments = replace(arguments, overrides=tuple(words))
+    words = tuple(f"++{word}" if word.startswith(METHOD_NODES) else word for word in translated.overrides)
+    arguments = replace(arguments, overrides=words)
     # The last word counts, as in Hydra.
     clusters = [text for text in arguments.overrides if text.startswith("cluster=")]
     automatic = clusters[-1:] == [f"cluster={AUTO}"]
@@ -128,10 +130,10 @@ def compose_config(arguments: Arguments) -> Composed:
     try:
         if detected:
             overrides.append(f"cluster={detect_cluster()}")
-        raw, choices = _compose(arguments, overrides)
+        raw, choices, renamed = _compose(arguments, overrides)
         if choices.get("cluster") == AUTO:
             detected = True
-            raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
+            raw, choices, renamed = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
         # Before resolving: our functions in interpolations compute with these values.
         issues, warnings = _own_files(arguments, raw, choices)
         tree = _checked_tree(raw, overrides, issues)
@@ -154,7 +156,7 @@ def compose_config(arguments: Arguments) -> Composed:
         raw=tree,
         choices={group: choices[group] for group in _OWN_GROUPS if group in choices},
         cluster_detected=detected,
-        verl_notes=(*translated.notes, *function_notes),
+        notes=(*notes, *renamed, *translated.notes, *function_notes),
         estimator_named=translated.estimator_named,
         warnings=tuple(warnings),
     )
@@ -196,7 +198,7 @@ def _algo(arguments: Arguments, keys: str) -> Any:
         for text, key in named
         if key in groups or key.startswith(keys)
     ]
-    raw, _ = _compose(arguments, words)
+    raw, _, _ = _compose(arguments, words)
     return OmegaConf.to_container(raw.marsrl.algo, resolve=False)
 
 
@@ -213,7 +215,8 @@ def _nobody_looked(option: str) -> ConfigIssue:
     return ConfigIssue("cluster", what, fix, AUTO)
 
 
-def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
+def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, dict[str, str], list[str]]:
+    """The configuration, the option of each group, and notes about former names of settings."""
     ConfigStore.instance().store(name="marsrl_schema", node=defaults(MarsRLConfig), package="marsrl")
     # Hydra looks for the root configuration in the first folder only, for groups in all of them.
     first, *others = _folders(arguments)
@@ -237,7 +240,7 @@ def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, di
     if isinstance(OmegaConf.select(config, "trainer.logger"), str):
         # verl takes one name as well as a list of them.
         config.trainer.logger = [config.trainer.logger]
-    return config, choices
+    return config, choices, rename_settings(config, overrides)
 
 
 def _folders(arguments: Arguments) -> list[Path]:

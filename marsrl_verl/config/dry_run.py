@@ -27,7 +27,7 @@ from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.core.request import segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.reporting.record import recorded
-from marsrl_verl.rollout.frozen.plan import plan_lines
+from marsrl_verl.rollout.external.plan import plan_lines
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 Row = Sequence[object]
@@ -106,7 +106,7 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
         f"Plan of run {ctx.settings.run.name!r}: nothing is started.",
         *_without_training(ctx),
         *textwrap.wrap(chosen + detected, WIDTH, initial_indent="  ", subsequent_indent="  "),
-        *(f"  {line}" for line in composed.verl_notes),
+        *(f"  {line}" for line in composed.notes),
         f"  method {ctx.settings.algo.name}: {meaning}",
         f"  model {ctx.get('actor_rollout_ref.model.path')}",
         f"  prompts {ctx.settings.prompts.target}",

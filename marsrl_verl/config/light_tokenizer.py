@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.config import hf_folder
-from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.request import Message
+from marsrl_verl.core.sanitize import valid_unicode
 
 
 class LightTokenizer:

@@ -15,7 +15,7 @@ from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import target_of
-from marsrl_verl.rollout.frozen.config import PolicyConfig
+from marsrl_verl.rollout.external.config import PolicyConfig
 from marsrl_verl.settings.declaration import UNSET, MethodConfig, RewardSpec, RoleSampling, Settings
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import NO_VALUE, ConfigError, ConfigIssue, did_you_mean

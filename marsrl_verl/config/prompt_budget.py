@@ -74,7 +74,7 @@ def plan_prompts(
     budgets = []
     for one in (shape for shape in shapes if shape.role in roles):
         shown = {
-            name: one.most_tokens.get(name, max(responses.get(writer, 0) for writer in writers))
+            name: one.max_tokens.get(name, max(responses.get(writer, 0) for writer in writers))
             for name, writers in one.shown.items()
         }
         known = row_texts or {}

@@ -31,18 +31,18 @@ class RunLength:
 
     total: int | None
     """Steps of the whole run; None: unknown without the data."""
-    per_pass: int | None
-    """Steps of one pass over the training data; None: no data was read."""
+    per_epoch: int | None
+    """Steps of one epoch; None: no data was read."""
 
 
 def run_length(config: DictConfig, rows: int | None) -> RunLength:
-    """Steps as verl counts them: whole batches of a pass over so many rows (None: not read), times the
-    passes, unless the steps are set."""
+    """Steps as verl counts them: whole batches of so many rows (None: not read), times the
+    epochs, unless the steps are set."""
     trainer = config.trainer
-    per_pass = None if rows is None else rows // int(config.data.train_batch_size)
+    per_epoch = None if rows is None else rows // int(config.data.train_batch_size)
     if trainer.total_training_steps is not None:
-        return RunLength(int(trainer.total_training_steps), per_pass)
-    return RunLength(None if per_pass is None else per_pass * int(trainer.total_epochs), per_pass)
+        return RunLength(int(trainer.total_training_steps), per_epoch)
+    return RunLength(None if per_epoch is None else per_epoch * int(trainer.total_epochs), per_epoch)
 
 
 def step_tokens(plan: BatchPlan, settings: MarsRLConfig) -> int:
@@ -82,7 +82,7 @@ def evaluation_cost(settings: MarsRLConfig, tag: str, held_out: int, prompts: Pr
     problems = sum(taken.values())
     runs = sum(count * (one.samples_of(name) + one.greedy) for name, count in taken.items())
     method = method_class(settings.algo.name)
-    every = method_evaluation(method, settings.algo, one, prompts).most_calls
+    every = method_evaluation(method, settings.algo, one, prompts).max_calls
     calls = {role: count for role, count in every.items() if role not in settings.frozen_roles}
     tokens = sum(count * settings.roles[role].max_new_tokens for role, count in calls.items())
     return EvaluationCost(problems, runs, runs * sum(calls.values()), runs * tokens)

@@ -20,7 +20,7 @@ from marsrl_verl.config.run_cost import (
     run_length,
     step_tokens,
 )
-from marsrl_verl.core.schedule import Passes
+from marsrl_verl.core.schedule import EpochMode
 from marsrl_verl.data.files import as_list
 from marsrl_verl.reporting.storage import size_text
 
@@ -29,24 +29,24 @@ def whole_run(ctx: Context, plan: BatchPlan) -> list[str]:
     """Steps, tokens, hours, and what is kept."""
     config, run = ctx.config, ctx.settings.run
     rows = training_rows(ctx) if _read(ctx, "train") else None
-    length, drained = run_length(config, rows), ctx.method.Schedule.passes is Passes.DRAINED
+    length, barrier = run_length(config, rows), ctx.method.Schedule.epoch_mode is EpochMode.BARRIER
     bound = None
-    if drained and rows is not None:
-        bound = ctx.method.Schedule.most_steps(ctx.settings.algo, rows, int(config.data.train_batch_size))
+    if barrier and rows is not None:
+        bound = ctx.method.Schedule.max_steps(ctx.settings.algo, rows, int(config.data.train_batch_size))
     tokens, total = step_tokens(plan, ctx.settings), None
-    steps = f"{config.trainer.total_epochs:,} passes over the data, which was not read"
+    steps = f"{config.trainer.total_epochs:,} epochs of data that was not read"
     if length.total is not None:
         steps, total = f"{length.total:,}", length.total * tokens
-        if length.per_pass:
-            passes = length.total * int(config.data.train_batch_size) / training_rows(ctx)
-            steps += f", {passes:,.1f} passes over the data; {length.per_pass:,} in each"
+        if length.per_epoch:
+            epochs = length.total * int(config.data.train_batch_size) / training_rows(ctx)
+            steps += f", {epochs:,.1f} epochs; {length.per_epoch:,} in each"
         if bound is not None and bound <= length.total:
-            length = RunLength(bound, length.per_pass)
-            steps, total = f"{bound:,} at most, if every pass asks all problems", bound * tokens
+            length = RunLength(bound, length.per_epoch)
+            steps, total = f"{bound:,} at most, if every epoch asks all problems", bound * tokens
     limits = ((run.max_generated_tokens, "generated tokens"), (run.max_tool_calls, "tool calls"))
     ends = [f"{limit:,} {what}" for limit, what in limits if limit is not None]
-    if drained:
-        ends.append("the method's last pass")
+    if barrier:
+        ends.append("the method's last epoch")
     facts = [("steps", steps if not ends else f"{steps}; ends earlier after {' or '.join(ends)}")]
     if total is None:
         facts.append(("tokens, at most", f"{tokens:,} in a step"))

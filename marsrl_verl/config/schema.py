@@ -16,8 +16,8 @@ from pydantic_core import PydanticCustomError
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.evaluation.own_metrics import StepMetric
-from marsrl_verl.reporting.run_folder import Existing
-from marsrl_verl.rollout.frozen.config import PolicyConfig
+from marsrl_verl.reporting.run_folder import IfExists
+from marsrl_verl.rollout.external.config import PolicyConfig
 from marsrl_verl.serving.config import ServeConfig
 from marsrl_verl.settings.choices import DefaultPolicy, LossMean, OffPolicyMode, Overlap, SeededTokens
 from marsrl_verl.settings.declaration import (
@@ -114,7 +114,7 @@ class RunConfig(Settings):
     """Folder that holds the folders of runs."""
     output_dir: str = "${marsrl.run.output_root}/${marsrl.run.name}"
     """The run's folder."""
-    existing: Existing = Existing.FAIL
+    if_exists: IfExists = IfExists.FAIL
     """Action when `output_dir` already holds a run: `fail` (stop with a message), `resume` (continue from its
     last checkpoint), `replace` (delete it and start anew)."""
     seed: int = limits(1, ge=0, le=2**32 - 1, why="numpy and vLLM take no other")
@@ -163,10 +163,10 @@ class RunConfig(Settings):
     """Show on the terminal what verl, Ray's workers and vLLM print. false: the terminal shows the run's own
     progress, and the rest is in the log files of Ray's session (`/tmp/ray/session_latest/logs`). An error
     that ends the run reaches the terminal either way."""
-    cluster_wait: int = limits(0, ge=0, why="0 seconds is no wait")
+    cluster_wait_s: int = limits(0, ge=0, why="0 seconds is no wait")
     """Seconds that a Ray cluster gets to offer the GPUs and CPUs that the run takes, while nodes join or
     other jobs end; then the run is rejected. 0: at once."""
-    template_process: bool = True
+    fork_server: bool = True
     """On the CPU platform: start workers as forks of one process that has imported everything, which
     saves most of the start. false: a fresh interpreter each. Never used with GPUs."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from marsrl_verl.core.inert_text import one_line
+from marsrl_verl.core.sanitize import one_line
 
 LEAST_FAILED, LEAST_FAILED_GROUPS = 8, 4
 """Fewer failures than these, or of fewer groups, may be the fault of the inputs (a reference that can't be
 read fails its whole group); they add up over rounds."""
-MOST_ABSENT = 16
+MAX_ABSENT = 16
 """Rounds without a source after which its earlier ones no longer count. A sequential step of many stages
 calls a role once in as many rounds."""
 _SHOWN_CHARACTERS = 300
@@ -73,12 +73,12 @@ class FailedShares:
 
     def end_round(self) -> Iterator[tuple[str, Failures]]:
         """Yields the sources over their limits in this round and in their one before it, with all that failed
-        since. A round without a source does not count for it; after more than `MOST_ABSENT` it begins
+        since. A round without a source does not count for it; after more than `MAX_ABSENT` it begins
         anew."""
         ended, self._round = self._round, {}
         for source in list(self._over):
             self._absent[source] = 0 if source in ended else self._absent.get(source, 0) + 1
-            if self._absent[source] > MOST_ABSENT:
+            if self._absent[source] > MAX_ABSENT:
                 del self._over[source], self._absent[source]
         for source, found in ended.items():
             if not found.failed or found.failed <= self.limit(source) * found.asked:

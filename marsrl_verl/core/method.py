@@ -63,11 +63,11 @@ class View:
 class Traits:
     """Facts of a method's rollouts and loss that trainer, checks and reports need."""
 
-    records_log_probs: bool = False
+    stores_trainer_log_probs: bool = False
     """If true, samples have the trainer's log-probabilities for `marsrl.off_policy.mode = recorded`."""
     fused_kernels: bool = True
     """If true, the trainer's forward pass may do without the logits of all tokens."""
-    notes_turns: bool = False
+    has_turn_ids: bool = False
     """If true, its rollouts note the turn of each token (annotation `turn`), for means over turns
     (`marsrl.training.loss_mean`)."""
     annotations: frozenset[str] = frozenset()
@@ -203,17 +203,17 @@ class Method:
         return None
 
     @classmethod
-    def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Plain]]:
+    def trial(cls, role: str, index: int, number: int) -> tuple[str, Mapping[str, Plain]]:
         """The text that a role writes in the trial before a run starts (`testing.trial`), and its reward's
         findings (`RewardResult.info`); together they must lead to each of the stages. By default a boxed
         number.
 
         Args:
             role: the role that writes.
-            k: number of the trajectory in its group; even ones are rewarded.
+            index: number of the trajectory in its group; even ones are rewarded.
             number: messages that the role has written in it before.
         """
-        return f"\\boxed{{{k}}}", {"answer": str(k)}
+        return f"\\boxed{{{index}}}", {"answer": str(index)}
 
     # --- the course of a problem --------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Method:
         """Measurements of a stage's sequences that the trainer takes before `observe_stage`."""
         return ()
 
-    def late_rewards(self, groups: Sequence[Group]) -> Mapping[str, RewardResult]:
+    def deferred_rewards(self, groups: Sequence[Group]) -> Mapping[str, RewardResult]:
         """Rewards, by trajectory id, that are known only when a unit is complete."""
         return {}
 
@@ -255,7 +255,7 @@ class Method:
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Plain]:
         """Fields of a trajectory's line in the rollout log, beside the usual ones. The trajectory has a
-        reward: those whose problem ended before `late_rewards` gave one are left out."""
+        reward: those whose problem ended before `deferred_rewards` gave one are left out."""
         return {"answer": trajectory.scored.info.get("answer")}
 
     def state_dict(self) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def is_trained(method: Method, groups: Sequence[Group], step: int) -> bool:
     """True if a complete unit has anything that an update of this step trains."""
     stages = trained_stages(method, step)
     found = [group for group in groups if group.request.stage in stages]
-    return bool(found) and method.credit.trains(found)
+    return bool(found) and method.credit.is_trainable(found)
 
 
 def trained_rows(method: Method, groups: Sequence[Group], step: int) -> list[RowRef]:

@@ -27,7 +27,7 @@ class Prompts(ABC):
     step_distance: int = 4
     """Least distance in steps from which attention to a step counts as influence in responses to these
     prompts (arXiv 2509.26628, eq. 6), where the method's settings name none."""
-    most_steps: int | None = None
+    max_steps: int | None = None
     """Most steps of such a response; None: there is no limit."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ class PromptShape:
     """The chat around the problem and the responses that `Method.prompt_shapes` was given."""
     shown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Responses that it shows: what they are called -> the roles that may have written them."""
-    most_tokens: Mapping[str, int] = field(default_factory=dict)
+    max_tokens: Mapping[str, int] = field(default_factory=dict)
     """Most tokens of those that are parts of a response, by what they are called."""
     row_texts: tuple[str, ...] = ()
     """Texts of the problem's row that it shows beside the question (`Prompts.row_texts`)."""

@@ -115,7 +115,7 @@ class Rows:
         """(N,) the row of each token."""
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
-    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+    def to_tokens(self, values: NDArray[Any]) -> NDArray[Any]:
         """(N,) a value of each row, (B,), for all of its tokens."""
         return np.repeat(values, np.diff(self.offsets))
 

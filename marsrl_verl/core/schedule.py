@@ -1,4 +1,4 @@
-"""Schedule of training: units, passes over the data, problems of a step, and turns of policies."""
+"""Schedule of training: units, epochs, problems of a step, and turns of policies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Unit(Choice):
     """All groups of a problem, when the problem ends."""
 
 
-class Passes(Choice):
-    """Transition from one pass over the data to the next."""
+class EpochMode(Choice):
+    """Transition from one epoch to the next."""
 
     CONTINUOUS = "continuous"
     """The next one begins while problems of the last one are on their way."""
-    DRAINED = "drained"
-    """The next one begins when the last one's problems have ended (`Schedule.pass_ended`)."""
+    BARRIER = "barrier"
+    """The next one begins when the last one's problems have ended (`Schedule.epoch_ended`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Schedule:
     """
 
     unit: ClassVar[Unit] = Unit.GROUP
-    passes: ClassVar[Passes] = Passes.CONTINUOUS
+    epoch_mode: ClassVar[EpochMode] = EpochMode.CONTINUOUS
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     """The settings that it reads: `Method.Config` is derived from it."""
 
@@ -74,18 +74,18 @@ class Schedule:
     # --- the most that a run can come to, for the plan ---------------------------------------------
 
     @classmethod
-    def most_problems(cls, config: Any, configured: int) -> int:
+    def max_problems(cls, config: Any, configured: int) -> int:
         """Most new problems of a step."""
         return configured
 
     @classmethod
-    def most_trained(cls, config: Any) -> int | None:
+    def max_trained(cls, config: Any) -> int | None:
         """Most responses to a problem that one step trains; None: all of its trained stages."""
         return None
 
     @classmethod
-    def most_steps(cls, config: Any, problems: int, per_step: int) -> int | None:
-        """Most steps of all passes, where `passes` is drained; None: without end.
+    def max_steps(cls, config: Any, problems: int, per_step: int) -> int | None:
+        """Most steps of all epochs, where `epoch_mode` is BARRIER; None: without end.
 
         Args:
             config: the method's settings.
@@ -97,20 +97,20 @@ class Schedule:
     # --- problems ----------------------------------------------------------------------------------
 
     def admits(self, problem: Problem) -> bool:
-        """True if a problem of the data is used in this pass."""
+        """True if a problem of the data is used in this epoch."""
         return True
 
     def problems_per_step(self, configured: int) -> int:
         """Problems of the next step; `configured` unless their number is adapted."""
         return configured
 
-    def pass_ended(self, step: int) -> None:
-        """Goes on to the next pass, where `passes` is drained: all of the data was read and trained. `step`
-        is the first one of the next pass."""
+    def epoch_ended(self, step: int) -> None:
+        """Goes on to the next epoch, where `epoch_mode` is BARRIER: all of the data was read and trained.
+        `step` is the next epoch's first."""
 
-    def passes_left(self) -> int | None:
-        """Passes that follow the one under way, where `passes` is drained; 0: training ends with it. None:
-        as many as the limits of the run allow."""
+    def epochs_left(self) -> int | None:
+        """Epochs that follow the one under way, where `epoch_mode` is BARRIER; 0: training ends with it.
+        None: as many as the limits of the run allow."""
         return None
 
     # --- training ----------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ class Stage:
     """Most sequences of a response that one step trains; None: one of each writer."""
     trained: bool = True
     """If true, its responses enter the loss."""
-    rewarded_later: bool = False
-    """If true, its trajectories may come back without a reward, which `Method.late_rewards` gives later.
+    deferred_reward: bool = False
+    """If true, its trajectories may come back without a reward, which `Method.deferred_rewards` gives later.
     Where whole problems are trained, their groups are in the log and in the metrics of the step in which the
     problem ends."""
     next: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Stage:
         return self.writers or (self.role,)
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         """Most sequences of a response that one step trains."""
         return len(self.roles) if self.rows_per_response is None else self.rows_per_response
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.core.inert_text import holds_surrogates
+from marsrl_verl.core.sanitize import holds_surrogates
 
 _ROWS_AT_ONCE = 1024
 _FORMATS = ".parquet, .jsonl, .json"

@@ -18,8 +18,8 @@ from omegaconf import DictConfig
 from marsrl_verl.algos.registry import KEY, method_class
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.failures import LEAST_FAILED
-from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.sanitize import printable
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.data.contamination import Contamination, EvaluationSet, find_contamination
 from marsrl_verl.data.problems import Collected, Fault, SourceProblem, collect

@@ -133,10 +133,10 @@ def summary(content: Mapping[str, Any], folder: Path) -> str:
         lines.append(
             f"grader or rollout program failed on {failed} answers; they are left out, as in training"
         )
-    most_rate = selection["max_pass_rate"]
-    if not isinstance(most_rate, str):
-        most_rate = f"{most_rate:g}"
-    rates = f" (pass rates {selection['min_pass_rate']:g} to {most_rate})" if bars else ""
+    max_rate = selection["max_pass_rate"]
+    if not isinstance(max_rate, str):
+        max_rate = f"{max_rate:g}"
+    rates = f" (pass rates {selection['min_pass_rate']:g} to {max_rate})" if bars else ""
     lines += ["", f"{', '.join(fates)}{rates}"]
     lines.append(f"{folder / 'train.parquet'}: {written['train']} problems")
     if written["val"]:

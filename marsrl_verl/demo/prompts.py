@@ -18,7 +18,7 @@ class TinyPrompts(RolePrompts):
 
     # A line for each of up to four operations, then the answer: at a distance of four nothing is left.
     step_distance = 1
-    most_steps = 5
+    max_steps = 5
 
     def solver(self, problem: Problem) -> tuple[Message, ...]:
         """The problem alone."""

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 LONGEST_PAUSE_S = 60.0
 """Most seconds between two attempts, whatever the endpoint requests."""
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Most bytes of an answer: many times what a model can write."""
 _FILTERED = "content_filter"
 _ENDED_BY = ("stop_reason", "matched_stop")
@@ -94,7 +94,7 @@ class ModelEndpoint:
             share=lambda number: derive_generator(self._seed, "pause", name, number).random(),
             again=retry_if_exception(lambda error: isinstance(error, RequestError) and error.busy),
         )
-        client = JsonClient(key=self._api_key, most_bytes=MOST_BYTES, timeout_s=one.timeout_s)
+        client = JsonClient(key=self._api_key, max_bytes=MAX_BYTES, timeout_s=one.timeout_s)
         async with self._slots, client:
 
             async def attempt() -> T:

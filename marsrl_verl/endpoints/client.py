@@ -12,11 +12,11 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
-from marsrl_verl.core.inert_text import one_line
+from marsrl_verl.core.sanitize import one_line
 
 CONNECT_S = 30.0
 """Most seconds until a connection is there."""
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 """Most bytes of an answer, unless a client sets another limit."""
 _ABOUT_THE_REQUEST = frozenset({400, 413, 414, 422})
 """Statuses that speak of this request (too long, not accepted), not of the service."""
@@ -48,7 +48,7 @@ class JsonClient:
     would take the key elsewhere. A context manager, or opened and closed.
 
     `headers` go with every request. `key` is what no message may hold, without headers a bearer token.
-    `most_bytes` and `timeout_s` limit an answer; without a time the caller limits it.
+    `max_bytes` and `timeout_s` limit an answer; without a time the caller limits it.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class JsonClient:
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
         *,
-        most_bytes: int | None = None,
+        max_bytes: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
         self._headers = headers or ({"Authorization": f"Bearer {key}"} if key else {})
         self._key = key
-        self._most_bytes = MOST_BYTES if most_bytes is None else most_bytes
+        self._max_bytes = MAX_BYTES if max_bytes is None else max_bytes
         connect_s = CONNECT_S if timeout_s is None else min(CONNECT_S, timeout_s)
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_s)
         self._session: aiohttp.ClientSession | None = None
@@ -96,8 +96,8 @@ class JsonClient:
                 content = bytearray()
                 async for block in response.content.iter_chunked(1 << 16):
                     content += block
-                    if len(content) > self._most_bytes:
-                        limit = f"{self._most_bytes >> 20} MiB"
+                    if len(content) > self._max_bytes:
+                        limit = f"{self._max_bytes >> 20} MiB"
                         raise RequestError(self.note(f"{url} answered more than {limit}"))
                 if response.status == 200:
                     return json.loads(content)

@@ -44,7 +44,7 @@ def set_advantages(rows: Rows, credit: Credit) -> dict[str, float]:
     masked = credit.masks(rows, advantages)
     if masked is not None:
         _check_column(credit, "masks", rows, masked)
-        metrics |= _token_means(rows, "masked_token_share", masked)
+        metrics |= _token_means(rows, "masked_token_frac", masked)
         loss_mask = loss_mask & ~masked
     rows.columns[ADVANTAGES] = np.where(loss_mask, advantages, 0.0).astype(np.float32)
     return metrics

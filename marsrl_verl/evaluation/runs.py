@@ -162,7 +162,7 @@ class Evaluation(ABC):
         return self.curves
 
     @property
-    def most_calls(self) -> Mapping[str, int]:
+    def max_calls(self) -> Mapping[str, int]:
         """Most responses of each role in one run."""
         return dict.fromkeys(self.roles, 1)
 

@@ -123,7 +123,7 @@ def answer_metrics(groups: Sequence[Group], answering: Sequence[str]) -> dict[st
         if role in answering:
             for one in group.trajectories:
                 metrics.setdefault(accuracy_metric(role), []).append(is_correct(answer_reward(one)))
-                metrics.setdefault("missing_answer_share", []).append(final_answer(one) is None)
+                metrics.setdefault("missing_answer_frac", []).append(final_answer(one) is None)
     return {name: sum(found) / len(found) for name, found in metrics.items()}
 
 

@@ -36,15 +36,15 @@ class TextFigures:
 def text_figures(token_ids: ArrayLike, text: str) -> TextFigures:
     """The figures of a response, in time linear in its length, but for sorting."""
     tokens = np.asarray(token_ids, dtype=np.uint64)
-    repeated = distinct_share(tokens, REPEATED_TOKENS)
+    repeated = distinct_frac(tokens, REPEATED_TOKENS)
     return TextFigures(
         repetition=None if repeated is None else 1.0 - repeated,
-        distinct=distinct_share(tokens, DISTINCT_TOKENS),
+        distinct=distinct_frac(tokens, DISTINCT_TOKENS),
         reflection_words=sum(1 for _ in _REFLECTION.finditer(text)),
     )
 
 
-def distinct_share(tokens: np.ndarray, length: int) -> float | None:
+def distinct_frac(tokens: np.ndarray, length: int) -> float | None:
     """Distinct n-grams over all n-grams, None without any.
 
     N-grams are told apart by a hash of 64 bits: two of a hundred thousand are taken for one with a chance of

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.inert_text import REPLACEMENT
 from marsrl_verl.core.method import Method, answering_roles
 from marsrl_verl.core.rows import RESPONSE_MASK, Rows
+from marsrl_verl.core.sanitize import REPLACEMENT
 from marsrl_verl.core.trajectory import FinishReason, Trajectory, is_correct
 from marsrl_verl.evaluation.single_role import answer_metrics
 from marsrl_verl.evaluation.workflow import episode_metrics, is_episode
@@ -120,7 +120,7 @@ def _measure(groups: list[Group], role: str | None) -> dict[str, float]:
     graded = [group for group in groups if all(one.reward is not None for one in group.trajectories)]
     metrics = {
         "groups": float(len(groups)),
-        "equal_reward_groups": float(sum(len(set(group.rewards)) < 2 for group in graded)),
+        "zero_std_groups": float(sum(len(set(group.rewards)) < 2 for group in graded)),
         "samples": float(len(members)),
     }
     if not members:
@@ -128,14 +128,14 @@ def _measure(groups: list[Group], role: str | None) -> dict[str, float]:
     endings = [one.finish for one in members]
     regular = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.LIMIT)
     metrics |= {
-        "truncation_share": endings.count(FinishReason.LENGTH) / len(members),
-        "failed_share": sum(ending not in regular for ending in endings) / len(members),
-        "invalid_text_share": sum(REPLACEMENT in one.text for one in members) / len(members),
+        "truncation_frac": endings.count(FinishReason.LENGTH) / len(members),
+        "failed_frac": sum(ending not in regular for ending in endings) / len(members),
+        "invalid_text_frac": sum(REPLACEMENT in one.text for one in members) / len(members),
     }
     rewards = [one.reward for one in members if one.reward is not None]
     if rewards:
         metrics["reward_mean"] = float(np.mean([one.value for one in rewards]))
-        metrics["grading_error_share"] = sum(_ungraded(one, role) for one in members) / len(rewards)
+        metrics["grading_error_frac"] = sum(_ungraded(one, role) for one in members) / len(rewards)
     return metrics | _lengths(members) | _texts(members)
 
 
@@ -177,8 +177,8 @@ def _sampled_tokens(one: Trajectory) -> int:
 
 _FIGURES = {
     "reflection_words": "reflection_words",
-    "repetition": "repetition_share",
-    "distinct": "distinct_4_share",
+    "repetition": "repetition_frac",
+    "distinct": "distinct_4_frac",
 }
 """Figure of a text (`text_metrics.TextFigures`) -> metric."""
 
@@ -217,6 +217,6 @@ def advantage_metrics(rows: Rows, advantages: NDArray[np.float32]) -> dict[str, 
         "batch/advantage_mean": float(values.mean()),
         "batch/advantage_min": float(values.min()),
         "batch/advantage_max": float(values.max()),
-        "batch/samples_with_advantage_share": float((rows.row_sums(moving) > 0.5).mean()),
-        "batch/tokens_with_advantage_share": float((values != 0).mean()),
+        "batch/samples_with_advantage_frac": float((rows.row_sums(moving) > 0.5).mean()),
+        "batch/tokens_with_advantage_frac": float((values != 0).mean()),
     }

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.inert_text import one_line
 from marsrl_verl.core.method import Method
+from marsrl_verl.core.sanitize import one_line
 from marsrl_verl.core.schedule import Unit
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.stage import EndReason
@@ -284,7 +284,7 @@ class Watch:
         return self._tell(rule, "", [step], text)
 
     def look_at_gap(self, step: int, gap: float | None, *, could_weigh: bool) -> list[str]:
-        """Look at `rollout/log_prob_gap_mean`; returns what is to be said of it.
+        """Look at `rollout/log_probs_diff_mean`; returns what is to be said of it.
 
         Args:
             gap: nats; None: no token was sampled by the newest weights and from the whole vocabulary.

@@ -16,13 +16,13 @@ from omegaconf import OmegaConf
 from marsrl_verl.config.command_line import CHECKPOINT, checkpoint_folder
 from marsrl_verl.config.hf_folder import is_hub_id, local_folder
 from marsrl_verl.config.models import adapters, models
-from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.policy import SHARED
+from marsrl_verl.core.sanitize import printable
 from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord
 from marsrl_verl.export.model_card import Exported, model_card
 from marsrl_verl.reporting.files import refusal, write_atomic
+from marsrl_verl.reporting.manifest import CheckpointError, check_before_start
 from marsrl_verl.reporting.run_folder import CHECKPOINT_FOLDER, MARKER, read_evaluations
-from marsrl_verl.reporting.seal import CheckpointError, check_before_start
 from marsrl_verl.settings.declaration import Settings
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import declared, read

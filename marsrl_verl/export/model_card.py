@@ -17,15 +17,15 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.hf_folder import is_hub_id
 from marsrl_verl.config.models import models
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.inert_text import code_block, code_span, markdown
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import PLACEHOLDER, Prompts, interface, placeholder
+from marsrl_verl.core.sanitize import code_block, code_span, markdown
 from marsrl_verl.data.rows import read_rows
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
+from marsrl_verl.reporting.manifest import MANIFEST_NAME, describe
 from marsrl_verl.reporting.record import shell_line
 from marsrl_verl.reporting.report import alone_markdown, facts_table, method_markdown, result_markdown
 from marsrl_verl.reporting.run_folder import SUMMARY_FILE, read_evaluations
-from marsrl_verl.reporting.seal import SEAL_NAME, describe
 from marsrl_verl.reporting.summary import changes
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
@@ -211,8 +211,8 @@ def _facts(one: Exported, policy: str) -> Iterator[tuple[str, object]]:
     yield "pipeline", settings.pipeline.mode
     yield "seed", settings.run.seed
     yield "weights", one.weights
-    seal = describe(one.checkpoint / SEAL_NAME)["sha256"]
-    yield "checkpoint", f"{one.checkpoint.name}, SHA-256 of its seal {seal}"
+    manifest = describe(one.checkpoint / MANIFEST_NAME)["sha256"]
+    yield "checkpoint", f"{one.checkpoint.name}, SHA-256 of its manifest {manifest}"
     for file in one.files:
         sources = f", data_source {', '.join(file.sources)}" if file.sources else ""
         yield f"data, {file.name}", f"{file.bytes:,} bytes, SHA-256 {file.sha256}{sources}"

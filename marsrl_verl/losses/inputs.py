@@ -55,7 +55,7 @@ class LossCall:
     averaged: bool = False
     """True if it called `mean_loss`."""
     shares: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Arguments of `log_share` by metric: the sum that is counted, and the sum that it is a share of."""
+    """Arguments of `log_frac` by metric: the sum that is counted, and the sum that it is a share of."""
 
 
 _call: ContextVar[LossCall | None] = ContextVar("loss_call", default=None)
@@ -84,7 +84,7 @@ def _current() -> LossCall:
     return found
 
 
-def log_share(name: str, counted: torch.Tensor, of: torch.Tensor) -> None:
+def log_frac(name: str, counted: torch.Tensor, of: torch.Tensor) -> None:
     """Log a share as the metric `actor/<name>`: sums over all micro-batches, ranks and updates of a step are
     divided, so that it does not depend on how the step is cut. Every micro-batch has to name the same ones.
 

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from marsrl_verl.core.sequence import LABEL
-from marsrl_verl.losses.inputs import log_share, loss_inputs, mean_loss, turns_of
+from marsrl_verl.losses.inputs import log_frac, loss_inputs, mean_loss, turns_of
 from marsrl_verl.settings.choices import TurnRatio
 
 LARGEST_LOG_RATIO = 20.0
@@ -71,12 +71,12 @@ def turn_ratio(
 
     is_clipped = clipped > plain
     weights = parts.weights
-    log_share("clip_share", is_clipped * weights, weights)
-    log_share("dual_clip_share", dual * weights, weights)
-    log_share("pre_clip_share", bounded * mask, mask)
+    log_frac("clip_frac", is_clipped * weights, weights)
+    log_frac("dual_clip_frac", dual * weights, weights)
+    log_frac("pre_clip_frac", bounded * mask, mask)
     for number, name in enumerate(settings["labels"]):
         own = weights * (loss_inputs().columns[LABEL] == number)
-        log_share(f"clip_share/{name}", is_clipped * own, own)
+        log_frac(f"clip_frac/{name}", is_clipped * own, own)
     tokens = mask.sum().clamp(min=1)
     metrics = {
         "actor/pg_clipfrac": (is_clipped & mask).sum() / tokens,

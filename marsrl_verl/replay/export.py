@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from marsrl_verl.core.inert_text import printable
+from marsrl_verl.core.sanitize import printable
 from marsrl_verl.replay.atif import document
 from marsrl_verl.replay.inspect_log import write_log
 from marsrl_verl.replay.parts import Responses

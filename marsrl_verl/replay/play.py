@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from fastapi import Body, FastAPI, HTTPException, Request
 
-from marsrl_verl.core.inert_text import printable
+from marsrl_verl.core.sanitize import printable
 
 END = "."
 """A line with nothing else ends an answer."""

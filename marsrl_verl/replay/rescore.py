@@ -71,7 +71,7 @@ class Rescorer:
         }
         self._workflows: dict[str, Workflow] = {}
         self._method: Method | None = None
-        if self._class.late_rewards is not Method.late_rewards:
+        if self._class.deferred_rewards is not Method.deferred_rewards:
             tokenizer = None if self._chat is None else self._chat.tokenizer
             prompts, seed = build_prompts(settings), settings.run.seed
             tools = MethodTools(prompts, tokenizer=tokenizer, seed=seed, settings=settings)
@@ -87,7 +87,7 @@ class Rescorer:
 
     @property
     def gives_credit(self) -> bool:
-        """True where rewards of training come from other trajectories too (`Method.late_rewards`)."""
+        """True where rewards of training come from other trajectories too (`Method.deferred_rewards`)."""
         return self._method is not None
 
     async def rescore(self, groups: Sequence[Group], *, training: bool) -> dict[str, str]:
@@ -123,14 +123,14 @@ class Rescorer:
             name = group.request.problem.problem_id if by_problem else group.group_id
             units.setdefault(name, []).append(group)
         left_out: dict[str, str] = {}
-        whole = not by_problem or all(one.rewarded_later for one in self.stages.values())
+        whole = not by_problem or all(one.deferred_reward for one in self.stages.values())
         for unit in units.values():
             members = {one.trajectory_id: one for group in unit for one in group.trajectories}
             if not whole or members.keys() & without.keys():
                 why = "its reward is credit of trajectories that are not all graded here"
                 left_out |= dict.fromkeys(members, why)
                 continue
-            for name, reward in self._method.late_rewards(unit).items():
+            for name, reward in self._method.deferred_rewards(unit).items():
                 members[name].reward = reward
         return left_out
 

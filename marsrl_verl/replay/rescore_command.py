@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.inert_text import one_line, printable
+from marsrl_verl.core.sanitize import one_line, printable
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.replay.recorded import Line, by_trajectory, read_groups
 from marsrl_verl.replay.rescore import Rescorer

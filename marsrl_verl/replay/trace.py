@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marsrl_verl.core.inert_text import one_line, printable
+from marsrl_verl.core.sanitize import one_line, printable
 from marsrl_verl.replay.parts import Responses
 from marsrl_verl.replay.recorded import Line
 from marsrl_verl.replay.settings import recorded_config

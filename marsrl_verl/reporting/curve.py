@@ -67,10 +67,10 @@ def draw_role_panels(path: Path, steps: list[StepMetrics], roles: Sequence[str])
     panels: dict[str, tuple[Sequence[str], Callable[..., float]]] = {
         "Response length, tokens": (("response_length_mean",), float),
         "Finished responses, share": (
-            ("truncation_share", "failed_share"),
+            ("truncation_frac", "failed_frac"),
             lambda cut, failed: 1 - cut - failed,
         ),
-        "Groups with equal rewards, share": (("equal_reward_groups", "groups"), lambda some, of: some / of),
+        "Groups with equal rewards, share": (("zero_std_groups", "groups"), lambda some, of: some / of),
     }
     canvas = new_canvas(WIDTH, HEIGHT // 2, DPI)
     for axes, (title, (names, value)) in zip(canvas.figure.subplots(1, 3), panels.items(), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from marsrl_verl.core.inert_text import code_block, code_span, one_line, printable
+from marsrl_verl.core.sanitize import code_block, code_span, one_line, printable
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.runs import Call, Evaluation, ExampleSummary, Run, Runs
 

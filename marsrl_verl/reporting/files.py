@@ -109,17 +109,17 @@ class BackgroundWriter:
     written is lost, and the run must not go on as if it were not.
 
     Args:
-        most_waiting: jobs that may be unfinished; with more, `submit` waits for the oldest.
+        max_waiting: jobs that may be unfinished; with more, `submit` waits for the oldest.
     """
 
-    def __init__(self, most_waiting: int = 2) -> None:
-        self._most_waiting = most_waiting
+    def __init__(self, max_waiting: int = 2) -> None:
+        self._max_waiting = max_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="run-folder")
         self._jobs: deque[Future[object]] = deque()
 
     def submit(self, job: Callable[[], object]) -> None:
         """Have a job done. What it reads must not be changed any more."""
-        self._reap(self._most_waiting - 1)
+        self._reap(self._max_waiting - 1)
         self._jobs.append(self._thread.submit(job))
 
     def flush(self) -> None:

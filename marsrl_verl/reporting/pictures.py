@@ -7,7 +7,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marsrl_verl.core.inert_text import markdown
+from marsrl_verl.core.sanitize import markdown
 from marsrl_verl.evaluation.pictures import Bars, Curves, Matrix, Picture, Series
 from marsrl_verl.reporting.curve import MARKS, dress, new_canvas, write_png
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from marsrl_verl.core.inert_text import markdown
+from marsrl_verl.core.sanitize import markdown
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate
 from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord, EvaluationResult
@@ -114,7 +114,7 @@ def effort_markdown(result: EvaluationResult) -> str:
         for name, value in record.effort.items():
             base = name.removesuffix(GREEDY_SUFFIX)
             if name == f"{base}{suffix}" and value.n:
-                shown = percent(value) if base.endswith("_share") else _mean(value)
+                shown = percent(value) if base.endswith("_frac") else _mean(value)
                 lines.append(f"| {markdown(base.replace('_', ' '))} | {shown} |")
         for role, ends in _ends(runs).items():
             told = ", ".join(f"{name} {count:,}" for name, count in ends.most_common())

@@ -40,7 +40,7 @@ def write_rollouts(
         settings: what is compressed, and what is left out; both by about so many bytes.
         trained: advantages of what a step trained, for the index.
     """
-    kept = lines if settings.most_mb is None else _sampled(lines, settings.most_mb * _MIB)
+    kept = lines if settings.max_mb is None else _sampled(lines, settings.max_mb * _MIB)
     rows = IndexBuilder(trained)
     packed = sum(map(_size, kept)) > settings.compress_above_mb * _MIB
     path = folder / f"{name}{PACKED if packed else PLAIN}"

@@ -66,11 +66,11 @@ SUMMARY_FILE = "summary.json"
 _RESULT_FILES = (METRICS_FILE, REPLACED_FILE, SUMMARY_FILE)
 _RESULT_FOLDERS = (_ROLLOUT_FOLDER, _TRAINED_FOLDER, _EVALUATION_FOLDER, _SET_ASIDE, CHECKPOINT_FOLDER)
 _TO_DELETE = ".to_delete"
-"""Folder of what `existing=replace` deletes, first moved out of sight."""
+"""Folder of what `if_exists=replace` deletes, first moved out of sight."""
 
 
-class Existing(Choice):
-    """Action when the folder already holds a run (`marsrl.run.existing`). A run that ended before it trained
+class IfExists(Choice):
+    """Action when the folder already holds a run (`marsrl.run.if_exists`). A run that ended before it trained
     or evaluated anything does not count."""
 
     FAIL = "fail"
@@ -100,9 +100,9 @@ def read_evaluations(path: Path) -> list[EvaluationRecord]:
     return sorted(found, key=lambda record: record.step)
 
 
-def check_output_folder(path: Path | str, existing: Existing | str = Existing.FAIL) -> None:
+def check_output_folder(path: Path | str, if_exists: IfExists | str = IfExists.FAIL) -> None:
     """Raise OutputFolderError if `RunFolder.create` would, unless the folder is locked; touches nothing."""
-    path, policy = Path(path), _policy(existing)
+    path, policy = Path(path), _policy(if_exists)
     if not path.exists():
         return
     if not path.is_dir():
@@ -115,20 +115,22 @@ def check_output_folder(path: Path | str, existing: Existing | str = Existing.FA
             f"(there is no {MARKER}); nothing was touched. Choose another marsrl.run.name, or move the "
             "files away."
         )
-    if policy is Existing.FAIL and has_results(path):
+    if policy is IfExists.FAIL and has_results(path):
         raise OutputFolderError(
-            f"marsrl.run.output_dir={path} already holds a run and marsrl.run.existing=fail. Choose another "
-            "marsrl.run.name, or set marsrl.run.existing=resume to continue it or "
-            "marsrl.run.existing=replace to delete it and start anew."
+            f"marsrl.run.output_dir={path} already holds a run and marsrl.run.if_exists=fail. Choose another "
+            "marsrl.run.name, or set marsrl.run.if_exists=resume to continue it or "
+            "marsrl.run.if_exists=replace to delete it and start anew."
         )
 
 
-def _policy(existing: Existing | str) -> Existing:
+def _policy(if_exists: IfExists | str) -> IfExists:
     try:
-        return Existing(existing)
+        return IfExists(if_exists)
     except ValueError:
-        known = ", ".join(item.value for item in Existing)
-        raise OutputFolderError(f"marsrl.run.existing={existing!r} is unknown; use one of {known}") from None
+        known = ", ".join(item.value for item in IfExists)
+        raise OutputFolderError(
+            f"marsrl.run.if_exists={if_exists!r} is unknown; use one of {known}"
+        ) from None
 
 
 def _move_out_of_sight(path: Path) -> None:
@@ -160,7 +162,7 @@ class RunFolder:
         self.curve_path, self.report_path = path / "learning_curve.png", path / "report.md"
 
     @classmethod
-    def create(cls, path: Path | str, existing: Existing | str = Existing.FAIL) -> RunFolder:
+    def create(cls, path: Path | str, if_exists: IfExists | str = IfExists.FAIL) -> RunFolder:
         """Create the folder, or take an existing one as the policy says; it stays locked until this process
         ends (`run_lock`).
 
@@ -168,24 +170,24 @@ class RunFolder:
             OutputFolderError: when the policy forbids it, the folder is not a run's, or another process
                 writes into it; nothing is changed then.
         """
-        check_output_folder(path, existing)
-        path, policy = Path(path).resolve(), _policy(existing)
+        check_output_folder(path, if_exists)
+        path, policy = Path(path).resolve(), _policy(if_exists)
         try:
             acquire(path)
         except RunLockedError as error:
             raise OutputFolderError(
                 f"{error}; nothing was touched. Choose another marsrl.run.name, or wait for that run to end."
             ) from error
-        check_output_folder(path, existing)  # nobody else can change it from here on
+        check_output_folder(path, if_exists)  # nobody else can change it from here on
         holds_run = (path / MARKER).exists()
-        if holds_run and policy is Existing.REPLACE:
+        if holds_run and policy is IfExists.REPLACE:
             _move_out_of_sight(path)
             holds_run = False
         shutil.rmtree(path / _TO_DELETE, ignore_errors=True)  # of this or of an interrupted start
         if not holds_run:
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             write_json_atomic(path / MARKER, {"format_version": FORMAT_VERSION, "created": now})
-        return cls.attach(path, resumed=holds_run and policy is Existing.RESUME)
+        return cls.attach(path, resumed=holds_run and policy is IfExists.RESUME)
 
     @classmethod
     def attach(cls, path: Path | str, resumed: bool = False) -> RunFolder:
@@ -282,7 +284,7 @@ class RunFolder:
         for runs in result.passes:
             if rollouts:
                 lines = list(evaluation_lines(record.step, runs, result.evaluation.record))
-                every = self.rollout_log.model_copy(update={"most_mb": None})
+                every = self.rollout_log.model_copy(update={"max_mb": None})
                 write_rollouts(self.path / _ROLLOUT_FOLDER, f"eval_{runs.tag}", lines, every)
         if record.tag == ALONE:
             write_samples(self.path, result.passes)
@@ -313,7 +315,7 @@ class RunFolder:
 
         Later metric lines move to `metrics.replaced.jsonl`; rollouts and evaluations of later steps move
         into `replaced/`. Returns the number of metric lines moved. Checkpoints are set aside before, by
-        `verl_adapter.checkpoint.sealed.set_aside_after`: they need not lie in this folder.
+        `verl_adapter.checkpoint.files.set_aside_after`: they need not lie in this folder.
         """
         folders = (self.path / _ROLLOUT_FOLDER, self.path / _TRAINED_FOLDER)
         for half in (path for folder in folders for path in folder.glob(".*.tmp")):

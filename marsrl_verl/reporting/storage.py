@@ -45,7 +45,7 @@ def storage_error(error: BaseException, folder: Path) -> StorageError | None:
         fix = "Make room" if is_full(one) else "Repair the disk"
         return StorageError(
             f"{path} can't be written: {why}. {free_space(path)}. Complete checkpoints are as they were. "
-            f"{fix}, then continue with marsrl.run.existing=resume"
+            f"{fix}, then continue with marsrl.run.if_exists=resume"
         )
     return None
 

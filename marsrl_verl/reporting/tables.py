@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from marsrl_verl.core.inert_text import markdown
+from marsrl_verl.core.sanitize import markdown
 from marsrl_verl.evaluation.benchmark_scores import benchmark_columns, pass_at_most
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, metric_label
 from marsrl_verl.reporting.summary import Change

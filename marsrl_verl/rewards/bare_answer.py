@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from marsrl_verl.rewards.normal_form import MAGNITUDES, MOST_CHARACTERS, normal_form, same_by
+from marsrl_verl.rewards.normal_form import MAGNITUDES, MAX_CHARACTERS, normal_form, same_by
 
 _NAMES = (
     "nm nanometer nanometre, mm millimeter millimetre, cm centimeter centimetre, dm decimeter decimetre, "
@@ -105,7 +105,7 @@ def split_unit(answer: str) -> tuple[str, str]:
 
 
 def _split_behind(text: str) -> tuple[str, str]:
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         return text, ""
     head, tail = text[:-_LONGEST_UNIT], text[-_LONGEST_UNIT:]
     if found := _DEGREES.search(tail):

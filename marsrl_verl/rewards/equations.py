@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from marsrl_verl.rewards.bare_answer import split_unit
-from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, elements, name_of, normal_form
+from marsrl_verl.rewards.normal_form import MAX_CHARACTERS, elements, name_of, normal_form
 
 _CONSTANTS = re.compile(
     r"\\(?:[dtc]?frac|sqrt|pi|cdots?|times|div|left|right|[dt]?binom|circ|degree|[lr](?:floor|ceil)|log|ln|sin|cos|tan|text|mathrm|pm|l?dots)"
@@ -28,7 +28,7 @@ def chain(answer: str) -> list[str] | None:
     r"""The members of an equation or a chain of equations, of which all that are without letters must be the
     answer; None where the answer is no equation. What has letters (`A = \pi r^2 = …`) names it. Inside
     brackets, as in `P(X=2)` and `\sum_{i=1}`, equality signs separate nothing."""
-    if "=" not in answer or len(answer) > MOST_CHARACTERS or elements(answer) is not None:
+    if "=" not in answer or len(answer) > MAX_CHARACTERS or elements(answer) is not None:
         return None
     members, depth, start = [], 0, 0
     for at, character in enumerate(answer):

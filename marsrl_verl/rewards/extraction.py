@@ -16,7 +16,7 @@ _PERCENT_BEHIND = re.compile(r"\s{0,3}\$?\s{0,3}(?:\\?%|percent\b)")
 _NEAR, _WITHIN_A_LIST = 10, 70
 """Characters between two boxes of one list: fewer than this always, fewer than that with a word or mark of
 lists (math-verify's distances)."""
-_MOST_BOXES = 20
+_MAX_BOXES = 20
 _LIST_MARK = re.compile(r"[,;]|\b(?:and|or)\b")
 _STARTS_AFRESH = re.compile(
     r"\b(?:but|no|wait|hmm|actually|instead|rather|correction|corrected|however|finally|final|answer|so|hence|"
@@ -94,7 +94,7 @@ def boxes(text: str) -> list[tuple[int, str]]:
                 spans.append((start, token.start()))
         elif symbol.endswith("{") and len(symbol) > 2:
             open_braces.append(token.end())
-    return [(start, text[start:end]) for start, end in spans[-_MOST_BOXES:]]
+    return [(start, text[start:end]) for start, end in spans[-_MAX_BOXES:]]
 
 
 def _is_one_list(between: str) -> bool:

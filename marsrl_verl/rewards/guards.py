@@ -11,7 +11,7 @@ import re
 from marsrl_verl.rewards.bare_answer import UNIT_LETTERS, bases_differ, split_unit, units_differ
 from marsrl_verl.rewards.extraction import Mention
 from marsrl_verl.rewards.letters import words_differ
-from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, apart, elements, name_of, normal_form
+from marsrl_verl.rewards.normal_form import MAX_CHARACTERS, apart, elements, name_of, normal_form
 from marsrl_verl.rewards.notation import foreign
 
 _QUALIFIERS = re.compile(
@@ -76,7 +76,7 @@ def doubted(found: Mention, reference: str) -> bool:
 
 def contradiction(answer: str, reference: str) -> bool:
     """True if any of these checks finds that the answer can't be the reference."""
-    if max(len(answer), len(reference)) > MOST_CHARACTERS:
+    if max(len(answer), len(reference)) > MAX_CHARACTERS:
         return False
     return (
         qualification(answer, reference)

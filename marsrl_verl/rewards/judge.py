@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import Field
 
-from marsrl_verl.core.inert_text import one_line, valid_unicode
 from marsrl_verl.core.request import Message
+from marsrl_verl.core.sanitize import one_line, valid_unicode
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.endpoints.chat import ChatEndpoint, longest_s

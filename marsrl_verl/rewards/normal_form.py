@@ -11,10 +11,10 @@ from functools import lru_cache
 
 from marsrl_verl.rewards.spelling import LONGEST, latex
 
-MOST_CHARACTERS = LONGEST
+MAX_CHARACTERS = LONGEST
 """A longer answer is compared as it stands."""
-_MOST_DIGITS = 200
-_MOST_UNORDERED = 24
+_MAX_DIGITS = 200
+_MAX_UNORDERED = 24
 _DEEPEST = 8
 
 # LaTeX that changes how an answer looks and not what it says.
@@ -79,7 +79,7 @@ def normal_form(answer: str) -> Fraction | str:
     computed: 2+2 is text.
     """
     text = _labelled(answer)[1]
-    if len(text) <= _MOST_DIGITS:
+    if len(text) <= _MAX_DIGITS:
         number = _number(text)
         if number is not None:
             return number
@@ -113,7 +113,7 @@ def same_by(same: Callable[[str, str], bool], first: str, second: str, depth: in
         return False
     if same(first, second):
         return True
-    if depth == _DEEPEST or max(len(one), len(other)) > MOST_CHARACTERS:
+    if depth == _DEEPEST or max(len(one), len(other)) > MAX_CHARACTERS:
         return False
     if depth == 0 and (pairs := aligned(first, second)) is not None:
         return bool(pairs) and all(same_by(same, a, b, 1) for a, b in pairs)
@@ -137,7 +137,7 @@ def elements(answer: str) -> tuple[str, list[str]] | None:
     semicolons, "and" and "or"; None where there is no list. A comma between groups of three digits separates
     only where nothing else does: `1,234` is a number, `(1,234)` a pair, `1,234 and 5` has two elements."""
     text = _plain(answer)
-    if len(text) > MOST_CHARACTERS or _GROUPED.fullmatch(text):
+    if len(text) > MAX_CHARACTERS or _GROUPED.fullmatch(text):
         return None
     kind = _enclosing(text)
     if kind:
@@ -197,7 +197,7 @@ def aligned(first: str, second: str) -> list[tuple[str, str]] | None:
 def _named(answer: str) -> list[tuple[str, str]] | None:
     """Unknowns and what they are, in `x = 1, y = 2` and `(x, y) = (1, 2)`."""
     text = _plain(answer)
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         return None
     sides = text.split("=")
     if len(sides) == 2:
@@ -219,7 +219,7 @@ _NAME = re.compile(r"[a-zA-Z](?:_\w)?|\\[a-zA-Z]{1,9}")
 
 
 def _same_in_any_order(left: list[str], right: list[str], equal: Callable[[str, str], bool]) -> bool:
-    if len(left) > _MOST_UNORDERED:
+    if len(left) > _MAX_UNORDERED:
         return False
     rest = list(right)
     for part in left:
@@ -234,18 +234,18 @@ _BETWEEN = re.compile(r"(.{1,60}?)(<|\\leq?|\\lt|≤) ?[a-zA-Z] ?(<|\\leq?|\\lt|
 _ONE_SIDED = re.compile(r"[a-zA-Z] ?(<|\\leq?|\\lt|≤|>|\\geq?|\\gt|≥)(?![a-zA-Z])([^<>≤≥]{1,60})")
 _MEMBER = re.compile(r"[a-zA-Z] ?\\in(?![a-zA-Z]) ?(?=[\[(])")
 _OR = re.compile(r" ?(?:(?<![a-zA-Z])or(?![a-zA-Z])|\\(?:lor|vee)(?![a-zA-Z])) ?")
-_MOST_PARTS = 4
+_MAX_PARTS = 4
 _STRICT = frozenset({"<", ">", r"\lt", r"\gt"})
 
 
 def as_interval(answer: str) -> str:
     r"""`1 \le x < 3` as `[1,3)`, `x > 5` as `(5,\infty)`, several with "or" as a union, `x \in` taken off;
     any other answer as it stands."""
-    text = _plain(answer) if len(answer) <= _MOST_DIGITS else ""
+    text = _plain(answer) if len(answer) <= _MAX_DIGITS else ""
     if found := _MEMBER.match(text):
         return text[found.end() :]
     parts = _OR.split(text)
-    if 1 < len(parts) <= _MOST_PARTS:
+    if 1 < len(parts) <= _MAX_PARTS:
         intervals = [as_interval(part) for part in parts]
         changed = all(one != part for one, part in zip(intervals, parts, strict=True))
         return r" \cup ".join(intervals) if changed else answer
@@ -265,7 +265,7 @@ def as_interval(answer: str) -> str:
 @lru_cache(maxsize=64)  # each rule asks for it again
 def _plain(answer: str) -> str:
     text = answer.strip()
-    if len(text) > MOST_CHARACTERS or (text.isascii() and text.isdigit()):
+    if len(text) > MAX_CHARACTERS or (text.isascii() and text.isdigit()):
         return text
     text = latex(text)
     for pattern, replacement in _LOOKS:
@@ -282,7 +282,7 @@ def _labelled(answer: str) -> tuple[str, str]:
     """The name in front of the only equality sign ("" without one), and the rest."""
     text = _plain(answer)
     label = _LABEL.match(text)
-    if label is None or len(text) > MOST_CHARACTERS or "=" in text[label.end() :]:
+    if label is None or len(text) > MAX_CHARACTERS or "=" in text[label.end() :]:
         return "", text
     name = label.group(1).replace(" ", "")
     return ("", text) if _PRODUCT.fullmatch(name) else (name, text[label.end() :])

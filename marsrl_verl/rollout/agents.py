@@ -11,7 +11,7 @@ from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rollout.speakers import Speaker
 
-MOST_IN_VAIN = 100
+MAX_IN_VAIN = 100
 """Messages in a row that were cut or failed, without a text: an agent is not prompted again."""
 
 
@@ -158,15 +158,15 @@ class Agents:
 
 
 def check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> None:
-    """Raises RuntimeError if the last `MOST_IN_VAIN` messages were cut or failed, without a text: a program
+    """Raises RuntimeError if the last `MAX_IN_VAIN` messages were cut or failed, without a text: a program
     that requests messages for ever would hold up its worker."""
-    last = record[-MOST_IN_VAIN:]
+    last = record[-MAX_IN_VAIN:]
     stopped = FinishReason.STOP.value
-    if len(last) < MOST_IN_VAIN or any(one["text"] or one["finish"] == stopped for one in last):
+    if len(last) < MAX_IN_VAIN or any(one["text"] or one["finish"] == stopped for one in last):
         return
     finish, detail = last[-1]["finish"], last[-1]["detail"]
     why = detail or ("its list of messages is full" if finish == FinishReason.LENGTH.value else finish)
     raise RuntimeError(
-        f"{role} was asked for {len(record) + 1} messages, the last {MOST_IN_VAIN} were cut or failed "
+        f"{role} was asked for {len(record) + 1} messages, the last {MAX_IN_VAIN} were cut or failed "
         f"({why}): `play` goes on for ever where say(…, ends=False) tells so by Said.cut and Said.failed"
     )

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.request import Message
+from marsrl_verl.core.sanitize import valid_unicode
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.thinking import CLOSE, OPEN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from marsrl_verl.core.failures import FailedShares, Failures
-from marsrl_verl.core.inert_text import printable
+from marsrl_verl.core.sanitize import printable
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.rollout.generation import EngineUnavailableError
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.core.inert_text import REPLACEMENT
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.sanitize import REPLACEMENT
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder

@@ -40,7 +40,7 @@ class TrainedSpeaker:
     async def speak(
         self,
         turn: int,
-        most_tokens: int | None,
+        max_tokens: int | None,
         stop: Sequence[str],
         structured: Mapping[str, Any] | None = None,
     ) -> Spoken:
@@ -49,13 +49,13 @@ class TrainedSpeaker:
 
         Args:
             turn: noted of its tokens.
-            most_tokens: of the message, in all rounds; None: as many as the role's limits leave.
+            max_tokens: of the message, in all rounds; None: as many as the role's limits leave.
             stop: strings that end it.
             structured: see `Decoding`.
         """
         chat = self._chat
         while True:
-            left = None if most_tokens is None else most_tokens - chat.turn_ids().size
+            left = None if max_tokens is None else max_tokens - chat.turn_ids().size
             found = await chat.sample(max_tokens=left, stop=stop, structured=structured, turn=turn)
             text = chat.turn_final_text()
             if found.stop is None or found.stop in text:
@@ -89,7 +89,7 @@ class FrozenSpeaker:
     async def speak(
         self,
         turn: int,
-        most_tokens: int | None,
+        max_tokens: int | None,
         stop: Sequence[str],
         structured: Mapping[str, Any] | None = None,
     ) -> Spoken:

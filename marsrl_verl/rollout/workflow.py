@@ -46,9 +46,9 @@ LIST_FULL = "list_full"
 METRICS, SOLVED = "episode/metrics", "episode/solved"
 """Keys of `RewardResult.info` for an episode: figures by name, and the grade of its answer."""
 STAGE_FIGURES = re.compile(
-    r"accuracy|entropy|groups|equal_reward_groups|samples|reward_mean|response_length_(mean|p95|max).*"
-    r"|(truncation|failed|invalid_text|grading_error|mastered_token|masked_token)_share"
-    r"|(reflection_words|repetition_share|distinct_4_share).*"
+    r"accuracy|entropy|groups|zero_std_groups|samples|reward_mean|response_length_(mean|p95|max).*"
+    r"|(truncation|failed|invalid_text|grading_error|mastered_token|masked_token)_frac"
+    r"|(reflection_words|repetition_frac|distinct_4_frac).*"
 )
 """Names that the figures of every stage have (docs/reference/metrics.md)."""
 

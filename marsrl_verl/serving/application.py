@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from marsrl_verl.core.inert_text import one_line
+from marsrl_verl.core.sanitize import one_line
 from marsrl_verl.evaluation.runs import Run
 from marsrl_verl.serving.protocol import Answer, ChatRequest, RunFailedError, chunk
 from marsrl_verl.serving.service import BusyError, Service, UnavailableError

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.request import Message, Problem
+from marsrl_verl.core.sanitize import valid_unicode
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.data.problems import problem_key, question_of, repaired_messages
 from marsrl_verl.evaluation.runs import Call, Evaluation, Run
@@ -81,7 +81,7 @@ class ChatRequest(_Model):
     metadata: dict[str, str] | None = None
 
     @property
-    def most_tokens(self) -> int | None:
+    def response_tokens(self) -> int | None:
         """Limit of tokens of each response of a role."""
         given = [one for one in (self.max_tokens, self.max_completion_tokens) if one is not None]
         return min(given, default=None)

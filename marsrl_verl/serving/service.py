@@ -72,7 +72,7 @@ class ServedSystem:
             evaluation = self.evaluation
         found = drawn(self.sampling, **own)
         most = {
-            role: min(one.max_new_tokens, asked.most_tokens or sys.maxsize) for role, one in found.items()
+            role: min(one.max_new_tokens, asked.response_tokens or sys.maxsize) for role, one in found.items()
         }
         return evaluation, {
             role: replace(one, seed=asked.seed, max_new_tokens=most[role]) for role, one in found.items()

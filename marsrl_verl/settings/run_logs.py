@@ -12,7 +12,7 @@ class RolloutLogConfig(Settings):
 
     compress_above_mb: int = limits(16, ge=0, why="0 compresses every file")
     """A step's or an evaluation's file above about so many mebibytes is written as `.jsonl.gz`."""
-    most_mb: int | None = limits(None, ge=1, why="null leaves nothing out")
+    max_mb: int | None = limits(None, ge=1, why="null leaves nothing out")
     """Above about so many mebibytes, before compression, a step's file has some of its problems alone, with
     all of their trajectories, chosen by a checksum of their ids."""
     token_columns: list[str] = Field(default_factory=list)

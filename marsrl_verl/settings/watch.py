@@ -30,7 +30,7 @@ class WatchConfig(Settings):
     and the run goes on. Where log-probabilities or weights are not finite it ends in any case."""
     log_prob_gap: Action = Action.WARN
     """Engine and trainer differ by at least 0.05 nats a token on average under the same weights
-    (`rollout/log_prob_gap_mean`), in the step itself."""
+    (`rollout/log_probs_diff_mean`), in the step itself."""
     nothing_trained: Action = Action.END
     """No group was trained: in all of at least 256 responses' groups the rewards were equal. Groups that are
     all right for the most part are warned of only."""

@@ -17,7 +17,7 @@ from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.prompts import target_of
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import ADVANTAGES, ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, ROLLOUT_LOG_PROBS, Rows
-from marsrl_verl.core.schedule import Passes, StepView
+from marsrl_verl.core.schedule import EpochMode, StepView
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
@@ -236,14 +236,14 @@ def run_method(
     count = problems if isinstance(problems, int) else len(problems)
     pool = additions(count * steps) if isinstance(problems, int) else None
 
-    drained = method.schedule.passes is Passes.DRAINED  # the problems of a step are a pass
+    barrier = method.schedule.epoch_mode is EpochMode.BARRIER  # the problems of a step are an epoch
     found, counts = [], GroupCounts(method, count)
     with bounds.time_limit(time_limit, "run_method"):
         for step in range(1, steps + 1):
             fresh = list(problems) if pool is None else pool[count * (step - 1) : count * step]  # type: ignore[arg-type]
-            if step > 1 and drained and scheduler.idle():
-                method.schedule.pass_ended(step)
-            scheduler.start_step(step, [] if drained and not scheduler.idle() else fresh)
+            if step > 1 and barrier and scheduler.idle():
+                method.schedule.epoch_ended(step)
+            scheduler.start_step(step, [] if barrier and not scheduler.idle() else fresh)
             while requests := scheduler.next_round():
                 if too_many := counts.add(requests):
                     raise ValueError(f"{cls.__name__}: {too_many}")
@@ -252,7 +252,7 @@ def run_method(
                 if raises and client.error is not None:
                     raise client.error
                 scheduler.absorb(outputs)
-            result = scheduler.finish_step(last=step == steps, pass_over=drained)
+            result = scheduler.finish_step(last=step == steps, epoch_over=barrier)
             found.append(_step(method, result, step))
     return found
 

@@ -84,7 +84,7 @@ class Trial:
     """All that were completed; empty where there were too many."""
     too_many: str | None = None
     """Message about a stage with more groups than it declares."""
-    most_rows: dict[str, int] = field(default_factory=dict)
+    max_rows: dict[str, int] = field(default_factory=dict)
     """Most trained sequences of a response, by stage."""
     error: BaseException | None = None
     """Error that the method, its prompts, schedule or credit raised."""
@@ -207,7 +207,7 @@ def _run(trial: TrialSettings, script: _Script, found: Trial) -> None:
     rows = Rows.of(result.trained, trained_rows(method, result.trained, 1), columns)
     for (group, _), count in Counter((one.group, one.trajectory) for one in rows.refs).items():
         stage = rows.groups[group].request.stage
-        found.most_rows[stage] = max(count, found.most_rows.get(stage, 0))
+        found.max_rows[stage] = max(count, found.max_rows.get(stage, 0))
     observe_step(method, StepView(rows, result.ended, result.deferred))
     if rows.refs:
         _credit(method, rows)

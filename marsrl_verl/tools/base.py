@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.core.sanitize import valid_unicode
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.settings.api_key import ApiKeyError, KeyPlace, read_api_key
 from marsrl_verl.settings.choices import Choice
@@ -54,7 +54,7 @@ class ToolResult:
     text itself, and `waited` where it had to get something ready; the toolbox fills the rest."""
 
     text: str
-    """Hostile: as the tool gave it, at most `output_chars` characters (head and tail are kept)."""
+    """Hostile: as the tool gave it, at most `max_output_chars` characters (head and tail are kept)."""
     outcome: ToolOutcome = ToolOutcome.OK
     seconds: float = 0.0
     """Execution, all attempts, without waiting for a place."""
@@ -76,7 +76,7 @@ class ToolConfig(Settings):
     max_calls: int | None = limits(None, ge=1, why="without a call it is no tool")
     """Most calls that run in a trajectory, those before a fork included; a further one is told that there are
     no more. null: as many as the method allows."""
-    places: int = limits(8, ge=1, why="one is made")
+    max_concurrency: int = limits(8, ge=1, why="one is made")
     """Most calls at a time in each rollout worker (`actor_rollout_ref.rollout.agent.num_workers`); further
     ones wait."""
     timeout_s: float = limits(30.0, gt=0.0, le=3600.0, why="seconds, an hour at most")
@@ -86,7 +86,7 @@ class ToolConfig(Settings):
     outcome `failed`, which the model reads."""
     backoff_s: float = limits(0.5, ge=0.0, why="it is a time")
     """Seconds before the first repetition, doubled with each further one, 30 at most."""
-    output_chars: int = limits(8192, ge=64, why="head and tail are kept")
+    max_output_chars: int = limits(8192, ge=64, why="head and tail are kept")
     """Most characters of a result; of a longer one the middle is left out."""
 
 

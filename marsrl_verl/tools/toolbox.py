@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenacity import retry_if_result
 
-from marsrl_verl.core.inert_text import one_line, valid_unicode
+from marsrl_verl.core.sanitize import one_line, valid_unicode
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import Plain, check_plain
 from marsrl_verl.machine.retry import repeated
@@ -177,7 +177,7 @@ class _Place:
     def __init__(self, tool: Tool, config: ToolConfig) -> None:
         self.tool, self.config = tool, config
         self.schema: Mapping[str, Any] = {}
-        self.free = asyncio.Semaphore(config.places)
+        self.free = asyncio.Semaphore(config.max_concurrency)
         self._validator: Draft202012Validator | None = None
 
     async def start(self) -> None:
@@ -247,7 +247,7 @@ class _Place:
             check_plain(dict(result.info), f"{call.call_id}: info")
         except (TypeError, ValueError) as error:
             return _failed(call, str(error))
-        text, cut = head_and_tail(result.text, self.config.output_chars)
+        text, cut = head_and_tail(result.text, self.config.max_output_chars)
         return replace(result, text=text, truncated=result.truncated or cut)
 
 

@@ -22,8 +22,8 @@ from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.frozen.answer_file import all_questions, open_source
-from marsrl_verl.rollout.frozen.plan import workers_part, workers_rate
+from marsrl_verl.rollout.external.plan import workers_part, workers_rate
+from marsrl_verl.rollout.external.recorded_answers import all_questions, open_source
 from marsrl_verl.rollout.generation import AnswerSource
 from marsrl_verl.settings.api_key import read_api_key
 from marsrl_verl.settings.choices import SeededTokens
@@ -117,7 +117,7 @@ def answer_sources(
     config: DictConfig, api_keys: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, AnswerSource]:
     """The sources that answer for the frozen policies, by name, with the keys of those endpoints that want
-    one; AnswerFileError: a file of answers can't be used."""
+    one; RecordedAnswersError: a file of answers can't be used."""
     settings = typed_settings(config)
     seed = settings.run.seed
     sources: dict[str, AnswerSource] = {}
@@ -125,7 +125,7 @@ def answer_sources(
         if one.kind is PolicyKind.JSONL:
             sources[name] = open_source(one.jsonl, seed, all_questions(config, one.jsonl.id_column))
             continue
-        from marsrl_verl.rollout.frozen.endpoint import EndpointSource
+        from marsrl_verl.rollout.external.endpoint import EndpointSource
 
         concurrency, key = workers_part(config, one.endpoint), api_keys.get(name)
         part = one.endpoint.model_copy(update={"max_requests_per_minute": workers_rate(config, one.endpoint)})

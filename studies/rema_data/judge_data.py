@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from marsrl_verl.core.inert_text import printable
+from marsrl_verl.core.sanitize import printable
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.data.pairs import Judgement, Pair, pairs_of
 from marsrl_verl.data.rows import DataError, RowError, parquet_columns, read_rows

@@ -8,7 +8,7 @@ import torch
 
 from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.layout import build_layout
-from marsrl_verl.core.steps import Steps
+from marsrl_verl.core.reasoning_steps import Steps
 
 _LOGITS_AT_ONCE = 1024
 """Tokens."""

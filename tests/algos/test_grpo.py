@@ -63,4 +63,4 @@ def test_a_problem_whose_prompt_is_too_long_is_not_asked():
 def test_its_evaluation_asks_its_one_role():
     found = method_evaluation(GRPO, GRPOConfig(), EvaluationConfig(), ShortPrompts())
     assert isinstance(found, SingleRole) and found.roles == ("solver",)
-    assert found.most_calls == {"solver": 1}
+    assert found.max_calls == {"solver": 1}

@@ -154,8 +154,8 @@ def test_effort_by_hand():
     found = effort(Runs("t", runs))
     assert list(found) == list(EFFORT_METRICS)
     assert {name: (item.mean, item.n) for name, item in found.items()} == {
-        "accepted_share": (2 / 4, 4),
-        "rejected_share": (1 / 4, 4),
+        "accepted_frac": (2 / 4, 4),
+        "rejected_frac": (1 / 4, 4),
         "iterations": (5 / 4, 4),
         "calls": (3.0, 4),
         "tokens": (42 / 4, 4),
@@ -183,30 +183,30 @@ def test_training_metrics_by_hand():
         "reward_mean": 0.25,
         "samples": 4,
         "groups": 2,
-        "equal_reward_groups": 1,
+        "zero_std_groups": 1,
         "response_length_mean": 15,
         "response_length_p95": pytest.approx(28.5),
         "response_length_max": 30,
         "response_length_mean_right": 10,
         "response_length_mean_wrong": pytest.approx(50 / 3),
-        "repetition_share": 0,
-        "distinct_4_share": 1,
+        "repetition_frac": 0,
+        "distinct_4_frac": 1,
         "reflection_words": 0,
-        "distinct_4_share_right": 1,
+        "distinct_4_frac_right": 1,
         "reflection_words_right": 0,
-        "repetition_share_wrong": 0,
-        "distinct_4_share_wrong": 1,
+        "repetition_frac_wrong": 0,
+        "distinct_4_frac_wrong": 1,
         "reflection_words_wrong": 0,
-        "truncation_share": 0.25,
-        "failed_share": 0.25,
-        "invalid_text_share": 0,
-        "grading_error_share": 0.25,
-        "missing_answer_share": 0.75,
+        "truncation_frac": 0.25,
+        "failed_frac": 0.25,
+        "invalid_text_frac": 0,
+        "grading_error_frac": 0.25,
+        "missing_answer_frac": 0.75,
         "solver_accuracy": 0.25,
     }
-    assert "repetition_share_right" not in solver, "the right response has ten tokens, a 20-gram twenty"
+    assert "repetition_frac_right" not in solver, "the right response has ten tokens, a 20-gram twenty"
     assert found[role_metric("verifier", "verifier_recall")] == 0.5
-    assert found["stage/verifier_1/invalid_verdict_share"] == 0.5
+    assert found["stage/verifier_1/invalid_verdict_frac"] == 0.5
     assert found["stage/verifier_1/verifier_f1"] == pytest.approx(2 / 3)
     assert "stage/verifier_1/verifier_false_alarm_rate" not in found
     assert "role/corrector/reward_mean" not in found
@@ -236,7 +236,7 @@ def test_what_a_pass_that_trains_nobody_measures_has_names_of_its_own():
 def test_answers_are_counted_of_roles_that_answer():
     solved = group_of("s", SOLVER, [sample("s", 0, 1.0, answer="7"), sample("s", 1, 0.0)])
     verdicts = group_of("v", VERIFIER, [sample("v", 0, 1.0, NO)], 0.0)
-    expected = {"solver_accuracy": 0.5, "missing_answer_share": 0.5}
+    expected = {"solver_accuracy": 0.5, "missing_answer_frac": 0.5}
     assert answer_metrics([solved, verdicts], (SOLVER,)) == expected
 
 
@@ -252,10 +252,10 @@ def test_text_figures_of_right_and_wrong_responses_are_told_apart():
     assert found["role/solver/reflection_words"] == 2.0
     assert found["role/solver/reflection_words_right"] == 1.0
     assert found["role/solver/reflection_words_wrong"] == 3.0
-    assert found["role/solver/repetition_share_right"] == 0.0
-    assert found["role/solver/repetition_share_wrong"] == pytest.approx(10 / 11)
-    assert found["role/solver/distinct_4_share_right"] == 1.0
-    assert found["role/solver/distinct_4_share_wrong"] == pytest.approx(1 / 27)
+    assert found["role/solver/repetition_frac_right"] == 0.0
+    assert found["role/solver/repetition_frac_wrong"] == pytest.approx(10 / 11)
+    assert found["role/solver/distinct_4_frac_right"] == 1.0
+    assert found["role/solver/distinct_4_frac_wrong"] == pytest.approx(1 / 27)
 
 
 def test_a_trajectory_counts_for_each_of_its_roles_with_that_roles_sequences():
@@ -268,7 +268,7 @@ def test_a_trajectory_counts_for_each_of_its_roles_with_that_roles_sequences():
     assert (found["role/other/response_length_max"], found["role/other/samples"]) == (2, 1)
     assert (found["role/solver/reward_mean"], found["role/other/reward_mean"]) == (0.5, 0.25)
     assert found["stage/solver/response_length_max"] == 12
-    assert found["role/other/distinct_4_share"] == 0.5
+    assert found["role/other/distinct_4_frac"] == 0.5
 
 
 def test_a_reward_that_is_still_to_come_is_in_no_figure_of_rewards():
@@ -276,8 +276,8 @@ def test_a_reward_that_is_still_to_come_is_in_no_figure_of_rewards():
     found = training_metrics([group_of("s", SOLVER, [open_, done])], MarsRL)
     assert found["role/solver/samples"] == 2
     assert found["role/solver/reward_mean"] == 1.0
-    assert found["role/solver/missing_answer_share"] == 0.0
-    assert found["role/solver/equal_reward_groups"] == 0
+    assert found["role/solver/missing_answer_frac"] == 0.0
+    assert found["role/solver/zero_std_groups"] == 0
     assert found["role/solver/response_length_mean"] == 20
     assert "role/solver/response_length_mean_wrong" not in found
     assert "role/solver/reward_mean" not in training_metrics([group_of("s", SOLVER, [open_])], MarsRL)

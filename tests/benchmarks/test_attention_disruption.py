@@ -26,8 +26,8 @@ from benchmarks.disruption.statistics import as_table, summarise
 from benchmarks.disruption.study import Chosen, Disrupted, Plan, Response, Study
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
+from marsrl_verl.core.reasoning_steps import Steps
 from marsrl_verl.core.request import Problem
-from marsrl_verl.core.steps import Steps
 from marsrl_verl.data.columns import Columns
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.problems import Split
@@ -265,7 +265,7 @@ def study_of(chat, instruction: str, samples: int):
     """The study with the tiny model, and what was graded: responses, rests with nothing and a step hidden."""
     check = EverythingIsRight()
     model = AutoModelForCausalLM.from_pretrained(model_path(), attn_implementation="sdpa").eval()
-    plan = Plan(samples, max_new_tokens=48, delta=1, top_share=0.2, decoding=Decoding())
+    plan = Plan(samples, max_new_tokens=48, delta=1, top_frac=0.2, decoding=Decoding())
     study = Study(model, chat, MathPrompts(instruction), check, plan, lambda line: None)
     return study.run(tiny_problems(8, 1), 4).disrupted, *check.calls
 

@@ -148,13 +148,13 @@ def test_what_three_steps_are_judged_by():
     def step(number: int, tokens: float, **more: float | None) -> Step:
         return Step(number, {"batch/tokens": tokens, **more}, {"step": 1.0})
 
-    gap = {"rollout/log_prob_gap_mean": 0.02}
+    gap = {"rollout/log_probs_diff_mean": 0.02}
     call_5.judge([step(1, 10, **gap), step(2, 10)], gaps=True)
     call_5.judge([step(1, 10)], gaps=False)
     for wrong, said in (
         ([step(1, 0, **gap)], r"steps \[1\] trained no token"),
         ([step(1, 10)], "no step compared"),
-        ([step(1, 10, **{"rollout/log_prob_gap_mean": 0.2})], "differ by 0.200 nats"),
+        ([step(1, 10, **{"rollout/log_probs_diff_mean": 0.2})], "differ by 0.200 nats"),
         ([step(1, 10, **gap, **{"actor/grad_norm": None})], "not finite"),
     ):
         with pytest.raises(CheckError, match=said):

@@ -33,7 +33,7 @@ def test_means_are_over_samples():
             "stage/solver/samples": samples,
             "role/solver/response_length_mean": mean,
             "role/solver/response_length_max": longest,
-            "role/solver/truncation_share": mean / 100,
+            "role/solver/truncation_frac": mean / 100,
         }
 
     found = work_of([step(1, 4, 1.0, **counted(3, 10.0, 40)), step(2, 4, 1.0, **counted(1, 50.0, 30))])

@@ -10,7 +10,7 @@ from launching import settings
 def test_trees_differ_in_where_they_branch_and_have_as_many_responses_as_groups():
     found = settings("attnrl")
     grpo, *trees = (dict(one.marsrl.algo) for one in found.values())
-    where = [tuple(one.pop(key) for key in ("criterion", "fci_aggregation", "top_share")) for one in trees]
+    where = [tuple(one.pop(key) for key in ("criterion", "fci_aggregation", "top_frac")) for one in trees]
     assert where == [
         ("random", "sum", 0.2),
         ("earliest", "sum", 0.2),

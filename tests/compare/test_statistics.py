@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.compare.statistics import MOST_FLIPPED, least_p, seed_differences, sign_flip_p, t_interval
+from marsrl_verl.compare.statistics import MAX_FLIPPED, least_p, seed_differences, sign_flip_p, t_interval
 
 
 def test_three_values_by_hand():
@@ -69,7 +69,7 @@ def test_impossible_sign_flips_are_refused():
     with pytest.raises(ValueError, match="expected 1 to 16 differences, found 0"):
         sign_flip_p([])
     with pytest.raises(ValueError, match="found 17"):
-        sign_flip_p([1.0] * (MOST_FLIPPED + 1))
+        sign_flip_p([1.0] * (MAX_FLIPPED + 1))
 
 
 some = st.lists(st.integers(-9, 9), min_size=1, max_size=7)

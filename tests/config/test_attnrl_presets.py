@@ -70,7 +70,7 @@ def test_published_setting_of_attnrl(run, name, nodes):
         config.marsrl.algo,
     )
     assert (config.data.train_batch_size, algo.group_size) == (64, 6)
-    assert (algo.num_branch_points, algo.num_continuations, algo.delta, algo.top_share) == (2, 2, None, 0.2)
+    assert (algo.num_branch_points, algo.num_continuations, algo.delta, algo.top_frac) == (2, 2, None, 0.2)
     assert (algo.filter, algo.expansion, algo.adaptive_batch.smoothing) == ("released", "round", 0.9)
     solver = config.marsrl.roles.solver
     assert (solver.max_prompt_tokens, solver.max_new_tokens) == (1024, 8192)
@@ -153,5 +153,5 @@ def test_trees_take_no_kl_in_the_reward(run):
 
 def test_the_settings_page_says_type_range_choices_and_default():
     text = page(["attnrl"])
-    assert "| `top_share` | a number above 0, at most 1 | `0.2` |" in text
+    assert "| `top_frac` | a number above 0, at most 1 | `0.2` |" in text
     assert '| `filter_mean` | one of cumulative, ema | `"cumulative"` |' in text

@@ -27,13 +27,13 @@ REFUSED = refusals(
     one response | TREE {ALGO}.group_size=1 | at least 2
     no branch | TREE {ALGO}.num_branch_points=0 | at least 1
     no continuation | TREE {ALGO}.num_continuations=0 | least 1
-    no share | TREE {ALGO}.top_share=0.0 | above 0
-    share without FCI | TREE {ALGO}.criterion=earliest {ALGO}.top_share=0.5 | criterion=fci
+    no share | TREE {ALGO}.top_frac=0.0 | above 0
+    share without FCI | TREE {ALGO}.criterion=earliest {ALGO}.top_frac=0.5 | criterion=fci
     delta without FCI | TREE {ALGO}.criterion=earliest {ALGO}.filter=none {ALGO}.delta=2 | criterion=fci
     aggregation without FCI | TREE {ALGO}.criterion=earliest {ALGO}.filter=none {ALGO}.fci_aggregation=mean
         | criterion=fci
-    unknown cut | TREE {ALGO}.step_ends=lines | breaks, tokens
-    shortfall of tokens | TREE {ALGO}.criterion=entropy {ALGO}.shortfall=apart | chooses steps
+    unknown cut | TREE {ALGO}.step_delimiter=lines | breaks, tokens
+    on_too_few of tokens | TREE {ALGO}.criterion=entropy {ALGO}.on_too_few=spread | chooses steps
     decay without a moving mean | TREE {ALGO}.filter_decay=0.5 | ema
     a mean that never moves | TREE {ALGO}.filter_mean=ema {ALGO}.filter_decay=1.0 | nothing ever changes
     a batch that never moves | TREE {BATCH}.enabled=true {BATCH}.smoothing=1.0 | nothing ever changes

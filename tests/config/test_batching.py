@@ -34,9 +34,9 @@ def test_published_step_holds_9216_responses():
 def test_a_step_that_trains_less_than_its_stages_hold():
     """Of ReMA's published single turn 4 of each problem's 20 responses: 8 updates of 500 samples."""
     stages = (Stage("plan", "a", 10), Stage("solution", "b", 1, 10))
-    plan = BatchPlan(stages, 1000, False, 8, 8, 1, None, most_trained=4)
+    plan = BatchPlan(stages, 1000, False, 8, 8, 1, None, max_trained=4)
     assert (plan.samples, plan.trained_rows, plan.rows_per_update) == (20_000, 4_000, 504)
-    assert BatchPlan(stages, 1000, False, 8, 8, 1, None, most_trained=40).trained_rows == 20_000
+    assert BatchPlan(stages, 1000, False, 8, 8, 1, None, max_trained=40).trained_rows == 20_000
 
 
 def test_groups_multiply_when_inputs_count_per_group():

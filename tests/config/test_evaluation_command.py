@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_resume_checks import sealed
+from test_resume_checks import complete
 
 from marsrl_verl.config.application import main
 from marsrl_verl.config.command_line import EVALUATE, evaluating, parse_arguments
@@ -18,7 +18,7 @@ def words(*argv: str) -> tuple[str, ...]:
 def trained(tmp_path):
     """A run's folder with two checkpoints, of which the later one was interrupted."""
     folder = tmp_path / "trained"
-    sealed(folder / "checkpoints" / "global_step_2")
+    complete(folder / "checkpoints" / "global_step_2")
     (folder / "checkpoints" / "global_step_4").mkdir()
     (folder / "run.json").write_text('{"format_version": 1}')
     return folder

@@ -9,7 +9,7 @@ from marsrl_verl.algos.marsrl.config import Config, Evaluation, InBetween
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.run_cost import EvaluationCost, evaluation_at, evaluation_cost
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.rollout.frozen.config import PolicyConfig
+from marsrl_verl.rollout.external.config import PolicyConfig
 from marsrl_verl.settings.declaration import RoleSampling
 
 BETWEEN = "marsrl.evaluation.in_between"

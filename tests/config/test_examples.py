@@ -102,7 +102,7 @@ def test_a_script_trains_other_presets_with_their_own_numbers(calls, run, name, 
     assert f"policies={'shared' if alone else 'model_per_role'}" in arguments
     done = accepted(run, *arguments)
     if alone:
-        assert "phases: reasoning; each" in done.text and "training pass(es); 1 time(s)" in done.text
+        assert "phases: reasoning; each" in done.text and "training epoch(es); 1 time(s)" in done.text
     assert ("JudgePrompts" in done.text) == ("judge" in name)
 
 
@@ -138,7 +138,7 @@ def test_slurm_starts_ray_on_all_nodes(calls):
     assert any("srun --nodes=3" in call and "--exclude=node1" in call for call in made)
     started = [call for call in made if "ray start" in call]
     assert all("--num-cpus=96 --num-gpus=8" in call and "--cpus-per-task=96" in call for call in started)
-    assert any("marsrl.run.cluster_wait=600" in call for call in made), "the other nodes join meanwhile"
+    assert any("marsrl.run.cluster_wait_s=600" in call for call in made), "the other nodes join meanwhile"
 
 
 def test_kuberay_entrypoint_is_accepted(run, published_data):

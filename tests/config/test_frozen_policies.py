@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from small_files import numbered, write_answers
 
 from marsrl_verl.config.locations import config_folder, group_options
-from marsrl_verl.rollout.frozen.answer_file import all_questions, data_names, open_source
-from marsrl_verl.rollout.frozen.config import AnswerFileConfig
+from marsrl_verl.rollout.external.config import AnswerFileConfig
+from marsrl_verl.rollout.external.recorded_answers import all_questions, data_names, open_source
 
 NODE, ALGO = "marsrl.policies.solver", "marsrl.algo.train_roles"
 ENDPOINT, JSONL = f"{NODE}.endpoint", f"{NODE}.jsonl"

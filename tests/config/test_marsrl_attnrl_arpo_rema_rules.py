@@ -125,7 +125,7 @@ REFUSED = refusals(
     in a whole run | TREE {ALGO}.criterion=own_rules:nothing | has no 'nothing'
     one that raises | TREE {ALGO}.criterion=own_rules:raises
         | In a trial with scripted answers it raised KeyError: 'mine'. fix: Correct /
-    the share of the criterion that it replaces | TREE {ALGO}.criterion=own_rules:scores {ALGO}.top_share=0.5
+    the share of the criterion that it replaces | TREE {ALGO}.criterion=own_rules:scores {ALGO}.top_frac=0.5
         | criterion=fci
     influence that nothing needs | TREE {ALGO}.criterion=own_rules:scores {ALGO}.filter=none {ALGO}.delta=2
         | criterion=fci

@@ -60,7 +60,7 @@ class ReadsTurns(Voting):
     Credit = spec("turn", "token_versions")
 
 class NotesTurns(ReadsTurns):
-    traits = classmethod(lambda cls, config: Traits(notes_turns=True))
+    traits = classmethod(lambda cls, config: Traits(has_turn_ids=True))
 
 class ReadsNodes(Voting):
     Credit = spec("node")

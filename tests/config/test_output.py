@@ -61,7 +61,7 @@ def test_a_live_run_is_refused_by_name(run, tmp_path, existing, held):
         text=True,
     )
     assert holder.stdout.readline() == "held\n"
-    arguments = ["cluster=cpu", "name=live", f"marsrl.run.existing={existing}"]
+    arguments = ["cluster=cpu", "name=live", f"marsrl.run.if_exists={existing}"]
     done = run(*arguments, *(["trainer.default_local_dir=place"] if held == "place" else []))
     assert done.status == EXIT_WRONG_CONFIGURATION and done.launched is None
     assert f"written by process {holder.pid} on" in " ".join(done.err.split())

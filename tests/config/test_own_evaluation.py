@@ -54,7 +54,7 @@ class PlanThenWork(Evaluation):
         self.prompts, self.attempts = prompts, attempts
 
     @property
-    def most_calls(self):
+    def max_calls(self):
         return {"planner": 1, "worker": self.attempts}
 
     def program(self, run):

@@ -24,7 +24,7 @@ def config_of(device="cuda", **ray_init):
     return OmegaConf.create(
         {
             "trainer": {"device": device},
-            "marsrl": {"run": {"worker_logs": False, "template_process": True}},
+            "marsrl": {"run": {"worker_logs": False, "fork_server": True}},
             "ray_kwargs": {"ray_init": {"num_cpus": 32, "num_gpus": 1, **ray_init}},
         }
     )

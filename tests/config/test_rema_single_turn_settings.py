@@ -42,7 +42,7 @@ REFUSED = commands(f"""
     plans without solutions | {ALGO}.train_roles=[meta_thinking] {ALGO}.plans_per_problem=2
         | {ALGO}.plans_per_problem | has no reasoning
     a penalty of dialogues | {ALGO}.overlong.enabled=true | {ALGO}.overlong | It is a setting of
-    guards of dialogues | +{ALGO}.guards.repeated_share=0.5 | {ALGO}.guards | It is a setting of rema
+    guards of dialogues | +{ALGO}.guards.repeated_frac=0.5 | {ALGO}.guards | It is a setting of rema
     consistency of one solution | {ALGO}.plan_reward=consistency | {ALGO}.solutions_per_plan
         | several solutions
     consistency of what is no answer | {ALGO}.plan_reward=consistency {ALGO}.solutions_per_plan=4
@@ -186,7 +186,7 @@ def test_the_published_numbers(preset, model, iterations, episodes, rate, bounds
 
 
 def test_the_plan_counts_what_a_step_trains():
-    """4 responses to each of 1,000 problems in updates of 500, also where passes that count ask 10 times."""
+    """4 responses to each of 1,000 problems in updates of 500, also where epochs that count ask 10 times."""
     for preset in ("rema_single_turn", "vrp_rl"):
         config = composed(
             f"algo={preset}", f"training={preset}_published_qwen2_5_7b", "model=qwen2_5_7b_instruct"
@@ -318,6 +318,6 @@ def test_without_data_nobody_says_that_the_answers_fit():
 
 def test_it_says_which_passes_there_are(run):
     done = run(*TINY, "algo=rema_single_turn", f"{ALGO}.iterations=2", "dry_run=true")
-    assert "phases: reasoning, then meta_thinking; each a pass that counts successes" in done.text
+    assert "phases: reasoning, then meta_thinking; each an epoch that counts successes" in done.text
     assert "2 time(s)" in done.text
     assert tuple(ReMASingleTurn.roles) == ("meta_thinking", "reasoning")

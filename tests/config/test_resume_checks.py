@@ -19,7 +19,7 @@ from marsrl_verl.config.command_line import EVALUATE
 from marsrl_verl.config.node import leaves
 from marsrl_verl.config.reference import find_unknown, reference_tree
 from marsrl_verl.config.resume_rules import TABLE, Rule, changed_settings, rule_of
-from marsrl_verl.reporting.seal import SEAL_NAME, describe
+from marsrl_verl.reporting.manifest import MANIFEST_NAME, describe
 from marsrl_verl.settings.issues import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 MODE, PATH, LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 ROLES = (SOLVER, VERIFIER, CORRECTOR)
 JSONL = "marsrl.policies.solver.jsonl"
-RESUME = {"name": "old", "marsrl.run.existing": "resume"}
+RESUME = {"name": "old", "marsrl.run.if_exists": "resume"}
 
 
 def left_run(checked, tmp_path, settings):
@@ -96,7 +96,7 @@ def test_what_may_change(checked, old_run, changes):
 def test_what_may_change_in_another_folder(checked, old_run, key, value):
     assert_checks_refuse(checked, {**RESUME, key: value}, key, "trainer.resume_mode=resume_path")
     step = old_run / "checkpoints" / "global_step_4"
-    sealed(step)
+    complete(step)
     checked({"name": "fork", MODE: "resume_path", PATH: str(step), key: value})
 
 
@@ -154,26 +154,26 @@ def test_a_setting_without_a_rule_is_bound_and_one_that_follows_is_left_out(comp
     ]
 
 
-def sealed(step):
+def complete(step):
     """A complete checkpoint, and its weights."""
     (step / "actor").mkdir(parents=True)
     weights = step / "actor" / "model_world_size_1_rank_0.pt"
     for path in (step / "marsrl.pt", step / "data.pt", weights):
         path.write_bytes(b"content")
     files = {str(path.relative_to(step)): describe(path) for path in step.rglob("*.pt")}
-    (step / SEAL_NAME).write_text(json.dumps({"files": files}))
+    (step / MANIFEST_NAME).write_text(json.dumps({"files": files}))
     return weights
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "missing", "unlisted"])
 def test_a_damaged_checkpoint_is_refused_before_the_start(checked, old_run, damage):
     step = old_run / "checkpoints" / "global_step_4"
-    weights = sealed(step)
+    weights = complete(step)
     checked(RESUME)
     if damage == "missing":
         weights.unlink()
     elif damage == "unlisted":
-        (step / SEAL_NAME).write_text('{"files": {}}')
+        (step / MANIFEST_NAME).write_text('{"files": {}}')
     else:
         weights.write_bytes(b"conten" if damage == "truncated" else b"Content")
     hint = "lists 0 files and lacks" if damage == "unlisted" else f"{weights.name} is damaged"
@@ -186,11 +186,11 @@ def test_a_damaged_checkpoint_is_refused_before_the_start(checked, old_run, dama
     )
     assert f"Restore it, or name another checkpoint, {PATH}=" in caught
     assert "emove" not in caught
-    checked({**RESUME, MODE: "disable", "marsrl.run.existing": "replace"})
-    (step / SEAL_NAME).unlink()
+    checked({**RESUME, MODE: "disable", "marsrl.run.if_exists": "replace"})
+    (step / MANIFEST_NAME).unlink()
     checked(RESUME)  # interrupted, and passed over
     assert_checks_refuse(
-        checked, {"name": "fork", MODE: "resume_path", PATH: str(step)}, "global_step_4", SEAL_NAME
+        checked, {"name": "fork", MODE: "resume_path", PATH: str(step)}, "global_step_4", MANIFEST_NAME
     )
 
 
@@ -271,7 +271,7 @@ def test_run_that_ended_before_its_record(checked, old_run):
 def test_checkpoints_without_a_record(checked, old_run, tmp_path):
     (old_run / "config.yaml").rename(old_run / "config.1.yaml")
     step = old_run / "checkpoints" / "global_step_4"
-    sealed(step)
+    complete(step)
     assert_checks_refuse(checked, RESUME, "outputs/old/config.yaml", "config.N.yaml")
     assert_checks_refuse(
         checked, {"name": "fork", MODE: "resume_path", PATH: str(step)}, "config.yaml", "missing"
@@ -298,7 +298,7 @@ def test_record_has_sizes_and_checksums_of_data(run, data, held_out):
     ("changes", "key", "hint"),
     [
         ({MODE: "latest"}, f"{MODE} = latest", "resume_path"),
-        ({**RESUME, MODE: "disable"}, f"{MODE} = disable", "existing=replace"),
+        ({**RESUME, MODE: "disable"}, f"{MODE} = disable", "if_exists=replace"),
         ({MODE: "resume_path"}, f"{PATH} = null", "needs a checkpoint's folder"),
         ({MODE: "resume_path", PATH: "runs/last"}, f"{PATH} = runs/last", "named global_step_N"),
     ],
@@ -315,13 +315,13 @@ def test_a_run_that_continues_nothing_says_so(checked, old_run):
 
 def test_checkpoint_of_another_run(checked, old_run):
     step = old_run / "checkpoints" / "global_step_4"
-    sealed(step)
+    complete(step)
     fork = {"name": "fork", MODE: "resume_path", PATH: str(step)}
     checked(fork)
     assert_checks_refuse(
         checked, {**fork, "marsrl.algo.group_size": 4}, "marsrl.algo.group_size", "outputs/old"
     )
-    replace = {**fork, "name": "old", "marsrl.run.existing": "replace"}
+    replace = {**fork, "name": "old", "marsrl.run.if_exists": "replace"}
     assert_checks_refuse(checked, replace, PATH, "deletes outputs/old")
 
 
@@ -332,7 +332,7 @@ def test_folder_with_checkpoints_of_another_run(checked, old_run, tmp_path):
     (place / "latest_checkpointed_iteration.txt").write_text("4")
     assert_checks_refuse(checked, {LOCAL: str(place)}, LOCAL, "another run")
     assert_checks_refuse(
-        checked, {"name": "old", "marsrl.run.existing": "replace", LOCAL: str(place)}, LOCAL, "another run"
+        checked, {"name": "old", "marsrl.run.if_exists": "replace", LOCAL: str(place)}, LOCAL, "another run"
     )
     assert_checks_refuse(checked, {**RESUME, LOCAL: str(place)}, LOCAL, "outputs/old")
     assert_checks_refuse(checked, {LOCAL: str(place), MODE: "disable"}, LOCAL, "name an empty folder")
@@ -357,7 +357,7 @@ def checkpoint(tmp_path):
     """A checkpoint of a run of another method and data."""
     folder = tmp_path / "outputs" / "trained"
     step = folder / "checkpoints" / "global_step_3"
-    sealed(step)
+    complete(step)
     (folder / "run.json").write_text("{}")
     record = {"marsrl": {"algo": {"correction_rounds": 0}}, "data": {"train_batch_size": 7}}
     (folder / "config.yaml").write_text(json.dumps(record))
@@ -372,9 +372,9 @@ def test_an_evaluation_needs_nothing_of_a_run_but_its_weights(run, checkpoint):
 
 
 def test_an_evaluation_goes_on_in_a_folder_of_its_own(run, checkpoint):
-    words = ("cluster=cpu", "trainer.val_only=true", "marsrl.run.existing=resume")
+    words = ("cluster=cpu", "trainer.val_only=true", "marsrl.run.if_exists=resume")
     name = f"name={checkpoint.parents[1].name}"
-    assert_refused(run(*words, name), "marsrl.run.existing = resume", "folder of its own")
+    assert_refused(run(*words, name), "marsrl.run.if_exists = resume", "folder of its own")
     accepted(run, *words)
 
 
@@ -384,7 +384,7 @@ def test_an_evaluation_is_warned_of_questions_that_its_checkpoint_was_trained_on
     write_problems(held_out, [*sums(38, 2), *sums(900, 2)])
     run = left_run(checked, tmp_path, {"data.train_files": str(train), "data.train_batch_size": 4})
     step = run / "checkpoints" / "global_step_4"
-    sealed(step)
+    complete(step)
     alone = {"name": "alone", "trainer.val_only": True, MODE: "resume_path", PATH: str(step)}
     found = checked({**alone, "data.val_files": str(held_out)}).warnings
     (warning,) = [text for text in found if "measure memory" in text]
@@ -395,7 +395,7 @@ def test_an_evaluation_is_warned_of_questions_that_its_checkpoint_was_trained_on
 
 
 def test_an_evaluation_takes_the_adapters_that_its_checkpoint_has(run, tmp_path):
-    sealed(tmp_path / "outputs/old/checkpoints/global_step_4")
+    complete(tmp_path / "outputs/old/checkpoints/global_step_4")
     step = tmp_path / "outputs/old/checkpoints/global_step_4"
     (tmp_path / "outputs/old/run.json").write_text('{"format_version": 1}')
     trained = run("cluster=cpu", "policies=lora_per_role", "name=other").launched

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from messages import accepted
 from omegaconf import OmegaConf
-from test_resume_checks import sealed
+from test_resume_checks import complete
 
 from marsrl_verl.reporting.record import HIDDEN, recorded, resume_command
 
@@ -31,7 +31,7 @@ def ended(run, tmp_path):
             path.parent.mkdir(exist_ok=True)
             path.write_text("{}\n")
         if saved:
-            sealed(folder / "checkpoints" / "global_step_4")
+            complete(folder / "checkpoints" / "global_step_4")
         lines = resume_command(first.launched, saved)
         words = shlex.split(lines[0])
         return lines, run(*words[words.index("recipe.marsrl.main_marsrl") + 1 :])
@@ -44,7 +44,7 @@ def other(run, tmp_path):
     """A checkpoint of another run with the same settings."""
     folder = tmp_path / "outputs" / "other"
     launched = run("cluster=cpu", "name=other").launched
-    sealed(folder / "checkpoints" / "global_step_2")
+    complete(folder / "checkpoints" / "global_step_2")
     (folder / "run.json").write_text('{"format_version": 1}')
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(recorded(launched)))
     return folder / "checkpoints" / "global_step_2"
@@ -52,13 +52,13 @@ def other(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("argv", "results"),
-    [((), False), ((DISABLE,), True), ((f"++{DISABLE}",), False), (("marsrl.run.existing=replace",), True)],
+    [((), False), ((DISABLE,), True), ((f"++{DISABLE}",), False), (("marsrl.run.if_exists=replace",), True)],
 )
 def test_without_a_checkpoint(ended, argv, results):
     lines, again = ended(*argv, results=results)
     assert again.status == 0, again.err
-    assert again.launched.marsrl.run.existing == "resume" and again.launched.trainer.resume_mode == "auto"
-    assert lines[0].count("existing=") == 1
+    assert again.launched.marsrl.run.if_exists == "resume" and again.launched.trainer.resume_mode == "auto"
+    assert lines[0].count("if_exists=") == 1
 
 
 def test_with_a_checkpoint(ended):
@@ -76,7 +76,7 @@ def test_a_run_that_began_from_another_ones_checkpoint(ended, other, saved):
 
 
 @pytest.mark.parametrize(
-    ("typed", "results"), [((), False), ((), True), (("marsrl.run.existing=replace",), False)]
+    ("typed", "results"), [((), False), ((), True), (("marsrl.run.if_exists=replace",), False)]
 )
 def test_an_evaluation_alone_goes_on_with_its_answers(ended, other, typed, results):
     where = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={other}")
@@ -84,7 +84,7 @@ def test_an_evaluation_alone_goes_on_with_its_answers(ended, other, typed, resul
     assert again.status == 0, again.err
     assert again.launched.trainer.resume_from_path == str(other)
     expected = "resume" if results else "replace" if typed else "fail"
-    assert again.launched.marsrl.run.existing == expected
+    assert again.launched.marsrl.run.if_exists == expected
 
 
 def test_values_of_variables_are_asked_for_again(ended):

@@ -29,7 +29,7 @@ def whole_run(done) -> str:
 
 
 def test_steps_and_tokens_of_a_run(run):
-    # 256 problems, 32 a step, three passes. A step: 32 groups of 8 Solver responses of 48 tokens, 64 of each
+    # 256 problems, 32 a step, three epochs. A step: 32 groups of 8 Solver responses of 48 tokens, 64 of each
     # of the other four stages, 64 tokens for a Verifier's.
     text = whole_run(
         run(
@@ -38,7 +38,7 @@ def test_steps_and_tokens_of_a_run(run):
         )
     )
     step = 8 * (32 * 48 + 2 * 64 * (64 + 48))
-    assert "steps 24, 3.0 passes over the data; 8 in each" in text
+    assert "steps 24, 3.0 epochs; 8 in each" in text
     assert f"tokens, at most {step:,} in a step, {24 * step:,} in all" in text
     assert "time not known: give marsrl.hardware.tokens_per_second" in text
 
@@ -181,11 +181,11 @@ def test_of_data_that_is_partly_elsewhere_nobody_knows_the_steps(run, tmp_path):
     here = make_data(tmp_path / "here.jsonl", ["2"] * 64)
     words = (f"data.train_files=[{here},s3://bucket/b.parquet]", f"data.val_files={here}")
     text = whole_run(run("data=parquet", *words, "data.train_batch_size=32", "dry_run=true"))
-    assert "steps 10 passes over the data, which was not read" in text
+    assert "steps 10 epochs of data that was not read" in text
 
 
 def test_phases_bound_the_steps(run):
-    """Three iterations of two phases: each counts in one pass, then trains in four. The reasoning agent's
+    """Three iterations of two phases: each counts in one epoch, then trains in four. The reasoning agent's
     steps ask a quarter of the problems, which become four prompts each."""
     words = (
         "algo=rema_single_turn", "model=tiny_rema", "data=rema_world", "pipeline=sequential",
@@ -196,9 +196,9 @@ def test_phases_bound_the_steps(run):
     counting, planning, solving = 13, 13, 50  # of 200 problems, 16 or 4 a step
     steps = 3 * (counting + 4 * planning + counting + 4 * solving)
     text = whole_run(run(*words))
-    assert f"steps {steps} at most, if every pass asks all problems; ends earlier" in text
+    assert f"steps {steps} at most, if every epoch asks all problems; ends earlier" in text
     text = whole_run(run(*words, "marsrl.algo.iterations=null"))
-    assert "steps 120,000, 9,600.0 passes over the data" in text
+    assert "steps 120,000, 9,600.0 epochs" in text
     text = whole_run(run(*words, "trainer.total_training_steps=5"))
     assert "steps 5, " in text
 

@@ -99,7 +99,7 @@ ROLLED = {**METHOD, f"{DIE}.target": LUCK}
 
 REFUSED = refusals(
     f"""
-    no target | METHOD {DIE}.places=3 | {DIE}.target | No tool is named.
+    no target | METHOD {DIE}.max_concurrency=3 | {DIE}.target | No tool is named.
     no class | METHOD {DIE}.target=test_tool_settings:Nothing | has no 'Nothing'
     an unknown setting | ROLLED {DIE}.side=4 | {DIE}.side | Did you mean {DIE}.sides?
     another tool's setting | ROLLED {DIE}.memory_mb=4 | {DIE}.memory_mb | There is no such key.
@@ -177,7 +177,12 @@ def test_the_longest_call_has_all_attempts_and_pauses():
 
 @pytest.mark.parametrize(
     ("key", "rule"),
-    [("places", Rule.ACTS), ("retries", Rule.ACTS), ("timeout_s", Rule.FOLDER), ("memory_mb", Rule.FOLDER)],
+    [
+        ("max_concurrency", Rule.ACTS),
+        ("retries", Rule.ACTS),
+        ("timeout_s", Rule.FOLDER),
+        ("memory_mb", Rule.FOLDER),
+    ],
 )
 def test_what_may_change_when_a_run_continues(key, rule):
     assert rule_of(f"marsrl.tools.python.{key}") is rule

@@ -116,7 +116,7 @@ class WrongCredit(Good):
 
 class CreditRaises(Good):
     class Credit(EstimatorCredit):
-        def trains(self, groups):
+        def is_trainable(self, groups):
             return groups[0].nothing
 
 class FewGroups(Good):
@@ -205,7 +205,7 @@ class FewRows(Good):
         def keep(self, groups):
             return comparable_rows(groups, differing=False)
 
-        def trains(self, groups):
+        def is_trainable(self, groups):
             return True
 
 class Nothing(Talk):

@@ -218,9 +218,9 @@ def test_existing_run_is_not_overwritten(checked, tmp_path):
     (folder / "run.json").write_text('{"format_version": 1}')
     checked({"name": "old"})  # it ended before it trained anything
     (folder / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(ConfigError, match=r"marsrl\.run\.existing=resume"):
+    with pytest.raises(ConfigError, match=r"marsrl\.run\.if_exists=resume"):
         checked({"name": "old"})
-    checked({"name": "old", "marsrl.run.existing": "resume"})
+    checked({"name": "old", "marsrl.run.if_exists": "resume"})
 
 
 def test_other_verl_version(run, monkeypatch):

@@ -27,9 +27,9 @@ class Continuing(TwoStages):
 class Late(TwoStages):
     @classmethod
     def stages(cls, config):
-        return tuple(replace(one, rewarded_later=one.name == "a") for one in super().stages(config))
+        return tuple(replace(one, deferred_reward=one.name == "a") for one in super().stages(config))
 
-    def late_rewards(self, groups):
+    def deferred_rewards(self, groups):
         return {one.trajectory_id: RewardResult(1.0) for group in groups for one in group.trajectories}
 
 

@@ -70,7 +70,7 @@ def test_packed_by_hand():
 def test_nothing_selected():
     rows = Rows.of([PLAIN], [], ("turn",))
     assert (len(rows), rows.tokens) == (0, 0)
-    assert rows.trained_tokens().tolist() == [] == rows.spread(np.zeros(0)).tolist()
+    assert rows.trained_tokens().tolist() == [] == rows.to_tokens(np.zeros(0)).tolist()
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=4), max_size=6))
@@ -82,7 +82,7 @@ def test_sums_and_spreads_are_each_rows_own(values):
     flat = np.array([value for one in values for value in one], dtype=np.float64)
     assert rows.row_sums(flat) == pytest.approx([sum(one) for one in values])
     numbers = np.arange(len(values))
-    assert rows.spread(numbers).tolist() == [row for row, one in enumerate(values) for _ in one]
+    assert rows.to_tokens(numbers).tolist() == [row for row, one in enumerate(values) for _ in one]
 
 
 def test_what_is_not_finite_in_one_row_does_not_reach_another():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
+from marsrl_verl.core.reasoning_steps import Steps, TokenTexts, split_steps
 from marsrl_verl.core.thinking import closing_token, final_text
 
 CLOSE = 7

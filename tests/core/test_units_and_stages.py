@@ -48,9 +48,9 @@ class Problems(Schedule):
     unit = Unit.PROBLEM
 
 
-def rewarded_later(name):
+def deferred_reward(name):
     """The two stages, one of them with late rewards."""
-    return tuple(replace(one, rewarded_later=one.name == name) for one in TwoStages.stages(None))
+    return tuple(replace(one, deferred_reward=one.name == name) for one in TwoStages.stages(None))
 
 
 class PlanAndSolve(TwoStages):
@@ -60,7 +60,7 @@ class PlanAndSolve(TwoStages):
 
     @classmethod
     def stages(cls, config):
-        return rewarded_later("a")
+        return deferred_reward("a")
 
     def __init__(self, *, pays: bool = True, **settings) -> None:
         super().__init__(**settings)
@@ -70,7 +70,7 @@ class PlanAndSolve(TwoStages):
     def next_requests(self, problem, stage, groups, step):
         return self.requests(problem, "b", self.fan[1], step, groups[0].trajectories[0].trajectory_id)
 
-    def late_rewards(self, groups):
+    def deferred_rewards(self, groups):
         plans = [one for group in groups if group.request.stage == "a" for one in group.trajectories]
         solved = [value for group in groups if group.request.stage == "b" for value in group.rewards]
         if not self.pays or not solved:
@@ -104,9 +104,9 @@ def test_a_unit_that_is_a_group_is_rewarded_when_it_completes():
     class Ranked(TwoStages):
         @classmethod
         def stages(cls, config):
-            return rewarded_later("a")
+            return deferred_reward("a")
 
-        def late_rewards(self, groups):
+        def deferred_rewards(self, groups):
             (group,) = groups
             members = group.trajectories if group.request.stage == "a" else []
             return {one.trajectory_id: RewardResult(float(k)) for k, one in enumerate(members)}
@@ -120,7 +120,7 @@ def test_a_unit_that_is_a_group_is_rewarded_when_it_completes():
 
 def test_a_late_reward_replaces_the_first_one():
     class Halved(TwoStages):
-        def late_rewards(self, groups):
+        def deferred_rewards(self, groups):
             members = [one for group in groups for one in group.trajectories]
             return {one.trajectory_id: RewardResult(one.value / 2) for one in members}
 
@@ -132,13 +132,13 @@ def test_a_missing_late_reward_is_an_error_that_names_trajectory_and_method():
     scheduler = started(PlanAndSolve(pays=False), mode="sequential")
     absorb_unscored(scheduler)
     absorb_round(scheduler)
-    with pytest.raises(ValueError, match=r"p0/a/0#0 has no reward.*PlanAndSolve.late_rewards must give"):
+    with pytest.raises(ValueError, match=r"p0/a/0#0 has no reward.*PlanAndSolve.deferred_rewards must give"):
         scheduler.finish_step()
 
 
 def test_a_late_reward_of_a_stranger_is_refused():
     class Astray(TwoStages):
-        def late_rewards(self, groups):
+        def deferred_rewards(self, groups):
             return {"p9/a/0#0": RewardResult(1.0)}
 
     scheduler = started(Astray(), mode="sequential")
@@ -193,7 +193,7 @@ def test_what_ended_early_without_a_reward_is_logged_without_the_methods_part(re
 class Late(TwoStages):
     @classmethod
     def stages(cls, config):
-        return rewarded_later("b")
+        return deferred_reward("b")
 
 
 @pytest.mark.parametrize(

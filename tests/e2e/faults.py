@@ -21,7 +21,7 @@ SETTINGS = (
     f"marsrl.run.engine_timeout_s={LIMIT_S}",
     f"marsrl.run.sync_timeout_s={LIMIT_S}",
 )
-RESUME = "marsrl.run.existing=resume"
+RESUME = "marsrl.run.if_exists=resume"
 RECORD = "MARSRL_FAULTS"
 """A file to which each fault writes a line, for `benchmarks.faults`."""
 

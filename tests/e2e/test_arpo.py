@@ -78,7 +78,7 @@ def killed_and_resumed(tmp_path_factory, tools_path) -> TrainingRun:
     cut = calls_of(root)
     assert cut["begin"] - cut["end"], "a call was running"
     (root / "cut.json").write_text(json.dumps(sorted((cut["begin"] - cut["end"]).elements())))
-    return train(root, "tags", *words, "marsrl.run.existing=resume")
+    return train(root, "tags", *words, "marsrl.run.if_exists=resume")
 
 
 @pytest.fixture(scope="module")
@@ -181,9 +181,9 @@ def _trained(folder: Path, step: int) -> dict:
 def test_engine_and_trainer_agree_on_what_was_sampled(killed_and_resumed, chats):
     for run in (killed_and_resumed, chats):
         gaps = [
-            one["rollout/log_prob_gap_max"]
+            one["rollout/log_probs_diff_max"]
             for one in run.metrics().values()
-            if "rollout/log_prob_gap_max" in one
+            if "rollout/log_probs_diff_max" in one
         ]
         assert gaps and max(gaps) < 1e-3
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from training_runs import TrainingRun, assert_rewards_are_found_again, train, train_and_kill
 
-from marsrl_verl.verl_adapter.checkpoint.sealed import load_state
+from marsrl_verl.verl_adapter.checkpoint.files import load_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
@@ -31,7 +31,7 @@ def killed_and_resumed(tmp_path_factory) -> TrainingRun:
     """Pipelined; killed once step 2 is written, then continued."""
     root = tmp_path_factory.mktemp("attnrl")
     train_and_kill(root, "trees", 2, *SETTINGS)
-    return train(root, "trees", *SETTINGS, "marsrl.run.existing=resume")
+    return train(root, "trees", *SETTINGS, "marsrl.run.if_exists=resume")
 
 
 def test_continuations_share_the_round_of_the_next_problems(killed_and_resumed):
@@ -64,7 +64,9 @@ def test_continuations_begin_with_their_parents_tokens(killed_and_resumed):
 
 def test_the_trainers_and_the_engines_log_probs_agree(killed_and_resumed):
     metrics = killed_and_resumed.metrics()
-    gaps = [one["rollout/log_prob_gap_max"] for one in metrics.values() if "rollout/log_prob_gap_max" in one]
+    gaps = [
+        one["rollout/log_probs_diff_max"] for one in metrics.values() if "rollout/log_probs_diff_max" in one
+    ]
     assert gaps and max(gaps) < 1e-3
 
 
@@ -74,9 +76,9 @@ def check_what_the_engine_read(run: TrainingRun) -> None:
         asked = [row["prompt_tokens"] + kept_tokens(row) for row in run.rollouts(step)]
         assert one["rollout/prompt_tokens"] == sum(asked)
         assert sum(asked) / 2 < one["rollout/shared_prompt_tokens"] < sum(asked)
-        assert 0 <= one["rollout/prefix_cache_hit_share"] <= one["rollout/shared_prefix_hit_share"]
+        assert 0 <= one["rollout/prefix_cache_hit_frac"] <= one["rollout/shared_prefix_hit_frac"]
         assert one["rollout/prefill_seconds"] > 0
-    assert any(0 < one["rollout/shared_prefix_hit_share"] <= 1 for one in run.metrics().values())
+    assert any(0 < one["rollout/shared_prefix_hit_frac"] <= 1 for one in run.metrics().values())
 
 
 def kept_tokens(row: dict) -> int:
@@ -120,7 +122,7 @@ def test_unexpanded_responses_are_trained(killed_and_resumed):
 def test_the_checkpoint_holds_beginnings_and_the_filters_mean(killed_and_resumed):
     state = load_state(killed_and_resumed.folder / f"checkpoints/global_step_{STEPS}")
     solved = sum(
-        one["attnrl/problems"] * one["attnrl/all_correct_share"]
+        one["attnrl/problems"] * one["attnrl/all_correct_frac"]
         for one in killed_and_resumed.metrics().values()
     )
     assert state["method"]["mean"]["count"] == pytest.approx(solved), "the filter judges these alone"
@@ -148,5 +150,5 @@ def test_two_ranks_train_trees_inside_a_step(tmp_path):
         assert one["batch/computed_tokens"] < 0.8 * one["batch/tokens"]
     assert {one["rollout/rounds"] for one in metrics.values()} == {2}
     assert all(one["training/updated"] for one in metrics.values())
-    assert max(one["rollout/log_prob_gap_max"] for one in metrics.values()) < 1e-3
+    assert max(one["rollout/log_probs_diff_max"] for one in metrics.values()) < 1e-3
     check_what_the_engine_read(run)

@@ -35,7 +35,7 @@ def test_a_debate_pauses_is_killed_and_goes_on_as_if_nothing_had_happened(tmp_pa
     last = "trainer.total_training_steps=3"
     whole = train(tmp_path, "whole", *WORDS, last)
     train_and_kill(tmp_path, "killed", 1, *WORDS, "trainer.total_training_steps=9")
-    resumed = train(tmp_path, "killed", *WORDS, last, "marsrl.run.existing=resume")
+    resumed = train(tmp_path, "killed", *WORDS, last, "marsrl.run.if_exists=resume")
     assert steps(resumed) == steps(whole)
     metrics = whole.metrics()
     assert any(one["training/updated"] for one in metrics.values())

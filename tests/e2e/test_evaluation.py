@@ -83,7 +83,7 @@ def test_an_evaluation_that_was_killed_goes_on_and_comes_to_the_same(tmp_path):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     answered = journal.read_bytes().count(b"\n")
-    again = evaluate(tmp_path, "killed", *SAMPLED, "marsrl.run.existing=resume")
+    again = evaluate(tmp_path, "killed", *SAMPLED, "marsrl.run.if_exists=resume")
     taken = re.search(r"(\d+)\s+answers\s+were\s+there\s+already", again.output)
     assert taken and int(taken[1]) >= answered, "the group's other processes die a moment after its first one"
     whole, killed = (

@@ -31,7 +31,7 @@ from training_runs import (
     train_and_kill,
 )
 
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500), pytest.mark.slow]
 
@@ -66,7 +66,9 @@ def test_engine_and_trainer_agree_before_and_after_the_weights_changed(whole_run
     # Step 1 samples with the first weights, later steps with synced ones. The trainer recomputes the
     # log-probabilities of the sampled tokens with its own weights; float32 on both sides.
     metrics = whole_run.metrics()
-    gaps = {step: one["rollout/log_prob_gap_max"] for step, one in metrics.items() if one["training/updated"]}
+    gaps = {
+        step: one["rollout/log_probs_diff_max"] for step, one in metrics.items() if one["training/updated"]
+    }
     assert len(gaps) >= 2
     assert max(gaps.values()) < 1e-3, gaps
 
@@ -107,7 +109,7 @@ def test_a_run_goes_on_exactly_after_every_fault(tmp_path, whole_run):
     checkpoints = tmp_path / "broken/checkpoints"
 
     train_and_kill(tmp_path, "broken", 1, *SETTINGS, "trainer.save_freq=1")
-    killed = checkpoint.newest_sealed(checkpoints)
+    killed = checkpoint.newest_complete(checkpoints)
     assert (
         killed is not None and checkpoint.load_state(checkpoints / f"global_step_{killed}")["step"] == killed
     )
@@ -117,21 +119,21 @@ def test_a_run_goes_on_exactly_after_every_fault(tmp_path, whole_run):
     assert "The run ended: " in output and "To go on from step" in output, output
     assert "Traceback (most recent" not in output
     assert seconds < LIMIT_S + 60
-    first = checkpoint.newest_sealed(checkpoints)
+    first = checkpoint.newest_complete(checkpoints)
     assert first is not None and first > killed
 
     status, output, seconds = interrupt(tmp_path, "broken", first + 1, kill_core, RESUME)
     assert status == 1
     assert "vLLM server" in output and "To go on from step" in output, output
     assert seconds < 60
-    second = checkpoint.newest_sealed(checkpoints)
+    second = checkpoint.newest_complete(checkpoints)
     assert second is not None and second > first
 
     status, output, seconds = interrupt(tmp_path, "broken", second + 1, psutil.Process.terminate, RESUME)
     assert status == 128 + signal.SIGTERM
     assert "The run was ended by SIGTERM." in output, output
     assert seconds < 30
-    third = checkpoint.newest_sealed(checkpoints)
+    third = checkpoint.newest_complete(checkpoints)
     assert third is not None and third > second
 
     resumed = train(tmp_path, "broken", *SETTINGS, RESUME)
@@ -154,7 +156,7 @@ def test_what_dies_or_hangs_while_the_trainer_computes(tmp_path):
     assert status == 1
     assert "The run ended: vLLM server 0 is gone" in output and "its log is" in output, output
     assert seconds < 60
-    saved = checkpoint.newest_sealed(checkpoints)
+    saved = checkpoint.newest_complete(checkpoints)
     assert saved is not None, "the step that was trained meanwhile is not lost"
 
     status, output, seconds = interrupt(
@@ -164,7 +166,7 @@ def test_what_dies_or_hangs_while_the_trainer_computes(tmp_path):
     assert f"engine_timeout_s = {LIMIT_S})" in output and "To go on from step" in output, output
     assert "Traceback (most recent" not in output
     assert seconds < LIMIT_S + 60
-    after = checkpoint.newest_sealed(checkpoints)
+    after = checkpoint.newest_complete(checkpoints)
     assert after is not None and after > saved
     saved = after
 
@@ -183,11 +185,11 @@ def test_what_dies_or_hangs_while_the_trainer_computes(tmp_path):
         output
     )
     assert f"To go on from step {saved}" in output and "Traceback (most recent" not in output
-    assert checkpoint.newest_sealed(checkpoints) == saved
+    assert checkpoint.newest_complete(checkpoints) == saved
 
     # Step saved + 1 is in the metrics of the run that hung.
     status, output, seconds = interrupt(tmp_path, "computes", saved + 2, kill_rollout_worker, RESUME)
     assert status == 1 and seconds < 60
     assert "a rollout worker (agent_loop_worker_" in output and "has died: it crashed or was killed" in output
-    newest = checkpoint.newest_sealed(checkpoints)
+    newest = checkpoint.newest_complete(checkpoints)
     assert newest is not None and newest > saved

@@ -16,7 +16,7 @@ import torch
 from faults import RESUME, interrupt, note
 from training_runs import TrainingRun, checkpoint_weights, ended
 
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500), pytest.mark.slow]
 
@@ -53,7 +53,7 @@ def test_weights_that_are_spoiled_end_the_run(tmp_path, decay, ends):
     # Nothing is kept of the step that spoiled them.
     assert not (run.folder / "metrics.jsonl").exists() or max(run.metrics()) <= SOON
     assert sentence in (run.folder / "report.md").read_text().replace("\\", "")
-    saved = checkpoint.newest_sealed(run.folder / "checkpoints")
+    saved = checkpoint.newest_complete(run.folder / "checkpoints")
     if saved is not None:
         weights = checkpoint_weights(run.folder, saved)
         assert all(bool(torch.isfinite(one).all()) for one in weights.values())
@@ -101,10 +101,10 @@ def test_a_deleted_folder_and_a_full_disk_end_the_run_and_lose_no_weights(small_
     status, output, _ = interrupt(small_disk, "lost", 2, delete_folder)
     assert status == 1
     assert f"{folder} was deleted or moved while the run wrote into it" in told(output)
-    first = checkpoint.newest_sealed(checkpoints)
+    first = checkpoint.newest_complete(checkpoints)
     assert first is not None and 3 <= first <= 4, "it is noticed within a step"
     assert f"Saved: {checkpoints}/global_step_{first}" in output and "To go on from step" in output
-    checkpoint.check_seal(checkpoints / f"global_step_{first}")
+    checkpoint.check_manifest(checkpoints / f"global_step_{first}")
 
     # From there it goes on, until the disk is full.
     def fill_disk(_: psutil.Process) -> None:
@@ -115,4 +115,4 @@ def test_a_deleted_folder_and_a_full_disk_end_the_run_and_lose_no_weights(small_
     sentence = told(output)
     assert "can't be written: there is no space left" in sentence and f"{small_disk}" in sentence
     assert f"Saved: {checkpoints}/global_step_{first}" in output
-    checkpoint.check_seal(checkpoints / f"global_step_{first}")
+    checkpoint.check_manifest(checkpoints / f"global_step_{first}")

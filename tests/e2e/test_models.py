@@ -37,7 +37,7 @@ def run(tmp_path_factory) -> TrainingRun:
     """Killed after two steps, and resumed for a third."""
     root = tmp_path_factory.mktemp("models")
     train_and_kill(root, "models", 2, *SETTINGS, "trainer.total_training_steps=9")
-    resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=3")
+    resume = ("marsrl.run.if_exists=resume", "trainer.total_training_steps=3")
     return train(root, "models", *SETTINGS, *resume)
 
 

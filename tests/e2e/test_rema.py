@@ -130,7 +130,7 @@ def test_engine_and_trainer_agree_on_every_trained_token(shared):
     for metrics in shared[0].metrics().values():
         assert metrics["training/updated"] and metrics["batch/updates"] == 4
         assert metrics["off_policy/ratio_min"] > 0.99 and metrics["off_policy/ratio_max"] < 1.01
-        assert {f"actor/clip_share/{role}" for role in ROLES} <= set(metrics)
+        assert {f"actor/clip_frac/{role}" for role in ROLES} <= set(metrics)
 
 
 STEPS = 5
@@ -159,7 +159,7 @@ def adapters(tmp_path_factory) -> TrainingRun:
     """Killed after the second step, in which the first turn ends, and resumed to the end."""
     root = tmp_path_factory.mktemp("adapters")
     train_and_kill(root, "adapters", 2, *ADAPTERS, "trainer.total_training_steps=9")
-    resume = ("marsrl.run.existing=resume", f"trainer.total_training_steps={STEPS}")
+    resume = ("marsrl.run.if_exists=resume", f"trainer.total_training_steps={STEPS}")
     return train(
         root, "adapters", *ADAPTERS, *resume, "marsrl.evaluation.after=true", "marsrl.evaluation.problems=8"
     )
@@ -197,6 +197,6 @@ def test_no_end_token_stands_behind_finish_that_nobody_sampled(adapters):
 
 def test_the_pair_is_evaluated_by_dialogues(adapters):
     found = json.loads((adapters.folder / "evaluations/after.json").read_text())
-    assert set(found["observations"]) >= {"accuracy", "accuracy_and_finished", "finished_share"}
-    assert found["effort"]["turns"]["mean"] >= 1 and found["estimates"]["finished_share"]["mean"] > 0
+    assert set(found["observations"]) >= {"accuracy", "accuracy_and_finished", "finished_frac"}
+    assert found["effort"]["turns"]["mean"] >= 1 and found["estimates"]["finished_frac"]["mean"] > 0
     assert "The meta-thinking agent instructs" in (adapters.folder / "report.md").read_text()

@@ -41,7 +41,7 @@ def run(tmp_path_factory) -> TrainingRun:
     root = tmp_path_factory.mktemp("turns")
     more = ("trainer.total_training_steps=40",)
     train_and_kill(root, "turns", 3, *SETTINGS, *more)
-    return train(root, "turns", *SETTINGS, *more, "marsrl.run.existing=resume")
+    return train(root, "turns", *SETTINGS, *more, "marsrl.run.if_exists=resume")
 
 
 def test_rollouts_graded_again_are_worth_what_they_were(run):

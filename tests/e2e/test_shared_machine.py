@@ -57,7 +57,7 @@ def test_two_runs_at_once_a_second_start_and_a_resume_with_another_rate(tmp_path
     try:
         wait_until_held(tmp_path / "a", processes["a"])
         for existing in ("resume", "replace"):
-            status, output = ended(tmp_path, "a", f"marsrl.run.existing={existing}")
+            status, output = ended(tmp_path, "a", f"marsrl.run.if_exists={existing}")
             assert status == 2
             assert f"written by process {processes['a'].pid} on" in " ".join(output.split())
         for name, process in processes.items():
@@ -68,7 +68,7 @@ def test_two_runs_at_once_a_second_start_and_a_resume_with_another_rate(tmp_path
     left = [path.name for path in temporary.iterdir()]
     assert not [name for name in left if name.startswith("ckpt_") or (temporary / name).is_socket()], left
     assert optimizer_group(tmp_path / "a", 2)["lr"] == pytest.approx(5e-4)
-    changes = ("trainer.total_training_steps=3", f"{RATE}=1e-5", "marsrl.run.existing=resume")
+    changes = ("trainer.total_training_steps=3", f"{RATE}=1e-5", "marsrl.run.if_exists=resume")
     resumed = train(tmp_path, "a", *changes)
     assert set(resumed.metrics()) == {1, 2, 3} and resumed.metrics()[3]["actor/lr"] == pytest.approx(1e-5)
     group = optimizer_group(tmp_path / "a", 3)

@@ -22,7 +22,7 @@ def test_two_ranks_train_all_stages_inside_a_step(tmp_path):
     for step in (1, 2):
         assert metrics[step]["rollout/rounds"] >= 2
         assert {row["stage"] for row in run.rollouts(step)} >= {"solver", "verifier_1"}
-        assert metrics[step]["rollout/log_prob_gap_max"] < 1e-3
+        assert metrics[step]["rollout/log_probs_diff_max"] < 1e-3
     assert (run.folder / "checkpoints/global_step_2/actor/model_world_size_2_rank_1.pt").is_file()
 
 
@@ -36,7 +36,7 @@ def test_segments_with_overlap_continue_with_newer_weights_and_survive_a_kill(tm
         "marsrl.algo.mastered_tokens.enabled=true",
     )
     train_and_kill(tmp_path, "segments", 3, *settings)
-    run = train(tmp_path, "segments", *settings, "marsrl.run.existing=resume")
+    run = train(tmp_path, "segments", *settings, "marsrl.run.if_exists=resume")
     metrics = run.metrics()
     assert sorted(metrics) == list(range(1, 7))
     rows = [row | {"step": step} for step in metrics for row in run.rollouts(step)]

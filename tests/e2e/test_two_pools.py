@@ -83,7 +83,9 @@ def test_engines_on_their_own_pool_get_the_weights(training):
     _, run = training
     metrics = run.metrics()
     assert sorted(metrics) == [1, 2, 3, 4]
-    gaps = {step: one["rollout/log_prob_gap_max"] for step, one in metrics.items() if one["training/updated"]}
+    gaps = {
+        step: one["rollout/log_probs_diff_max"] for step, one in metrics.items() if one["training/updated"]
+    }
     assert len(gaps) >= 2
     assert max(gaps.values()) < 1e-3, gaps
     for step in (3, 4):
@@ -98,7 +100,7 @@ def test_a_resumed_run_decodes_while_it_trains(training):
         training[1].folder.parent,
         "trainer.total_training_steps=7",
         "marsrl.off_policy.mode=sais",
-        "marsrl.run.existing=resume",
+        "marsrl.run.if_exists=resume",
     )
     later = resumed.metrics()
     assert sorted(later) == list(range(1, 8))

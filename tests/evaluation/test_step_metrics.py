@@ -16,7 +16,7 @@ from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.stage import Ended, EndReason
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
-from marsrl_verl.evaluation.text_metrics import distinct_share, text_figures
+from marsrl_verl.evaluation.text_metrics import distinct_frac, text_figures
 from marsrl_verl.evaluation.training_metrics import advantage_metrics
 
 
@@ -115,15 +115,15 @@ def test_tokens_weigh_equally():
         "batch/advantage_mean": pytest.approx((3 * 0.5 - 4) / 10),
         "batch/advantage_min": -1.0,
         "batch/advantage_max": 0.5,
-        "batch/samples_with_advantage_share": pytest.approx(2 / 3),
-        "batch/tokens_with_advantage_share": pytest.approx(7 / 10),
+        "batch/samples_with_advantage_frac": pytest.approx(2 / 3),
+        "batch/tokens_with_advantage_frac": pytest.approx(7 / 10),
     }
 
 
 def test_tokens_that_nobody_chose_do_not_count():
     found = advantage_metrics(rows(3, 2, masked=(0,)), values((1, 9.0), (2, 0.0), (2, 1.0)))
     assert (found["batch/advantage_max"], found["batch/advantage_mean"]) == (1.0, 0.5)
-    assert found["batch/samples_with_advantage_share"] == 0.5
+    assert found["batch/samples_with_advantage_frac"] == 0.5
 
 
 def test_nothing_trained_gives_nothing():
@@ -149,11 +149,11 @@ def test_a_sequence_that_was_not_trained_has_no_part():
 def test_distinct_share_is_that_of_the_n_grams_themselves(tokens, length):
     grams = [tuple(tokens[start : start + length]) for start in range(len(tokens) - length + 1)]
     expected = len(set(grams)) / len(grams) if grams else None
-    assert distinct_share(np.array(tokens, dtype=np.uint64), length) == expected
+    assert distinct_frac(np.array(tokens, dtype=np.uint64), length) == expected
 
 
 def test_zeros_of_different_places_are_told_apart():
-    assert distinct_share(np.array([0, 0, 1, 0, 0], dtype=np.uint64), 2) == 0.75
+    assert distinct_frac(np.array([0, 0, 1, 0, 0], dtype=np.uint64), 2) == 0.75
 
 
 def test_a_loop_is_repetition():

@@ -260,10 +260,10 @@ def test_the_loops_settings_are_used_and_recorded():
     assert "2 Correct verdicts in a row" in record.description
     # In six rounds never two in a row: three solutions have one Correct verdict each, the latest wins.
     assert {len(one.calls) for one in result.sampled.runs} == {1 + 6 + 3}
-    assert (record.effort["accepted_share"].mean, record.estimates["system_accuracy"].mean) == (0.0, 1.0)
+    assert (record.effort["accepted_frac"].mean, record.estimates["system_accuracy"].mean) == (0.0, 1.0)
     # Greedily the first Correct verdict accepts.
     assert {len(one.calls) for one in result.greedy.runs} == {1 + 2 + 1}
-    assert record.effort["accepted_share_greedy"].mean == 1.0
+    assert record.effort["accepted_frac_greedy"].mean == 1.0
 
 
 def test_greedy_runs_are_rejected_and_answered_by_the_same_rules():
@@ -279,4 +279,4 @@ def test_greedy_runs_are_rejected_and_answered_by_the_same_rules():
         assert {(len(one.calls), one.end, one.final_reward) for one in evaluation.runs} == {
             (4, RunEnd.REJECTED, 1.0)
         }
-    assert result.record.effort["rejected_share_greedy"].mean == 1.0
+    assert result.record.effort["rejected_frac_greedy"].mean == 1.0

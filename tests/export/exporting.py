@@ -16,7 +16,7 @@ from marsrl_verl.demo.assets import model_path
 from marsrl_verl.evaluation.estimators import MetricInfo, Observations
 from marsrl_verl.evaluation.suite import EvaluationRecord
 from marsrl_verl.reporting.run_folder import FORMAT_VERSION
-from marsrl_verl.verl_adapter.checkpoint.sealed import save_state, seal
+from marsrl_verl.verl_adapter.checkpoint.files import save_state, write_manifest
 
 
 def make_run(folder: Path, *words: str, steps: tuple[int, ...] = (2,)) -> Path:
@@ -54,7 +54,7 @@ def make_checkpoint(run: Path, step: int) -> Path:
     torch.save(moved, folder / "actor/model_world_size_1_rank_0.pt")
     save_state(folder, {"step": step})
     (folder / "data.pt").write_bytes(b"position")
-    seal(folder)
+    write_manifest(folder)
     return folder
 
 

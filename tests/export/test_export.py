@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marsrl_verl.export.application import main
-from marsrl_verl.reporting.seal import SEAL_NAME
+from marsrl_verl.reporting.manifest import MANIFEST_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -85,9 +85,9 @@ def test_the_card_has_front_matter_and_what_was_trained(run, exported):
     assert card.data.library_name == "transformers" and card.data.pipeline_tag == "text-generation"
     assert "marsrl" in card.data.tags and card.data.datasets == ["openai/gsm8k"]
     assert card.data.base_model is None  # a folder is nothing that the hub knows
-    seal = hashlib.sha256((run / f"checkpoints/global_step_2/{SEAL_NAME}").read_bytes()).hexdigest()
+    manifest = hashlib.sha256((run / f"checkpoints/global_step_2/{MANIFEST_NAME}").read_bytes()).hexdigest()
     data = hashlib.sha256((run.parent / "kept_data.jsonl").read_bytes()).hexdigest()
-    assert seal in card.text and data in card.text
+    assert manifest in card.text and data in card.text
     assert "| data, gone.parquet | 7 bytes, SHA-256 5ad |" in card.text
     assert "python -m recipe.marsrl.main_marsrl cluster=cpu name=kept" in card.text
 
@@ -160,8 +160,8 @@ def test_an_interrupted_or_damaged_checkpoint_is_refused(tmp_path, capsys):
     weights.write_bytes(content)
     found = refused(capsys, f"checkpoint={step}", target)
     assert "model_world_size_1_rank_0.pt" in found and "sha256" in found
-    (step / SEAL_NAME).unlink()
-    assert f"{step} has no {SEAL_NAME}" in refused(capsys, f"checkpoint={step}", target)
+    (step / MANIFEST_NAME).unlink()
+    assert f"{step} has no {MANIFEST_NAME}" in refused(capsys, f"checkpoint={step}", target)
     assert not (tmp_path / "out").exists()
 
 

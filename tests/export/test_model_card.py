@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from marsrl_verl.algos.registry import installed_methods
 from marsrl_verl.core.prompts import PLACEHOLDER, placeholder
 from marsrl_verl.export.model_card import Exported, model_card
-from marsrl_verl.reporting.seal import SEAL_NAME, step_folder
+from marsrl_verl.reporting.manifest import MANIFEST_NAME, step_folder
 
 REAL = ("model=custom", "actor_rollout_ref.model.path=Qwen/Qwen3-0.6B")
 """A model whose prompts are the methods' own."""
@@ -22,7 +22,7 @@ def exported(folder, *words: str, adapter: bool = False) -> Exported:
     run = make_run(folder / "run", *words, steps=())
     checkpoint = step_folder(run / "checkpoints", 2)
     checkpoint.mkdir(parents=True)
-    (checkpoint / SEAL_NAME).write_text("{}")
+    (checkpoint / MANIFEST_NAME).write_text("{}")
     return Exported(run, OmegaConf.load(run / "config.yaml"), checkpoint, adapter, {})
 
 

@@ -30,7 +30,7 @@ SCENARIOS: dict[str, Scenario] = {
             "algo.filter": "paper",
             "algo.filter_mean": "ema",
             "algo.fci_aggregation": "mean",
-            "algo.shortfall": "apart",
+            "algo.on_too_few": "spread",
             "training.share_prefixes": True,
         },
     ),

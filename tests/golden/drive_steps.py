@@ -120,8 +120,8 @@ ADVANTAGE_METRICS = (
     "batch/advantage_mean",
     "batch/advantage_min",
     "batch/advantage_max",
-    "batch/samples_with_advantage_share",
-    "batch/tokens_with_advantage_share",
+    "batch/samples_with_advantage_frac",
+    "batch/tokens_with_advantage_frac",
 )
 
 

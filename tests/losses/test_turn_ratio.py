@@ -80,7 +80,7 @@ def test_a_gain_is_clipped_turn_by_turn(kind, mean, expected):
     clipped = 2 if kind == "token" else 3
     assert metrics["actor/pg_clipfrac"] == pytest.approx(clipped / 5)
     of = (2.0, 5.0) if kind == "token" else (1.0, 2.0)  # of tokens, of turns
-    assert shares["clip_share"] == pytest.approx(of)
+    assert shares["clip_frac"] == pytest.approx(of)
 
 
 def test_gradients_are_those_of_each_tokens_part():
@@ -99,8 +99,8 @@ def test_a_loss_is_clipped_below_and_by_the_dual_clip():
     value, gradient, metrics, shares = loss(ratios, turns, [[-1.0] * 4], bound=None)
     assert value == pytest.approx((0.8 + 1.4 + 3.0) / 3)
     np.testing.assert_allclose(gradient[0], [0, 0, 1.4 / 3, 0], atol=1e-7)
-    assert shares["clip_share"] == pytest.approx((1.0, 3.0))
-    assert shares["dual_clip_share"] == pytest.approx((1.0, 3.0))
+    assert shares["clip_frac"] == pytest.approx((1.0, 3.0))
+    assert shares["dual_clip_frac"] == pytest.approx((1.0, 3.0))
     assert metrics["actor/pg_clipfrac_lower"] == pytest.approx(1 / 4)
     assert metrics["actor/ppo_kl"] == pytest.approx(-np.log([0.4, 0.6, 1.4, 4.0]).mean())
 
@@ -112,16 +112,16 @@ def test_log_ratios_have_an_upper_bound(kind, held):
         [[8.0, 1.0]], [[0, 0]], [[-1.0, -1.0]], kind=kind, bound=math.log(2.0), mean=TURNS,
     )  # fmt: skip
     assert found[0] == pytest.approx(2.0 if kind == "geometric" else 1.5)
-    assert found[3]["pre_clip_share"] == (held, 2.0)
+    assert found[3]["pre_clip_frac"] == (held, 2.0)
     assert (found[1][0] == 0).tolist() == ([True, True] if kind == "geometric" else [True, False])
 
 
 def test_shares_are_told_apart_by_label():
     ratios, turns = [[1.5, 1.5, 1.0], [1.0, 1.5, 1.5]], [[0, 0, 1], [0, 1, 2]]
     *_, shares = loss(ratios, turns, [[1.0] * 3] * 2, labels=[[0] * 3, [1] * 3])
-    assert shares["clip_share/meta"] == pytest.approx((1.0, 2.0))
-    assert shares["clip_share/reason"] == pytest.approx((2.0, 3.0))
-    assert shares["clip_share"] == pytest.approx((3.0, 5.0))
+    assert shares["clip_frac/meta"] == pytest.approx((1.0, 2.0))
+    assert shares["clip_frac/reason"] == pytest.approx((2.0, 3.0))
+    assert shares["clip_frac"] == pytest.approx((3.0, 5.0))
 
 
 def test_averages_over_turns_and_over_responses_differ():

@@ -61,7 +61,7 @@ def rehearse(one: Rehearsal, output: Path) -> Result:
         own = {word.partition("=")[0] for word in one.words}
         changed = {key: value for key, value in replaced.settings(preset).items() if key not in own}
         began, log = time.monotonic(), folder / "log.txt"
-        status = _run([*arguments, *replaced.words(changed), "marsrl.run.existing=replace"], log)
+        status = _run([*arguments, *replaced.words(changed), "marsrl.run.if_exists=replace"], log)
     seconds = time.monotonic() - began
     problem = f"see {log}" if status else problem_of(folder / "run", preset)
     path = folder / "run" / "config.yaml"

@@ -17,7 +17,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.schedule import Passes
+from marsrl_verl.core.schedule import EpochMode
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.replay.settings import tokenizer_of
@@ -175,17 +175,17 @@ def record(folder: Path, script: Script, *words: str, steps: int = 1, problems: 
     engine, method = LocalEngine(runner), build_method(settings, build_prompts(settings), chat, problems)
     scheduler, run = build_scheduler(settings, method), RunFolder.create(folder)
     run.write_config(OmegaConf.to_yaml(config))
-    drained = method.schedule.passes is Passes.DRAINED
+    barrier = method.schedule.epoch_mode is EpochMode.BARRIER
     for step in range(1, steps + 1):
-        if step > 1 and drained and scheduler.idle():
-            method.schedule.pass_ended(step)
-        begins = not drained or scheduler.idle()
+        if step > 1 and barrier and scheduler.idle():
+            method.schedule.epoch_ended(step)
+        begins = not barrier or scheduler.idle()
         scheduler.start_step(step, _problems(step, problems) if begins else [])
         while requests := scheduler.next_round():
             model.asked |= {one.group_id: one for one in requests}
             scheduler.absorb(engine.generate(requests, sampling_settings(settings)))
             _probe(method, scheduler.completed_stages())
-        result = scheduler.finish_step(last=step == steps, pass_over=drained)
+        result = scheduler.finish_step(last=step == steps, epoch_over=barrier)
         failed = [one.detail for group in result.completed for one in group.trajectories if one.failed_by]
         assert not failed, failed
         run.write_rollouts(step, step_lines(step, result.completed, method.record), {})
@@ -234,7 +234,7 @@ RUNS: Mapping[str, tuple[Script, tuple[str, ...], int]] = {
         agent,
         (
             "algo=arpo_random", "marsrl.algo.group_size=6",
-            "+marsrl.tools.calc.target=recorded_runs:Calculator", "+marsrl.tools.calc.places=99",
+            "+marsrl.tools.calc.target=recorded_runs:Calculator", "+marsrl.tools.calc.max_concurrency=99",
             "marsrl.roles.solver.max_prompt_tokens=2000", "marsrl.roles.solver.max_new_tokens=2000",
         ),
         2,

@@ -21,7 +21,7 @@ def broken() -> None:
 
 
 def test_jobs_are_done_in_their_order_beside_the_caller():
-    writer, done, go = BackgroundWriter(most_waiting=9), [], threading.Event()
+    writer, done, go = BackgroundWriter(max_waiting=9), [], threading.Event()
     writer.submit(lambda: go.wait(SECONDS) and done.append(0))
     for number in range(1, 6):
         writer.submit(lambda number=number: done.append(number))
@@ -33,7 +33,7 @@ def test_jobs_are_done_in_their_order_beside_the_caller():
 
 
 def test_few_jobs_wait_at_a_time():
-    writer, go, submitted = BackgroundWriter(most_waiting=2), threading.Event(), []
+    writer, go, submitted = BackgroundWriter(max_waiting=2), threading.Event(), []
 
     def submit():
         for number in range(3):

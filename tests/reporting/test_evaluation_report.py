@@ -61,7 +61,7 @@ def test_the_report_says_what_a_run_took_and_how_responses_ended(record):
     run.calls = [Call(request, trajectory(finish=finish)) for finish in ends]
     costs = {
         "calls": Estimate(3.0, 2.5, 3.5, 50),
-        "accepted_share": Estimate(0.5, 0.4, 0.6, 50),
+        "accepted_frac": Estimate(0.5, 0.4, 0.6, 50),
         "calls_greedy": Estimate(1200.0, None, None, 1),
     }
     evaluation = SingleRole(SOLVER, ProblemPrompts())

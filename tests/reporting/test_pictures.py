@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from marsrl_verl.core.inert_text import markdown
+from marsrl_verl.core.sanitize import markdown
 from marsrl_verl.evaluation.estimators import Estimate
 from marsrl_verl.evaluation.pictures import Bars, Curves, Matrix, Point, Series
 from marsrl_verl.reporting.html import report_html, write_report

@@ -207,7 +207,7 @@ def test_panels_by_role(monkeypatch, tmp_path):
     plot = Axes.plot
     noted = lambda axes, x, y, **more: drawn.append((more["label"], x, y)) or plot(axes, x, y, **more)  # noqa: E731
     monkeypatch.setattr(Axes, "plot", noted)
-    names = ("response_length_mean", "truncation_share", "failed_share", "equal_reward_groups", "groups")
+    names = ("response_length_mean", "truncation_frac", "failed_frac", "zero_std_groups", "groups")
     one = {f"role/verifier/{name}": value for name, value in zip(names, (50, 0.25, 0.25, 2, 8), strict=True)}
     path = tmp_path / "roles.png"
     assert not draw_role_panels(path, [StepMetrics(1, {"role/solver/reward_mean": 1.0}, {})], ("solver",))

@@ -110,16 +110,16 @@ def test_a_file_is_plain_or_compressed(folder):
 
 def test_of_a_large_step_whole_problems_are_kept(folder):
     lines = [line(k, f"p{k % 40}", "x" * 15_000) for k in range(160)]  # 5 MB
-    write_rollouts(folder, "step_3", lines, RolloutLogConfig(most_mb=2))
+    write_rollouts(folder, "step_3", lines, RolloutLogConfig(max_mb=2))
     kept = list(read_lines(folder / "step_3.jsonl"))
     problems = {one["problem"]["id"] for one in kept}
     assert kept == [one for one in lines if one["problem"]["id"] in problems]
     size = (folder / "step_3.jsonl").stat().st_size
     assert 0.8 * 2**21 < size < 1.1 * 2**21 and 10 < len(problems) < 20
-    write_rollouts(folder, "step_3", lines[::-1], RolloutLogConfig(most_mb=2))
+    write_rollouts(folder, "step_3", lines[::-1], RolloutLogConfig(max_mb=2))
     again = {one["problem"]["id"] for one in read_lines(folder / "step_3.jsonl")}
     assert again == problems, "a checksum chooses, not the order"
-    write_rollouts(folder, "step_4", [line(0, text="x" * 2**21)], RolloutLogConfig(most_mb=1))
+    write_rollouts(folder, "step_4", [line(0, text="x" * 2**21)], RolloutLogConfig(max_mb=1))
     assert len(list(read_lines(folder / "step_4.jsonl"))) == 1, "one problem stays"
 
 

@@ -16,7 +16,7 @@ from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.metrics_log import read_metrics
 from marsrl_verl.reporting.rollout_log import SCHEMA_VERSION, step_lines
 from marsrl_verl.reporting.run_folder import (
-    Existing,
+    IfExists,
     OutputFolderError,
     RunFolder,
     check_output_folder,
@@ -36,7 +36,7 @@ def test_an_existing_run_is_not_touched(tmp_path):
     folder = RunFolder.create(tmp_path / "demo")
     assert json.loads((folder.path / "run.json").read_text())["format_version"] == 1
     folder.metrics.append(1, {"a": 1.0})
-    with pytest.raises(OutputFolderError, match=r"already holds a run.*existing=resume.*existing=replace"):
+    with pytest.raises(OutputFolderError, match=r"already holds a run.*if_exists=resume.*if_exists=replace"):
         RunFolder.create(tmp_path / "demo", "fail")
     assert steps(tmp_path / "demo" / "metrics.jsonl") == [1]
 
@@ -45,7 +45,7 @@ def test_resume_keeps_replace_deletes(tmp_path):
     started = RunFolder.create(tmp_path / "demo", "resume")  # there is none yet
     assert not started.resumed
     started.metrics.append(1, {"a": 1.0})
-    resumed = RunFolder.create(tmp_path / "demo", Existing.RESUME)
+    resumed = RunFolder.create(tmp_path / "demo", IfExists.RESUME)
     assert resumed.resumed and steps(resumed.path / "metrics.jsonl") == [1]
     fresh = RunFolder.create(tmp_path / "demo", "replace")
     assert not fresh.resumed
@@ -95,7 +95,7 @@ def test_an_interrupted_replace_leaves_nothing_to_continue_and_is_finished_later
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "run.json"}
 
 
-@pytest.mark.parametrize("policy", list(Existing))
+@pytest.mark.parametrize("policy", list(IfExists))
 def test_foreign_files_are_never_touched(tmp_path, policy):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(OutputFolderError, match="holds files that no run"):
@@ -103,7 +103,7 @@ def test_foreign_files_are_never_touched(tmp_path, policy):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("policy", list(Existing))
+@pytest.mark.parametrize("policy", list(IfExists))
 def test_an_empty_folder_is_taken(tmp_path, policy):
     (tmp_path / ".hidden").mkdir()
     assert RunFolder.create(tmp_path, policy).path == tmp_path
@@ -113,7 +113,7 @@ def test_other_refusals(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputFolderError, match="is a file"):
         check_output_folder(tmp_path / "file")
-    with pytest.raises(OutputFolderError, match=r"existing='overwrite' is unknown; use one of fail, resume"):
+    with pytest.raises(OutputFolderError, match=r"if_exists='overwrite' is unknown; use one of fail, resume"):
         check_output_folder(tmp_path / "new", "overwrite")
     with pytest.raises(OutputFolderError, match=r"run\.json is missing"):
         RunFolder.attach(tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from marsrl_verl.core.failures import LEAST_FAILED, MOST_ABSENT
+from marsrl_verl.core.failures import LEAST_FAILED, MAX_ABSENT
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Grading, RewardResult, Trajectory
 from marsrl_verl.rewards.failed_grades import GradeWatch, grade_warnings
@@ -74,8 +74,8 @@ ENDS = {
         [MORE, MORE],
         r"solver raised in 22 of 200 grades of its last 2 rounds.*max_failed_frac = 0.1.*could not conv",
     ),
-    "rounds without the role say nothing of it": ([MORE, *[OTHERS] * MOST_ABSENT, MORE], TWO_ROUNDS),
-    "after too many of them it begins anew": ([MORE, *[OTHERS] * (MOST_ABSENT + 1), MORE, MORE], TWO_ROUNDS),
+    "rounds without the role say nothing of it": ([MORE, *[OTHERS] * MAX_ABSENT, MORE], TWO_ROUNDS),
+    "after too many of them it begins anew": ([MORE, *[OTHERS] * (MAX_ABSENT + 1), MORE, MORE], TWO_ROUNDS),
     "more than half take too long": (
         [solved(62, 38, LATE)] * 2,
         r"not answer, in 124 of 200 grades .*max_unanswered_frac = 0.5 .*first error: .*within 9 s",

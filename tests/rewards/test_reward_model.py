@@ -105,7 +105,7 @@ def test_no_more_requests_than_allowed_at_a_time():
         return answered(1.0)
 
     results, server = scored(slowly, *[request(r"\boxed{2}")] * 9, max_concurrent_requests=3)
-    assert len(results) == 9 and server.most_at_once == 3
+    assert len(results) == 9 and server.max_at_once == 3
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_files import write_rollouts
 from marsrl_verl.reporting.rollout_log import step_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.frozen.config import PolicyEndpoint
-from marsrl_verl.rollout.frozen.endpoint import EndpointSource
+from marsrl_verl.rollout.external.config import PolicyEndpoint
+from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.settings.run_logs import RolloutLogConfig
 from marsrl_verl.testing.client import AddedTokens
@@ -168,7 +168,7 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
     group = Group(make_request(n=1), [replace(one, reward=RewardResult(1.0))])
     lines = step_lines(1, [group], lambda request, one: {})
     write_rollouts(tmp_path, "step_1", lines, RolloutLogConfig())
-    assert training_metrics([group], MarsRL)["role/solver/invalid_text_share"] == 1.0
+    assert training_metrics([group], MarsRL)["role/solver/invalid_text_frac"] == 1.0
 
 
 def test_the_note_of_a_failed_request_can_not_write_to_a_terminal():
@@ -323,7 +323,7 @@ def test_an_answer_that_takes_too_long_is_given_up():
 
 
 def test_an_answer_without_an_end_is_not_read(monkeypatch):
-    monkeypatch.setattr("marsrl_verl.endpoints.chat.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("marsrl_verl.endpoints.chat.MAX_BYTES", 1 << 20)
     one, asked = solve_one(lambda number, body: web.Response(text="x" * (1 << 21)))
     assert (one.finish, asked) == (FinishReason.ERROR, 1)
     assert "answered more than 1 MiB" in one.detail
@@ -354,7 +354,7 @@ def test_no_more_requests_at_a_time_than_allowed():
     server = Server(takes_a_moment)
     trajectories = solve(server, requests=[make_request(f"p{i}", n=4) for i in range(4)], concurrency=3)
     assert all(one.finished for one in trajectories)
-    assert (len(server.bodies), server.most_at_once) == (16, 3)
+    assert (len(server.bodies), server.max_at_once) == (16, 3)
 
 
 def test_no_more_requests_a_minute_than_allowed():

@@ -21,7 +21,7 @@ from marsrl_verl.core.method import trained_rows
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.evaluation.runs import run_evaluation
-from marsrl_verl.rollout.frozen.answer_file import AnswerFile, FileSource, LineKey
+from marsrl_verl.rollout.external.recorded_answers import FileSource, LineKey, RecordedAnswers
 
 PROBLEMS = problems(12)
 BEHIND_IT = ("verifier", "corrector")
@@ -39,7 +39,7 @@ def write_answers(path: Path, wrong: int = 5, right: int = 5) -> Path:
 
 def engine_with_answers(path: Path) -> ScriptedEngine:
     """A file for the Solver, a script for Verifier and Corrector."""
-    source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), seed=1)
+    source = FileSource(RecordedAnswers.scan(path, LineKey.QUESTION), seed=1)
     policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {SOLVER: "big"})
     return ScriptedEngine(SkillModel(), policies=policies, sources={"big": source})
 

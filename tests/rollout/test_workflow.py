@@ -293,9 +293,9 @@ def test_a_failed_grade_counts_for_the_role_whose_reward_gave_it():
     assert re.search(rf"1 of 1 grades of the c failed.*: Graded {line}: ValueError: the reward is inf", c)
     assert output.trajectories[1].scored.error.startswith("the reward of the b: Graded")
     metrics = training_metrics([Group(item, output.trajectories)], talks)
-    shares = {name: metrics[f"{name}/grading_error_share"] for name in ("role/a", "role/b", "role/c")}
+    shares = {name: metrics[f"{name}/grading_error_frac"] for name in ("role/a", "role/b", "role/c")}
     assert shares == {"role/a": 0.0, "role/b": 0.5, "role/c": 0.25}
-    assert metrics["stage/solver/grading_error_share"] == 0.5
+    assert metrics["stage/solver/grading_error_frac"] == 0.5
 
 
 class Waiting(ScriptedClient):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from marsrl_verl.core.steps import Steps
+from marsrl_verl.core.reasoning_steps import Steps
 from marsrl_verl.demo.assets import model_path
 from studies.tiny import influence
 

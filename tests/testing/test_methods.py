@@ -6,7 +6,7 @@ import pytest
 
 from marsrl_verl.core.credit import EstimatorConfig, EstimatorCredit
 from marsrl_verl.core.method import Method
-from marsrl_verl.core.schedule import Passes, Schedule
+from marsrl_verl.core.schedule import EpochMode, Schedule
 from marsrl_verl.testing import run_method
 
 
@@ -17,13 +17,13 @@ class Credit(EstimatorCredit):
 
 
 class Passing(Schedule):
-    passes = Passes.DRAINED
+    epoch_mode = EpochMode.BARRIER
 
     def __init__(self, config, tools):
         super().__init__(config, tools)
         self.ended = []
 
-    def pass_ended(self, step):
+    def epoch_ended(self, step):
         self.ended.append(step)
 
 
@@ -46,7 +46,7 @@ def test_settings_with_the_names_of_arguments_schedule_masks_and_what_is_observe
     config = Seeded.Config(name="seeded", group_size=2, steps=7)
     first, second = run_method(Seeded, says, steps=2, problems=1, config=config)
     assert first.metrics["own/rows"] == 2.0 and second.metrics["own/passes"] == 1.0
-    assert first.metrics["actor/masked_token_share"] == 1.0 and not first.advantages.any()
+    assert first.metrics["actor/masked_token_frac"] == 1.0 and not first.advantages.any()
     assert first.metrics["batch/advantage_max"] > 0.0
     with pytest.raises(ValueError, match=r"Credit.masks gave shape \(\d+,\), expected a value for each"):
         run_method(Seeded, says, problems=1, seed=1)

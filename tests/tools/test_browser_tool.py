@@ -79,7 +79,7 @@ def test_a_page_is_its_readable_text():
 
 def test_of_a_long_page_the_part_that_was_asked_for_is_shown():
     call = {"url": "{url}/", "query": "When was the mill of town 33 built?"}
-    ((result,), _) = browse(lambda received: html(), call, output_chars=300)
+    ((result,), _) = browse(lambda received: html(), call, max_output_chars=300)
     assert "built in 1733" in result.text
     assert len(result.text) <= 300
     assert result.truncated
@@ -165,7 +165,9 @@ def test_an_endpoint_without_a_summary_is_the_tools_failure():
     def endpoint(received):
         return answers[received.number - 1](received)
 
-    results, _ = browse(lambda received: html(), *calls, endpoint=endpoint, key="key-secret", places=1)
+    results, _ = browse(
+        lambda received: html(), *calls, endpoint=endpoint, key="key-secret", max_concurrency=1
+    )
     refused = [ToolOutcome.ERROR if number == 4 else ToolOutcome.FAILED for number in range(len(answers))]
     assert [one.outcome for one in results] == refused, "a refused page is not asked about again"
     details = [one.info["detail"] for one in results]

@@ -159,8 +159,8 @@ def ran(request: pytest.FixtureRequest, outside: Outside) -> Iterator[Ran]:
 async def _run_all(kind: Isolation, outside: Outside) -> Ran:
     config = PythonConfig(
         target="python", isolation=kind, min_isolation=Isolation.SECCOMP, timeout_s=TIMEOUT_S, preload=[],
-        memory_mb=128, disk_mb=16, processes=16, output_mb=8, output_chars=2000, places=2 * AT_A_TIME,
-        retries=0, warm=2,
+        memory_mb=128, disk_mb=16, max_processes=16, output_mb=8, max_output_chars=2000,
+        max_concurrency=2 * AT_A_TIME, retries=0, prewarmed=2,
     )  # fmt: skip
     tool = PythonTool.from_settings("python", config, seed=1, secrets={})
     box, ran, places = Toolbox([(tool, config)]), Ran(), asyncio.Semaphore(AT_A_TIME)

@@ -26,7 +26,7 @@ from marsrl_verl.tools.toolbox import Toolbox
 
 
 def settings(**given: Any) -> PythonConfig:
-    usual = {"preload": [], "timeout_s": 5.0, "memory_mb": 128, "warm": 1, "min_isolation": "seccomp"}
+    usual = {"preload": [], "timeout_s": 5.0, "memory_mb": 128, "prewarmed": 1, "min_isolation": "seccomp"}
     return PythonConfig(target="python", **{**usual, **given})
 
 
@@ -103,7 +103,7 @@ def test_limits_are_told():
         "while True: print('x' * 1000)",
         "1" * 3000,
     )
-    slow, big, loud, long = run(*codes, timeout_s=1.0, output_mb=1, output_chars=300, code_chars=2000)
+    slow, big, loud, long = run(*codes, timeout_s=1.0, output_mb=1, max_output_chars=300, code_chars=2000)
     assert (slow.text, slow.outcome) == ("begun\n[the program was ended after 1 s]", ToolOutcome.TIMEOUT)
     assert slow.seconds < 2.0
     assert big.outcome is ToolOutcome.ERROR and "emory" in big.text
@@ -116,7 +116,7 @@ def test_limits_are_told():
 
 
 def test_output_keeps_head_and_tail():
-    (result,) = run("for k in range(10_000): print(k)", output_chars=200)
+    (result,) = run("for k in range(10_000): print(k)", max_output_chars=200)
     lines = result.text.splitlines()
     assert result.truncated and len(result.text) <= 200
     assert lines[0] == "0" and lines[-1] == "9999"
@@ -137,11 +137,14 @@ def test_random_numbers_derive_from_the_call():
     assert first.text == again.text != other.text
 
 
-@pytest.mark.parametrize("warm", [0, 1])
-def test_calls_share_nothing(warm):
+@pytest.mark.parametrize("prewarmed", [0, 1])
+def test_calls_share_nothing(prewarmed):
     spoils = "import builtins, sys, math\nbuiltins.len = None\nmath.pi = 3\nsys.path.clear()\nprint('spoilt')"
     looks = "import math, decimal; print(len('abc'), math.pi > 3)"
-    assert [one.text for one in run(spoils, looks, warm=warm, places=1)] == ["spoilt", "3 True"]
+    assert [one.text for one in run(spoils, looks, prewarmed=prewarmed, max_concurrency=1)] == [
+        "spoilt",
+        "3 True",
+    ]
 
 
 def test_a_cancelled_call_ends_its_program():
@@ -155,7 +158,7 @@ def test_a_cancelled_call_ends_its_program():
         assert (await box.call(program("1 + 1"))).text == "2"
         return asyncio.get_running_loop().time() - began
 
-    assert using(cancelled, places=1, timeout_s=30.0) < 10
+    assert using(cancelled, max_concurrency=1, timeout_s=30.0) < 10
 
 
 def test_another_server_is_started_when_it_is_gone():
@@ -181,7 +184,7 @@ def test_a_server_that_hangs_is_replaced(monkeypatch):
         servers.append(made._closed.pool._server)
         return results, made._closed.pool.starts, [one.poll() for one in servers]
 
-    results, starts, ended = using(stopped, warm=0, places=3)
+    results, starts, ended = using(stopped, prewarmed=0, max_concurrency=3)
     assert [(one.text, one.outcome) for one in results] == [("42", ToolOutcome.OK)] * 3
     assert starts == 2 and ended == [-signal.SIGKILL, None]
 
@@ -320,7 +323,7 @@ def test_what_keeps_it_from_starting_is_told(given, told):
 
 
 def test_settings_of_another_back_end_have_no_effect():
-    config = settings(backend="remote", isolation="landlock", min_isolation="landlock", warm=4)
+    config = settings(backend="remote", isolation="landlock", min_isolation="landlock", prewarmed=4)
     keys = [issue.key for issue in without_effect(config, "marsrl.tools.python")]
     assert keys == ["marsrl.tools.python.isolation", "marsrl.tools.python.preload"]
     local = PythonConfig(target="python", remote={"urls": ["http://a"]})

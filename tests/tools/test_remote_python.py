@@ -106,7 +106,7 @@ async def silent(_: Any) -> Any:
 
 
 def test_an_answer_of_some_megabytes_is_read_and_a_longer_one_is_none(monkeypatch):
-    monkeypatch.setattr(remote, "_MOST_BYTES", 10 << 20)
+    monkeypatch.setattr(remote, "_MAX_BYTES", 10 << 20)
     long, longer = [lambda _, n=n: finished("a" * (n << 20)) for n in (9, 11)]
     assert one_call("x", long)[0].text.startswith("aaa")
     result, _ = one_call("x", longer, retries=0)

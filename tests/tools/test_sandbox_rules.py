@@ -9,12 +9,12 @@ import pytest
 
 from marsrl_verl.tools.python.config import Isolation, PythonConfig
 from marsrl_verl.tools.python.isolation import layout_of, rules_for
-from marsrl_verl.tools.python.jail import seccomp, wall
+from marsrl_verl.tools.python.jail import mounts, seccomp
 
 
 def test_an_interpreter_in_somebodys_home_is_not_shown():
     with pytest.raises(OSError, match="programs must not read all of that"):
-        wall.shown([os.path.expanduser("~")])
+        mounts.shown([os.path.expanduser("~")])
 
 
 def test_what_is_shown_is_the_interpreter_and_the_system():

@@ -14,15 +14,15 @@ SUPERVISOR_KILLED = """
 import os, signal, socket, sys
 from marsrl_verl.tools.python.config import Isolation, PythonConfig
 from marsrl_verl.tools.python.isolation import layout_of, rules_for
-from marsrl_verl.tools.python.jail import keeper, kernel
+from marsrl_verl.tools.python.jail import init, syscalls
 from marsrl_verl.tools.python.jail.rules import Site, receive
 from marsrl_verl.tools.python.jail.supervisor import Supervisor
 
-kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-kernel.end_with_parent = lambda: None  # as for a process whose parent ended before it could ask for it
+syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+syscalls.end_with_parent = lambda: None  # as for a process whose parent ended before it could ask for it
 settings = PythonConfig(target="python", preload=[], memory_mb=256)
 proc = os.open("/proc", os.O_PATH)
-site = Site(proc, address_space=keeper.address_space_of(proc))
+site = Site(proc, address_space=init.address_space_of(proc))
 ours, theirs = socket.socketpair()
 supervisor = os.fork()
 if supervisor == 0:

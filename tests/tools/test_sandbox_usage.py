@@ -28,7 +28,7 @@ def run(*programs: str, **given: Any) -> list[ToolResult]:
     """What programs return, one after the other, where they may start processes."""
 
     async def all_of_them() -> list[ToolResult]:
-        usual = {"memory_mb": 128, "processes": 16, "timeout_s": 20.0, "warm": 1, "retries": 0}
+        usual = {"memory_mb": 128, "max_processes": 16, "timeout_s": 20.0, "prewarmed": 1, "retries": 0}
         config = PythonConfig(target="python", **{**usual, "min_isolation": "namespaces", **given})
         tool = PythonTool("python", config, seed=1)
         try:
@@ -193,9 +193,9 @@ def test_processor_time_of_all_processes_is_told():
 def test_time_of_living_and_ended_processes_counts():
     proc = os.open("/proc", os.O_PATH)
     out, into = os.pipe()
-    keeper = os.fork()
-    if keeper == 0:
-        supervisor.kernel.end_with_parent()
+    init = os.fork()
+    if init == 0:
+        supervisor.syscalls.end_with_parent()
         if (child := os.fork()) == 0:
             _burn(0.3)
             os._exit(0)
@@ -206,13 +206,13 @@ def test_time_of_living_and_ended_processes_counts():
             signal.pause()
         signal.pause()
     try:
-        usage = Usage(proc, keeper, 0)
+        usage = Usage(proc, init, 0)
         os.read(out, 1)
         assert 0.55 <= usage.seconds(usage.processes()) <= 1.0
     finally:
-        for one in (*usage.processes(), Process(keeper, ())):
+        for one in (*usage.processes(), Process(init, ())):
             os.kill(one.pid, signal.SIGKILL)
-        os.waitpid(keeper, 0)
+        os.waitpid(init, 0)
 
 
 def _burn(seconds: float) -> None:

@@ -67,7 +67,7 @@ def test_a_corpus_is_searched(tmp_path, corpus):
 
 
 def test_what_is_found_has_the_tools_limit(tmp_path, corpus):
-    (result,) = search(with_corpus(tmp_path, corpus, output_chars=100), "bridges")
+    (result,) = search(with_corpus(tmp_path, corpus, max_output_chars=100), "bridges")
     assert result.truncated and len(result.text) <= 100
     assert result.text.count("\n") == 1  # whole hits, not head and tail of all
 

@@ -225,7 +225,7 @@ def test_whoever_waits_may_be_cancelled_and_the_call_is_over():
             running.discard(call.call_id)
 
     async def run() -> None:
-        box = await started(Scripted(forever), places=1)
+        box = await started(Scripted(forever), max_concurrency=1)
         for k, waits in enumerate([asyncio.ensure_future(box.call(make_call(number=k))) for k in (0, 1)]):
             await asyncio.sleep(0.01)
             assert running == {f"g#0/{k}"}  # when the first one is over its place is free
@@ -238,7 +238,7 @@ def test_whoever_waits_may_be_cancelled_and_the_call_is_over():
 
 
 @given(st.integers(1, 4), st.integers(1, 9))
-def test_no_more_calls_at_a_time_than_places(places, calls):
+def test_no_more_calls_at_a_time_than_allowed(max_concurrency, calls):
     at_once, most = 0, 0
 
     async def counted(call: ToolCall) -> ToolResult:
@@ -250,12 +250,12 @@ def test_no_more_calls_at_a_time_than_places(places, calls):
         return repeated(call)
 
     async def run() -> list[ToolResult]:
-        box = await started(Scripted(counted), places=places)
+        box = await started(Scripted(counted), max_concurrency=max_concurrency)
         return await asyncio.gather(*[box.call(make_call(number=k, text=str(k))) for k in range(calls)])
 
     results = asyncio.run(run())
     assert [one.text for one in results] == [str(k) for k in range(calls)]
-    assert most == min(places, calls)
+    assert most == min(max_concurrency, calls)
 
 
 @given(st.text(), st.integers(64, 200))
@@ -269,7 +269,9 @@ def test_long_texts_keep_head_and_tail(text, limit):
 
 
 def test_output_is_cut_to_the_tools_limit():
-    result = call_once(Scripted(lambda _: ToolResult("a" * 500 + "b" * 500)), make_call(), output_chars=100)
+    result = call_once(
+        Scripted(lambda _: ToolResult("a" * 500 + "b" * 500)), make_call(), max_output_chars=100
+    )
     assert result.truncated and len(result.text) == 100
     assert result.text.startswith("aaaa") and result.text.endswith("bbbb") and "900 characters" in result.text
 
@@ -319,7 +321,7 @@ class Whole(Scripted):
 
     @classmethod
     def read_secrets(cls, settings):
-        return {"key": "k"} if settings.places == 1 else {}
+        return {"key": "k"} if settings.max_concurrency == 1 else {}
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def test_what_is_no_tool_is_told_with_its_key(target, told):
 
 def test_a_toolbox_is_made_from_settings_and_secrets():
     target = f"{__name__}:Whole"
-    tools = {"a": ToolConfig(target=target, places=1), "b": ToolConfig(target=target)}
+    tools = {"a": ToolConfig(target=target, max_concurrency=1), "b": ToolConfig(target=target)}
     assert read_all_secrets(tools) == {"a": {"key": "k"}}
     box = Toolbox.from_settings(tools, seed=1, secrets={})
     asyncio.run(box.start())

@@ -10,9 +10,9 @@ from scheduler_tools import ShortPrompts, build
 
 from marsrl_verl.algos.attnrl.method import INITIAL, AttnRL
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
+from marsrl_verl.core.reasoning_steps import TokenTexts
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.core.steps import TokenTexts
 from marsrl_verl.core.trajectory import Trajectory
 
 CUTTER = StepCutter(TokenTexts(lambda token: "a\n" if token % 2 else "a"))
@@ -21,7 +21,7 @@ CUTTER = StepCutter(TokenTexts(lambda token: "a\n" if token % 2 else "a"))
 def trees(**settings) -> AttnRL:
     usual = {"group_size": 3, "filter": "none", "criterion": "earliest", "expansion": "round"}
     one = build(AttnRL, ShortPrompts(), **usual | settings)
-    one.responses.cutter, one.record_log_probs = CUTTER, False
+    one.responses.cutter, one.stores_trainer_log_probs = CUTTER, False
     return one
 
 
@@ -37,7 +37,7 @@ def grow(item: RolloutRequest, rng: np.random.Generator) -> list[Trajectory]:
     return found
 
 
-def tree_worth(result: StepResult, *, keep_unbranched: bool = True) -> Worth:
+def tree_worth(result: StepResult, *, train_unbranched: bool = True) -> Worth:
     """arXiv 2509.26628, eq. 2 and 3: V(s) is the mean over the leaves that share the token, the root's that
     of all leaves of the problem, whether they are trained or not."""
     found: Worth = {}
@@ -55,7 +55,7 @@ def tree_worth(result: StepResult, *, keep_unbranched: bool = True) -> Worth:
             return sum(reward[one] for one in leaves) / len(leaves)
 
         for group, one in members:
-            if not keep_unbranched and group.request.stage == INITIAL and one.trajectory_id not in parents:
+            if not train_unbranched and group.request.stage == INITIAL and one.trajectory_id not in parents:
                 continue
             text = texts[one.trajectory_id]
             at, above, worth = everybody, everybody, []
@@ -74,9 +74,9 @@ CASES = (
     Case("attnrl", trees, grow, tree_worth, by_group=False, leaves=True),
     Case(
         "attnrl_drops_unbranched",
-        lambda: trees(keep_unbranched=False),
+        lambda: trees(train_unbranched=False),
         grow,
-        lambda result: tree_worth(result, keep_unbranched=False),
+        lambda result: tree_worth(result, train_unbranched=False),
         by_group=False,
         leaves=True,
     ),

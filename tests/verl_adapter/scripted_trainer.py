@@ -34,7 +34,7 @@ from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.watch import Watch
 from marsrl_verl.settings.declaration import RoleSampling
 from marsrl_verl.verl_adapter import stop_signals
-from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
+from marsrl_verl.verl_adapter.checkpoint.files import describe_shards
 from marsrl_verl.verl_adapter.components import build_scheduler
 from marsrl_verl.verl_adapter.engine.batch import jagged
 from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, MEAN_KEY, SPEC_KEY

@@ -16,7 +16,7 @@ from scripted_trainer import ScriptedTrainer
 
 from marsrl_verl.evaluation import watch as watching
 from marsrl_verl.evaluation.watch import CollapsedError
-from marsrl_verl.verl_adapter.checkpoint.sealed import newest_sealed
+from marsrl_verl.verl_adapter.checkpoint.files import newest_complete
 from marsrl_verl.verl_adapter.engine.warmup_engine import largest_value
 from marsrl_verl.verl_adapter.trainer.finite import NotFiniteError
 from marsrl_verl.verl_adapter.trainer.policy_trainer import trains_in_fp16
@@ -88,7 +88,7 @@ def test_log_probabilities_tell_that_the_step_before_spoiled_the_weights(tmp_pat
     with pytest.raises(NotFiniteError, match=r"step 3: .*log-probabilities of policy shared are not finite"):
         trainer.fit()
     checkpoints = tmp_path / "checkpoints"
-    assert newest_sealed(checkpoints) == 1
+    assert newest_complete(checkpoints) == 1
     assert [one.name for one in (checkpoints / "replaced").iterdir()] == ["global_step_2.1"]
     # Go on from the sound one.
     resumed = ScriptedTrainer(tmp_path, 4, save_freq=1)
@@ -145,7 +145,7 @@ def test_an_engine_with_spoiled_weights_ends_the_run_before_they_train(tmp_path,
     engine._answer = spoiled
     with pytest.raises(NotFiniteError, match="step 4: the engine's log-probabilities are not finite in 1 of"):
         trainer.fit()
-    assert newest_sealed(tmp_path / "checkpoints") == 2, "step 3 has the weights that gave them"
+    assert newest_complete(tmp_path / "checkpoints") == 2, "step 3 has the weights that gave them"
     assert trainer.weights.steps == [1, 2, 3]
 
 

@@ -88,16 +88,16 @@ def test_rays_own_handler_does_not_stay():
 
 # --- a run that does not finish -------------------------------------------------------------------------
 
-COMMAND = ["python", "-m", "recipe.marsrl.main_marsrl", "name=a b", "marsrl.run.existing=fail"]
+COMMAND = ["python", "-m", "recipe.marsrl.main_marsrl", "name=a b", "marsrl.run.if_exists=fail"]
 
 
 @pytest.fixture
 def config(tmp_path):
     """Of a run whose folder is there, with a checkpoint after step 4."""
     (tmp_path / "run.json").write_text("{}")
-    sealed = tmp_path / "checkpoints/global_step_4"
-    sealed.mkdir(parents=True)
-    (sealed / "sealed.json").write_text("{}")
+    complete = tmp_path / "checkpoints/global_step_4"
+    complete.mkdir(parents=True)
+    (complete / "manifest.json").write_text("{}")
     run = {"output_dir": str(tmp_path), "command": COMMAND, "worker_logs": True}
     trainer = {
         "default_local_dir": str(tmp_path / "checkpoints"),
@@ -131,7 +131,7 @@ def test_an_error_is_a_sentence_and_the_traceback_is_in_the_runs_folder(config, 
     assert "The run ended: vLLM server 0 is gone\n" in said.out
     assert "Traceback (most" not in said.out + said.err
     assert "To go on from step 4:\n  python -m recipe.marsrl.main_marsrl 'name=a b' " in said.out
-    assert "marsrl.run.existing=resume" in said.out
+    assert "marsrl.run.if_exists=resume" in said.out
     log = (tmp_path / "error.log").read_text()
     assert "Traceback (most recent call last)" in log and "EngineUnavailableError" in log
 
@@ -157,7 +157,7 @@ def test_a_signal_has_its_own_status_and_no_traceback(
     [(2, "There is no checkpoint yet.\nTo start again:"), (-1, "trainer.save_freq = -1")],
 )
 def test_a_run_without_a_checkpoint_says_so(config, train_with, tmp_path, capsys, save_freq, said):
-    (tmp_path / "checkpoints/global_step_4/sealed.json").unlink()
+    (tmp_path / "checkpoints/global_step_4/manifest.json").unlink()
     config.trainer.save_freq = save_freq
     train_with(config, StopRequested(15))
     assert said in capsys.readouterr().out
@@ -185,7 +185,7 @@ def test_an_evaluation_alone_goes_on_with_its_answers(config, train_with, capsys
     train_with(config, StopRequested(15))
     said = capsys.readouterr().out
     assert "To go on with the evaluation:\n  python -m" in said
-    assert "existing=resume" in said and "Saved" not in said
+    assert "if_exists=resume" in said and "Saved" not in said
 
 
 def test_a_server_is_started_again(config, train_with, capsys):

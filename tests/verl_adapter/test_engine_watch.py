@@ -125,7 +125,7 @@ def test_time_in_which_the_trainer_itself_was_stopped_does_not_count():
 @pytest.fixture
 def quick(monkeypatch) -> None:
     monkeypatch.setattr(engine_watch, "POLL_S", 0.01)
-    monkeypatch.setattr(engine_watch, "_MOST_COUNTED_S", 0.05)
+    monkeypatch.setattr(engine_watch, "_MAX_COUNTED_S", 0.05)
 
 
 def guard(ray: FakeRay, *servers: Server, sync_s: float = 0.1) -> EngineGuard:

@@ -38,8 +38,8 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.runs import Call
 from marsrl_verl.evaluation.training_metrics import training_metrics
-from marsrl_verl.rollout.frozen.answer_file import AnswerFileError, FileSource
-from marsrl_verl.rollout.frozen.endpoint import EndpointSource
+from marsrl_verl.rollout.external.endpoint import EndpointSource
+from marsrl_verl.rollout.external.recorded_answers import FileSource, RecordedAnswersError
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.components import answer_sources, build_method, build_prompts, policy_set
 from marsrl_verl.verl_adapter.rollout_server import rollout_manager
@@ -111,7 +111,7 @@ def test_the_solver_alone_has_the_policy_of_the_source(tmp_path):
 def test_a_file_is_read_in_the_worker(tmp_path):
     path = tmp_path / "a.jsonl"
     words = ("policies=solver_jsonl", f"marsrl.policies.solver.jsonl.path={path}", "marsrl.run.seed=7")
-    with pytest.raises(AnswerFileError, match="No such file"):
+    with pytest.raises(RecordedAnswersError, match="No such file"):
         answer_sources(composed(*words))
     path.write_text(json.dumps({"question": "1 + 1?", "answers": ["2<|im_end|>"]}))
     (source,) = answer_sources(composed(*words)).values()

@@ -255,14 +255,14 @@ def test_hits_beyond_what_a_rounds_prompts_share_make_up_for_no_other_round():
     from_before = Round([], 1.0, PrefillCounters(100, 90, 0.5), shared_prompt_tokens=60)
     metrics = metrics_of(missed, from_before)
     assert metrics["rollout/prompt_tokens"] == 200
-    assert metrics["rollout/prefix_cache_hit_share"] == 100 / 200
+    assert metrics["rollout/prefix_cache_hit_frac"] == 100 / 200
     assert metrics["rollout/shared_prompt_tokens"] == 100
-    assert metrics["rollout/shared_prefix_hit_share"] == (10 + 60) / 100
+    assert metrics["rollout/shared_prefix_hit_frac"] == (10 + 60) / 100
     assert metrics["rollout/prefill_seconds"] == 1.0
 
 
-READ = {"prefill_seconds", "prompt_tokens", "prefix_cache_hit_share", "shared_prompt_tokens",
-        "shared_prefix_hit_share"}  # fmt: skip
+READ = {"prefill_seconds", "prompt_tokens", "prefix_cache_hit_frac", "shared_prompt_tokens",
+        "shared_prefix_hit_frac"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ READ = {"prefill_seconds", "prompt_tokens", "prefix_cache_hit_share", "shared_pr
     [
         pytest.param(None, 0, set(), id="no statistics"),
         pytest.param(PrefillCounters(0, 0, 0.5), 40, {"prefill_seconds"}, id="the cache is off"),
-        pytest.param(PrefillCounters(50, 0, 0.5), 0, READ - {"shared_prefix_hit_share"}, id="none shared"),
+        pytest.param(PrefillCounters(50, 0, 0.5), 0, READ - {"shared_prefix_hit_frac"}, id="none shared"),
         pytest.param(PrefillCounters(50, 0, 0.5), 40, READ, id="all but calls of tools"),
     ],
 )

@@ -79,7 +79,7 @@ def test_the_batch_is_as_mixed_as_it_is_meant_to_be(results):
     metrics = results[1][WHOLE]["metrics"]
     assert metrics["batch/rows"] == 13, "17 responses, 4 of them trained before"
     assert results[1]["complete groups"]["metrics"]["batch/rows"] == 17
-    assert 0 < metrics["actor/masked_token_share"] < metrics["actor/mastered_token_share"] < 1
+    assert 0 < metrics["actor/masked_token_frac"] < metrics["actor/mastered_token_frac"] < 1
     assert 0 < metrics["off_policy/older_than/0"] < 1
     assert metrics["off_policy/tis/max"] == 2.0, "truncated"
     names = ("one row", "two rows", "all rows")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scripted_trainer import WEIGHTS, ScriptedTrainer, batches
 
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def test_those_of_the_run_before_count(tmp_path):
     assert steps_in(tmp_path) == {6, 8}
 
 
-PLACES = ("unseal", "save_state", "data.pt", "seal", "keep_newest", "rmtree")
+PLACES = ("remove_manifest", "save_state", "data.pt", "write_manifest", "keep_newest", "rmtree")
 
 
 @pytest.mark.parametrize(("place", "keep"), [*((place, 1) for place in PLACES), ("rmtree", 2)])
@@ -98,7 +98,7 @@ def test_the_checkpoints_go_aside_before_the_metrics(tmp_path):
     assert usable(tmp_path) == 2
 
 
-def test_a_folder_that_is_written_again_loses_its_seal_first(tmp_path, monkeypatch):
+def test_a_folder_that_is_written_again_loses_its_manifest_first(tmp_path, monkeypatch):
     trainer = ScriptedTrainer(tmp_path, 4)
     trainer.fit()
     monkeypatch.setattr(checkpoint, "save_state", kill)
@@ -149,18 +149,18 @@ def test_a_save_that_fails_says_why_and_what_room_there_is_and_leaves_nothing(
     message = str(caught.value)
     assert f"{tmp_path}/checkpoints/global_step_6 can't be written: {says}" in message
     assert ("no space left" in message) == ("Make room" in message) == (fails is not no_plain_value)
-    assert f"has {'0.0 MiB' if free == 0 else '1024.0 GiB'} free" in message and "existing=resume" in message
+    assert f"has {'0.0 MiB' if free == 0 else '1024.0 GiB'} free" in message and "if_exists=resume" in message
     monkeypatch.undo()
     assert steps_in(tmp_path) == {2, 4}
     ScriptedTrainer(tmp_path, 8).fit()
     assert usable(tmp_path) == 8
 
 
-def test_an_unreadable_seal_before_it_hides_no_failed_save(tmp_path):
+def test_an_unreadable_manifest_before_it_hides_no_failed_save(tmp_path):
     for step in (2, 4):
         folder = tmp_path / f"global_step_{step}"
         folder.mkdir()
-        (folder / "sealed.json").write_text("not JSON")
+        (folder / "manifest.json").write_text("not JSON")
     error = checkpoint.give_up(tmp_path / "global_step_4", OSError(errno.ENOSPC, "No space left on device"))
     assert "there is no space left" in str(error) and "takes" not in str(error)
     assert not (tmp_path / "global_step_4").exists()
@@ -170,7 +170,7 @@ def test_a_run_that_starts_anew_continues_nothing(tmp_path):
     ScriptedTrainer(tmp_path, 4).fit()
     before = len(batches(tmp_path))
     trainer = ScriptedTrainer(tmp_path, 2, save_freq=-1)
-    trainer.continues_run = False  # as `existing=replace`, and another run's checkpoint appeared since
+    trainer.continues_run = False  # as `if_exists=replace`, and another run's checkpoint appeared since
     trainer.fit()
     assert [line["step"] for line in batches(tmp_path)[before:]] == [1, 2]
 

@@ -271,7 +271,7 @@ SMALL, NODE, FULL = {"CPU": 2.0}, {"CPU": 2.0, "GPU": 1.0}, {"CPU": 1.0, "GPU": 
 def a_run(wait: int = 0, address: str | None = "auto"):
     rollout = {"nnodes": 0, "n_gpus_per_node": 8, "tensor_model_parallel_size": 1, "data_parallel_size": 1}
     trainer = {"device": "cpu", "nnodes": 1, "n_gpus_per_node": 1}
-    ours, ray = {"run": {"cluster_wait": wait}}, {"ray_init": {"address": address}}
+    ours, ray = {"run": {"cluster_wait_s": wait}}, {"ray_init": {"address": address}}
     nodes = {"trainer": trainer, "actor_rollout_ref": {"rollout": rollout}, "marsrl": ours, "ray_kwargs": ray}
     return OmegaConf.create(nodes)
 

@@ -82,7 +82,7 @@ class Credit:
         return self._mastered.masks(rows, advantages)
 
     def token_shares(self, rows, advantages):
-        return {"mastered_token_share": self._mastered.mastered(rows, advantages)}
+        return {"mastered_token_frac": self._mastered.mastered(rows, advantages)}
 
 
 def everywhere(name: str, actor: float, solver: float, verifier: float) -> dict[str, float]:
@@ -99,12 +99,12 @@ def test_entropy_over_all_by_role_and_by_stage():
     assert entropy_metrics(rows(mask=[[0] * 3] * 3)) == {}
 
 
-MASTERED = everywhere("mastered_token_share", 3 / 7, 3 / 5, 0.0)
+MASTERED = everywhere("mastered_token_frac", 3 / 7, 3 / 5, 0.0)
 """The Verifier's are as probable, but of a wrong answer."""
 
 
 def shares(found: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in found.items() if name.endswith("token_share")}
+    return {name: value for name, value in found.items() if name.endswith("token_frac")}
 
 
 def test_mastered_tokens_of_a_sure_response_lose_their_advantage():
@@ -116,7 +116,7 @@ def test_mastered_tokens_of_a_sure_response_lose_their_advantage():
     assert one.columns[RESPONSE_MASK].tolist() == flat(MASK).tolist(), (
         "the loss is still divided by all tokens"
     )
-    masked = everywhere("masked_token_share", 2 / 7, 2 / 5, 0.0)
+    masked = everywhere("masked_token_frac", 2 / 7, 2 / 5, 0.0)
     assert shares(found) == pytest.approx(MASTERED | masked)
     assert found["batch/advantage_mean"] == pytest.approx(6 / 7), "before any token is masked"
 
@@ -127,7 +127,7 @@ def test_the_scope_and_the_probability_are_those_of_the_settings():
     one = rows()
     found = set_advantages(one, Credit(mastered=settings))
     assert one.columns[ADVANTAGES].tolist() == [0.0, 1.0, 0.0, 2.0, 0.0, 2.0, -1.0, -1.0, 0.0]
-    assert found["actor/mastered_token_share"] == found["actor/masked_token_share"] == pytest.approx(2 / 7)
+    assert found["actor/mastered_token_frac"] == found["actor/masked_token_frac"] == pytest.approx(2 / 7)
 
 
 def test_mastered_tokens_are_counted_where_they_are_not_masked():
@@ -174,8 +174,8 @@ def test_pois_compares_with_the_weights_about_to_be_updated():
 
 def test_the_gap_is_that_of_tokens_of_the_newest_weights():
     _, found = corrected(mode="pois")
-    assert found["rollout/log_prob_gap_mean"] == pytest.approx(math.log(8) / 5)
-    assert found["rollout/log_prob_gap_max"] == pytest.approx(math.log(8))
+    assert found["rollout/log_probs_diff_mean"] == pytest.approx(math.log(8) / 5)
+    assert found["rollout/log_probs_diff_max"] == pytest.approx(math.log(8))
     _, found = corrected(versions=VERSION_7 + 1)
     assert not any(name.startswith("rollout/") for name in found)
 
@@ -183,7 +183,7 @@ def test_the_gap_is_that_of_tokens_of_the_newest_weights():
 def test_the_gap_leaves_out_what_was_sampled_from_a_part_of_the_vocabulary():
     one, role = rows(NOW, THEN, VERSIONS), ROLES[2]
     found = correct_off_policy(one, OffPolicyConfig(), VERSION_7, ALL, frozenset({role}))
-    assert found["rollout/log_prob_gap_max"] == pytest.approx(0.0), "the third row alone differs"
+    assert found["rollout/log_probs_diff_max"] == pytest.approx(0.0), "the third row alone differs"
     found = correct_off_policy(rows(NOW, THEN, VERSIONS), OffPolicyConfig(), VERSION_7, ALL, frozenset(ROLES))
     assert not any(name.startswith("rollout/") for name in found)
 
@@ -191,14 +191,16 @@ def test_the_gap_leaves_out_what_was_sampled_from_a_part_of_the_vocabulary():
 def test_each_row_is_compared_with_its_own_policys_version():
     _, found = corrected(versions=np.array([7, 7, 9], dtype=np.int32), mode="pois")
     assert found["off_policy/staleness_mean"] == pytest.approx((2 + 1 + 2 + 2) / 7)
-    assert found["rollout/log_prob_gap_max"] == pytest.approx(0.0), "the third row has no new token any more"
+    assert found["rollout/log_probs_diff_max"] == pytest.approx(0.0), (
+        "the third row has no new token any more"
+    )
 
 
 def test_sais_compares_with_the_weights_that_sampled():
     one, found = corrected(mode="sais")
     assert one.columns[OLD_LOG_PROBS].tolist() == one.columns[ROLLOUT_LOG_PROBS].tolist()
     assert LOSS_WEIGHTS not in one.columns
-    assert found["rollout/log_prob_gap_max"] == pytest.approx(math.log(8)), "measured before the exchange"
+    assert found["rollout/log_probs_diff_max"] == pytest.approx(math.log(8)), "measured before the exchange"
 
 
 def test_recorded_log_probs_go_before_the_engines_and_those_before_recomputed_ones():

@@ -17,7 +17,7 @@ from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.reporting.run_folder import MARKER, FolderLostError, RunFolder
 from marsrl_verl.reporting.storage import StorageError
-from marsrl_verl.verl_adapter.checkpoint.sealed import newest_sealed
+from marsrl_verl.verl_adapter.checkpoint.files import newest_complete
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 
 
@@ -52,7 +52,7 @@ def test_a_deleted_folder_ends_the_run_with_its_weights_saved(tmp_path, save_fre
     with pytest.raises(FolderLostError, match=f"{folder}/run was deleted or moved"):
         trainer.fit()
     assert trainer.global_steps == 3
-    assert newest_sealed(folder / "run/checkpoints") == 3
+    assert newest_complete(folder / "run/checkpoints") == 3
     resumed = WithFolder(folder, 6, save_freq=100)
     resumed.fit()
     assert resumed.actor_rollout_wg.steps == whole.actor_rollout_wg.steps == [1, 2, 3, 4, 5, 6]
@@ -71,7 +71,7 @@ def test_a_run_that_is_stopped_makes_a_deleted_folder_anew_but_touches_no_other_
 
     with pytest.raises(StopRequested):
         WithFolder(tmp_path, 6, stopped, save_freq=100).fit()
-    assert newest_sealed(tmp_path / "run/checkpoints") == saved
+    assert newest_complete(tmp_path / "run/checkpoints") == saved
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_a_full_disk_ends_the_run_with_its_weights_saved_and_other_errors_are_ra
 
     with pytest.raises(StorageError if saved else FileNotFoundError, match=told):
         WithFolder(tmp_path, 6, happens, save_freq=100).fit()
-    assert newest_sealed(tmp_path / "run/checkpoints") == saved
+    assert newest_complete(tmp_path / "run/checkpoints") == saved

@@ -33,7 +33,7 @@ from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.credit.turn_ratio import LOSS as TURN_RATIO
 from marsrl_verl.demo.files import tiny_data
-from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
+from marsrl_verl.verl_adapter.checkpoint.files import describe_shards
 from marsrl_verl.verl_adapter.engine.policy_loss import SPEC_KEY
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
@@ -98,8 +98,8 @@ def shares_of(spec: LossSpec) -> dict[str, list[float]]:
     """What the policy loss over turns sends to be divided, where it is the run's."""
     if spec.name != TURN_RATIO:
         return {}
-    names = ["clip_share", "dual_clip_share", "pre_clip_share"]
-    names += [f"clip_share/{label}" for label in spec.settings["labels"]]
+    names = ["clip_frac", "dual_clip_frac", "pre_clip_frac"]
+    names += [f"clip_frac/{label}" for label in spec.settings["labels"]]
     return {f"share/{name}{part}": [2.0] for name in names for part in ("", "/of")}
 
 

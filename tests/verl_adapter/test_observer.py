@@ -84,7 +84,7 @@ def test_a_step_with_many_failed_grades_is_warned_of(tmp_path, capsys):
     ungraded.reward, ungraded.gradings = failed, [Grading.of("solver", failed)]
     graded.gradings = [Grading("solver")]
     metrics = observer.describe(one)
-    assert metrics["role/solver/grading_error_share"] == 0.5
+    assert metrics["role/solver/grading_error_frac"] == 0.5
     observer.close()
     assert "1 of 2 grades of the solver failed" in (shown := capsys.readouterr().out)
     assert "Mine: ValueError: no number" in shown
@@ -145,7 +145,7 @@ def test_a_resumed_run_takes_later_steps_again_and_counts_its_tokens_once(tmp_pa
         take_step(first, step, tokens)
     first.close()
 
-    resumed = start(folder, "marsrl.run.existing=resume")
+    resumed = start(folder, "marsrl.run.if_exists=resume")
     resumed.begin(1)  # the checkpoint is that of step 1
     assert [resumed.recorded(step) for step in (1, 2, 3)] == [True, False, False]
     take_step(resumed, 2, tokens=11)
@@ -164,7 +164,7 @@ def test_a_resumed_run_took_what_its_processes_took(tmp_path, monkeypatch):
     take_step(first, 1)
     first.close()
 
-    resumed = start(tmp_path / "run", "marsrl.run.existing=resume")
+    resumed = start(tmp_path / "run", "marsrl.run.if_exists=resume")
     done = [SimpleNamespace(tag="before", seconds=1000.0), SimpleNamespace(tag="step_1", seconds=7.0)]
     monkeypatch.setattr(observer, "read_evaluations", lambda path: done)
     resumed.begin(2)  # killed between the checkpoint of step 2 and its metrics
@@ -196,7 +196,7 @@ def test_what_could_not_be_written_ends_the_run_at_its_next_step(tmp_path):
     (tmp_path / "run" / "rollouts").write_text("in the way")
     take_step(observer, 1)
     with pytest.raises(OSError, match="rollouts"):
-        observer.flush()  # what precedes the seal of a checkpoint
+        observer.flush()  # what precedes the manifest of a checkpoint
     with pytest.raises(OSError, match="rollouts"):
         take_step(observer, 2)
     with pytest.raises(OSError, match="rollouts"):

@@ -55,7 +55,7 @@ from marsrl_verl.verl_adapter import register, vllm_plugin
 from marsrl_verl.verl_adapter.run import launch
 from omegaconf import OmegaConf
 vllm_plugin.load()
-launch.wants_template(OmegaConf.create({"marsrl": {"run": {"template_process": True}}}))
+launch.wants_template(OmegaConf.create({"marsrl": {"run": {"fork_server": True}}}))
 from marsrl_verl.verl_adapter.run import task_runner
 print(json.dumps({"cpu modules": cpu_modules()}))
 """

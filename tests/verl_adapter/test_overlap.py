@@ -12,7 +12,7 @@ import time
 import pytest
 from scripted_trainer import ScriptedTrainer, batches
 
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +139,7 @@ def kill_at_random_moments(folder, settings, kills: int, seed: int, latest: floa
     fork, rng = multiprocessing.get_context("fork"), random.Random(seed)
     done, resumed = 0, []
     while not (folder / "done").exists():
-        newest = checkpoint.newest_sealed(folder / "checkpoints")
+        newest = checkpoint.newest_complete(folder / "checkpoints")
         before = len(batches(folder))
         child = fork.Process(target=_attempt, args=(folder, settings))
         child.start()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from marsrl_verl.verl_adapter.checkpoint.sealed import (
+from marsrl_verl.verl_adapter.checkpoint.files import (
     STATE_NAME,
     STATE_VERSION,
     CheckpointError,

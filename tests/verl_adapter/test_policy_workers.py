@@ -13,7 +13,7 @@ from fresh_python import by_ranks, needs_workers, run_on_ranks
 from rank_policies import KINDS, RESUMED_AT, ROLES, TURNS, same
 from rank_updates import WORLDS, trained_groups
 
-from marsrl_verl.reporting.seal import missing_files
+from marsrl_verl.reporting.manifest import missing_files
 
 pytestmark = [pytest.mark.slow, needs_workers]
 POLICIES = ("corrector", "solver", "verifier")

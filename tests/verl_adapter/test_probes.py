@@ -23,11 +23,11 @@ from marsrl_verl.attention.measure import MeasuredRows, influence_layout
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Probe
 from marsrl_verl.core.policy import PolicySet
+from marsrl_verl.core.reasoning_steps import Steps
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, Sequence
 from marsrl_verl.core.stage import Stage
-from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchLayout, PolicyBatch, arrange, jagged
 from marsrl_verl.verl_adapter.engine.probe_engine import COLUMNS_KEY, MEASURE_KEY, SETTINGS_KEY

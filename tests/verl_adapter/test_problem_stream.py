@@ -1,4 +1,4 @@
-"""Problems from verl's dataset, pass after pass, also after a resume; those that are too long leave it."""
+"""Problems from verl's dataset, epoch after epoch, also after a resume; those that are too long leave it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from marsrl_verl.verl_adapter.trainer.problem_stream import (
 ROWS = scripted_trainer.ROWS[:10]
 
 
-def stream(seed: int = 3, *, whole_passes: bool = False) -> ProblemStream:
+def stream(seed: int = 3, *, whole_epochs: bool = False) -> ProblemStream:
     generator = torch.Generator().manual_seed(seed)
     order = RandomSampler(ROWS, generator=generator)
     loader = StatefulDataLoader(ROWS, batch_size=3, drop_last=True, collate_fn=collate, sampler=order)
-    return ProblemStream(loader, whole_passes=whole_passes)
+    return ProblemStream(loader, whole_epochs=whole_epochs)
 
 
 def take(source: ProblemStream, count: int) -> list[list[tuple[str, str]]]:
@@ -47,28 +47,28 @@ def take(source: ProblemStream, count: int) -> list[list[tuple[str, str]]]:
 
 
 def everything(source: ProblemStream) -> list[str]:
-    return [one.question for one in source.take_from_pass(100, lambda problem: True)]
+    return [one.question for one in source.take_from_epoch(100, lambda problem: True)]
 
 
 def test_a_whole_pass_has_the_problems_that_fill_no_batch():
     questions = {f"{i} + 1 = ?" for i in range(10)}
-    source = stream(whole_passes=True)
+    source = stream(whole_epochs=True)
     for _ in range(2):
         found = everything(source)
         assert len(found) == 10 and set(found) == questions
-        source.begin_pass()
+        source.begin_epoch()
     assert len(everything(stream())) == 9, "verl's own passes"
 
 
 @pytest.mark.parametrize("read", [2, 7, 9, 10])
 def test_a_whole_pass_goes_on_where_it_was_saved(read):
-    source, other = stream(whole_passes=True), stream(whole_passes=True)
-    source.take_from_pass(read, lambda problem: True)
+    source, other = stream(whole_epochs=True), stream(whole_epochs=True)
+    source.take_from_epoch(read, lambda problem: True)
     other.load_state_dict(source.state_dict())
     for _ in range(2):
         assert everything(other) == everything(source)
-        source.begin_pass()
-        other.begin_pass()
+        source.begin_epoch()
+        other.begin_epoch()
 
 
 def test_ids_are_unique_across_epochs_and_an_epoch_visits_no_row_twice():

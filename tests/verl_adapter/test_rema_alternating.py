@@ -1,4 +1,4 @@
-"""Two agents trained in turns, through the trainer's own loop: what each pass asks and trains, and a kill."""
+"""Two agents trained in turns, through the trainer's own loop: prompts and rows of each epoch, and a kill."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 
 pytestmark = pytest.mark.slow
 
-PER_PASS = len(ROWS) // BATCH_SIZE * BATCH_SIZE
+PER_EPOCH = len(ROWS) // BATCH_SIZE * BATCH_SIZE
 USUAL = {"episodes": 2, "group_size": 3, "filter": {"samples": 6}}
 AGENTS = {META_THINKING: "meta", REASONING: "reason"}
 
@@ -38,8 +38,8 @@ class NotedPhases(PhaseSchedule):
         super().__init__(*arguments)
         self.begins = []
 
-    def pass_ended(self, step):
-        super().pass_ended(step)
+    def epoch_ended(self, step):
+        super().epoch_ended(step)
         self.begins.append((step, self.phases.number))
 
 
@@ -50,10 +50,10 @@ class Noted(ReMASingleTurn):
 
     def __init__(self, **changes) -> None:
         super().__init__(Config.model_validate(changes), MethodTools(MathPlanPrompts(), policies=AGENTS))
-        self.passes_of, self.asked = {}, {}
+        self.epochs_of, self.asked = {}, {}
 
     def first_requests(self, problem, step):
-        self.passes_of.setdefault(self.schedule.phases.number, set()).add(problem.row)
+        self.epochs_of.setdefault(self.schedule.phases.number, set()).add(problem.row)
         asked = self.asked.setdefault(self.schedule.phases.number, {})
         asked[step] = asked.get(step, 0) + 1
         return super().first_requests(problem, step)
@@ -95,18 +95,18 @@ def test_each_phase_trains_its_agent_on_what_it_kept(trained):
     number_of = {0: 0} | dict(method.schedule.begins)
     begins = sorted(number_of)
 
-    def pass_at(step: int) -> int:
+    def epoch_at(step: int) -> int:
         return number_of[max(begin for begin in begins if begin <= step)]
 
     for policy, phase in (("reason", 0), ("meta", 1)):
         steps = trained.weights.steps_of[policy]
-        passes = {pass_at(step) for step in steps}
+        passes = {epoch_at(step) for step in steps}
         assert passes and all(number // 3 % 2 == phase and number % 3 for number in passes), policy
-    assert len(method.passes_of[0]) == len(method.passes_of[3]) == PER_PASS, "counting asks everybody"
+    assert len(method.epochs_of[0]) == len(method.epochs_of[3]) == PER_EPOCH, "counting asks everybody"
     for number in (1, 2):
-        assert method.passes_of[number] < method.passes_of[0], "training asks some of them"
+        assert method.epochs_of[number] < method.epochs_of[0], "training asks some of them"
     for sent in trained.updated:
-        assert sent["policy"] == ("reason" if pass_at(sent["step"]) // 3 % 2 == 0 else "meta")
+        assert sent["policy"] == ("reason" if epoch_at(sent["step"]) // 3 % 2 == 0 else "meta")
 
 
 def test_the_first_step_of_a_pass_has_as_many_problems_as_the_others(trained):
@@ -130,7 +130,7 @@ def test_it_ends_with_its_iterations(tmp_path):
     assert trainer.global_steps < 200
     assert trainer.method.schedule.phases.left == 0 and trainer.scheduler.idle()
     last = trainer.method.schedule.begins[-1][1]
-    assert last == 5, "two phases of three passes"
+    assert last == 5, "two phases of three epochs"
 
 
 def test_it_ends_where_the_last_phase_keeps_nothing(tmp_path):

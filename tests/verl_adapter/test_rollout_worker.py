@@ -21,7 +21,7 @@ from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts
 from marsrl_verl.verl_adapter.rollout_server.scoring import (
     LEAST_IN_A_CALL,
-    MOST_IN_A_CALL,
+    MAX_IN_A_CALL,
     GroupScorer,
 )
 from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId, describe
@@ -165,7 +165,7 @@ def test_calls_grow_where_grades_come_quickly_and_shrink_where_they_do_not():
     # The clock is read as a call begins and as it ends: one after the other took 0.8 s, and 1 ms.
     assert asyncio.run(run(0.8)) == full * 2
     assert asyncio.run(run(1e-5))[len(full) :] == [200]
-    assert LEAST_IN_A_CALL <= 200 <= MOST_IN_A_CALL
+    assert LEAST_IN_A_CALL <= 200 <= MAX_IN_A_CALL
 
 
 def test_a_call_holds_no_more_than_a_reward_worker_grades_at_a_time():

@@ -70,7 +70,7 @@ def batch_of(
     """The step's rows with their advantages, as the trainer makes them."""
     refs = trained_rows(method, groups, 1)
     layout = BatchLayout(ranks, seed=1, step=1, micro_batch_rows=multiple)
-    columns = (TURN,) if method.traits(method.config).notes_turns else ()
+    columns = (TURN,) if method.traits(method.config).has_turn_ids else ()
     batch = arrange(groups, refs, lambda policy: layout, lambda rows: min(updates, rows), columns)
     rows = batch.rows
     rows.columns |= {name: np.zeros(rows.tokens, dtype=np.float32) for name in (OLD_LOG_PROBS, ENTROPIES)}
@@ -80,7 +80,7 @@ def batch_of(
 
 
 def micro_batches(
-    batch: StepBatch, columns: tuple[str, ...] = (), most_tokens: int = 40
+    batch: StepBatch, columns: tuple[str, ...] = (), max_tokens: int = 40
 ) -> Iterator[TensorDict]:
     """What the loss of every rank and mini-batch is given."""
     for part in batch.parts:
@@ -96,7 +96,7 @@ def micro_batches(
             tokens = sum(int(one["loss_mask"].sum()) for one in minis)
             for mini in minis:
                 tu.assign_non_tensor(mini, batch_num_tokens=tokens, dp_size=ranks, use_dynamic_bsz=True)
-                tu.assign_non_tensor(mini, max_token_len_per_gpu=most_tokens)
+                tu.assign_non_tensor(mini, max_token_len_per_gpu=max_tokens)
                 yield from prepare_micro_batches(mini)[0]
 
 

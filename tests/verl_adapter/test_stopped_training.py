@@ -12,7 +12,7 @@ from fake_ray import FakeRay, actor
 from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 from marsrl_verl.verl_adapter.rollout_server import engine_watch
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals
@@ -68,7 +68,7 @@ def finish(folder, *, save_freq: int = 100, **settings) -> tuple[dict[int, dict]
 
 
 def newest(folder) -> int | None:
-    return checkpoint.newest_sealed(folder / "checkpoints")
+    return checkpoint.newest_complete(folder / "checkpoints")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_signal_in_an_evaluation_saves_the_step_before(tmp_path):
 
 
 @pytest.mark.parametrize(("save_freq", "saved"), [(1, [1, 2, 3]), (-1, [])])
-def test_what_is_sealed_or_not_wanted_is_not_saved_at_the_end(tmp_path, save_freq, saved):
+def test_what_is_complete_or_not_wanted_is_not_saved_at_the_end(tmp_path, save_freq, saved):
     assert stop(tmp_path, "_fit_generate", save_freq=save_freq, **PLAIN).saved == saved
 
 

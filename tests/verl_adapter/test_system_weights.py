@@ -71,7 +71,7 @@ def test_a_checkpoint_of_several_models(chosen, tmp_path):
 def test_adapters_of_a_checkpoint_and_as_they_begin(chosen, tmp_path):
     node, files, _ = chosen("policies=lora_per_role", checkpoint=tmp_path / "global_step_3")
     assert sorted(files) == ROLES and sorted(adapters(node.rollout)) == ROLES and not chosen.asked
-    node, files, _ = chosen("policies=lora_per_role", "marsrl.run.existing=replace")
+    node, files, _ = chosen("policies=lora_per_role", "marsrl.run.if_exists=replace")
     assert not files and not adapters(node.rollout) and sorted(unadapted(node.rollout)) == ROLES
     assert node.model.lora_rank == 0
 

@@ -9,7 +9,7 @@ from verl.trainer.ppo import core_algos
 
 from marsrl_verl.core.credit import LossSpec
 from marsrl_verl.core.sequence import TURN
-from marsrl_verl.losses.inputs import LossInputs, giving, log_share
+from marsrl_verl.losses.inputs import LossInputs, giving, log_frac
 from marsrl_verl.losses.turn_ratio import turn_ratio
 from marsrl_verl.settings.choices import LossMean, TurnRatio
 from marsrl_verl.verl_adapter.engine.policy_loss import _sums, divided_shares
@@ -96,8 +96,8 @@ def test_shares_are_sums_over_all_parts_of_a_step():
     sums = []
     for counted, of in ((3.0, 4.0), (0.0, 12.0)):
         with giving(inputs) as call:
-            log_share("examined/min", torch.tensor([counted]), torch.tensor([of]))
-            log_share("never", torch.zeros(2), torch.zeros(2))
+            log_frac("examined/min", torch.tensor([counted]), torch.tensor([of]))
+            log_frac("never", torch.zeros(2), torch.zeros(2))
             sums.append(_sums(call))
     first, second = sums
     for name, metric in first.items():

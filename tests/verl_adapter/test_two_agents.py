@@ -48,7 +48,7 @@ class Dialogues:
     """Group-relative advantages; of the meta-thinking agent's responses the last token is left out."""
 
     def advantages(self, rows):
-        return rows.spread(group_relative(rows, normalize_std=False).astype(np.float32))
+        return rows.to_tokens(group_relative(rows, normalize_std=False).astype(np.float32))
 
     def masks(self, rows, advantages):
         left_out = np.zeros(rows.tokens, dtype=bool)

@@ -92,7 +92,7 @@ def test_checkpoints_leave_no_lock_file(tmp_path, monkeypatch):
     from verl.utils import fs
     from verl.utils.checkpoint import fsdp_checkpoint_manager
 
-    from marsrl_verl.verl_adapter.checkpoint.sealed import without_lock_files
+    from marsrl_verl.verl_adapter.checkpoint.files import without_lock_files
 
     modules = (fs, fsdp_checkpoint_manager)
     for module in modules:

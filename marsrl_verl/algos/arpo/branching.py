@@ -59,7 +59,7 @@ class ForkPlace:
     calls: Sequence[Mapping[str, Any]]
     """Calls of the last of these turns: `tool`, `arguments`, `outcome` (`ok` if it worked), `tokens` that
     were read of the result, and whether these are `cut`."""
-    most_forks: int
+    max_forks: int
     """Most forks possible here."""
     rng: np.random.Generator
     entropy_change: float | None = None
@@ -156,7 +156,7 @@ def own_forks(
     law: OwnFunction[WantsForks],
     turn: int,
     events: Sequence[Mapping[str, Any]],
-    most_forks: int,
+    max_forks: int,
     rng: np.random.Generator,
     change: float | None,
 ) -> list[bool]:
@@ -171,12 +171,12 @@ def own_forks(
         RuleError: the function raised, or returned no valid number.
     """
     calls = [{name: one[name] for name in _SHOWN} for one in events if one["turn"] == turn - 1]
-    found = law.call(KEY, ForkPlace(turn, calls, most_forks, rng, change))
+    found = law.call(KEY, ForkPlace(turn, calls, max_forks, rng, change))
     if isinstance(found, bool | np.bool_):
-        return [bool(found)] * most_forks
-    if not isinstance(found, int | np.integer) or not 0 <= found <= most_forks:
-        raise law.refuse(KEY, repr(found), f"True, False or a number of forks from 0 to {most_forks}")
-    return [at < int(found) for at in range(most_forks)]
+        return [bool(found)] * max_forks
+    if not isinstance(found, int | np.integer) or not 0 <= found <= max_forks:
+        raise law.refuse(KEY, repr(found), f"True, False or a number of forks from 0 to {max_forks}")
+    return [at < int(found) for at in range(max_forks)]
 
 
 def token_entropies(completion: Completion, of: EntropyOf, vocab_size: int) -> NDArray[np.float64]:

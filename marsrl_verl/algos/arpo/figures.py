@@ -52,15 +52,15 @@ def _calls(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, 
         "executed_calls": len(ran),
         "executed_calls_per_group": len(ran) / len(groups),
         "calls_per_trajectory": sum(len(one.events) for one in members) / len(members),
-        "using_tools_share": using / len(members),
-        "call_limit_share": limited / len(members),
+        "using_tools_frac": using / len(members),
+        "call_limit_frac": limited / len(members),
     }
     if right:
         found["executed_calls_per_right"] = len(ran) / right
     if calls:
         outcomes = Counter(event["outcome"] for event in calls)
         found |= {f"call_outcome/{name}": outcomes[name] / len(calls) for name in _OUTCOMES}
-        found["cut_result_share"] = sum(event["cut"] or event["truncated"] for event in calls) / len(calls)
+        found["cut_result_frac"] = sum(event["cut"] or event["truncated"] for event in calls) / len(calls)
         found["result_tokens_mean"] = float(np.mean([event["tokens"] for event in calls]))
     for name, count in sorted(Counter(event["tool"] for event in ran).items()):
         found[f"executed_calls/{name}"] = count
@@ -90,7 +90,7 @@ def _tree(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, f
         "fork_depth_max": max(depth.values()),
     }
     if rows:
-        found["shared_token_share"] = 1 - sampled / rows
+        found["shared_token_frac"] = 1 - sampled / rows
     return found
 
 
@@ -117,8 +117,8 @@ def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
     forks = sum(one.fork is not None for one in members)
     found = {
         "fork_decisions": float(len(decided)),
-        "fork_wanted_share": sum(event["forks_wanted"] > 0 for event in decided) / len(decided),
-        "fork_granted_share": forks / requested if requested else 0.0,
+        "fork_wanted_frac": sum(event["forks_wanted"] > 0 for event in decided) / len(decided),
+        "fork_granted_frac": forks / requested if requested else 0.0,
     }
     if chances := [event["fork_probability"] for event in decided if event["fork_probability"] is not None]:
         found["fork_probability_mean"] = float(np.mean(chances))
@@ -126,7 +126,7 @@ def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
     if changes:
         found["entropy_change_mean"] = float(np.mean(changes))
         found["entropy_change_std"] = float(np.std(changes))
-        found["entropy_rises_share"] = sum(change > 0 for change in changes) / len(changes)
+        found["entropy_rises_frac"] = sum(change > 0 for change in changes) / len(changes)
         places = Counter(int(np.searchsorted(_CHANGES, change, side="left")) for change in changes)
         names = [*(f"to_{edge:g}" for edge in _CHANGES), f"above_{_CHANGES[-1]:g}"]
         for place, name in enumerate(names):

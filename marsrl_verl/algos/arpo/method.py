@@ -67,7 +67,7 @@ class ARPO(Method):
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:
         """Returns traits with turns: a token's turn is the one between two calls."""
-        return Traits(notes_turns=True)
+        return Traits(has_turn_ids=True)
 
     @classmethod
     def evaluation(

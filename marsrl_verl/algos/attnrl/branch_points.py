@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marsrl_verl.algos.attnrl.branch_scores import ENTROPIES, INFLUENCES, BranchScores
-from marsrl_verl.core.steps import Steps
+from marsrl_verl.core.reasoning_steps import Steps
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import Settings, limits
 from marsrl_verl.settings.rules import OwnFunction, Rule
@@ -64,14 +64,14 @@ def aggregated_influence(
     return tuple(value / max(steps - step - delta, 1) for step, value in enumerate(influence))
 
 
-class Shortfall(Choice):
+class OnTooFew(Choice):
     """Rule for a response in which fewer points than wanted qualify."""
 
     FEWER = "fewer"
     """The points found, and no others."""
     FILL = "fill"
     """Also the earliest other thinking steps, whatever their score and distance."""
-    APART = "apart"
+    SPREAD = "spread"
     """Also other thinking steps that keep the distance, the most influential ones first, where a step that
     would leave room for fewer is passed over. A response then has as many points as can stand apart (at most
     N) by every criterion, so that criteria can be compared."""
@@ -91,12 +91,12 @@ class BranchRule(Settings):
     of which are chosen (docs/guides/new_method.md)."""
     num_branch_points: int = limits(2, ge=1, why="a tree branches")
     """Branch points of an expanded response (N)."""
-    top_share: float = limits(0.2, gt=0.0, le=1.0, fix="0.2 is the paper's.")
+    top_frac: float = limits(0.2, gt=0.0, le=1.0, fix="0.2 is the paper's.")
     """Share of a response's steps that are candidates by their influence (ρ, eq. 7)."""
     min_token_distance: int = limits(0, ge=0, why="0 is no distance")
     """Least tokens between the beginning (prompt included) and a branch point and between two of them. The
     paper has none, its released code 512."""
-    shortfall: Shortfall = Shortfall.FILL
+    on_too_few: OnTooFew = OnTooFew.FILL
     """Points of a response in which too few steps qualify: `fewer` points; `fill` with the earliest other
     ones; `apart`, with the most influential other ones that keep the distance, so that every criterion has
     equally many points; `repeat` (as the released code: any later step, then the same points again)."""
@@ -153,7 +153,7 @@ def choose_branch_points(
         return [BranchPoint(token) for token in sorted(_highest_tokens(features, rule))]
     eligible = range(1, features.steps.thinking)
     candidates = _ordered(features, rule, eligible, rng)
-    if rule.shortfall is Shortfall.APART:
+    if rule.on_too_few is OnTooFew.SPREAD:
         chosen = _most_apart(features, candidates, rule, eligible)
     else:
         chosen = _completed(features, _spaced(features, candidates, rule), rule, eligible)
@@ -189,8 +189,8 @@ def _most_influential(features: ResponseFeatures, rule: BranchRule, eligible: ra
         raise ValueError(f"{len(influence)} values of influence for {len(features.steps)} steps")
     if not (influence > 0).any():
         # The released code's threshold then is 0, which every step but the first reaches.
-        return list(range(1, len(features.steps))) if rule.shortfall is Shortfall.REPEAT else []
-    threshold = np.quantile(influence, 1.0 - rule.top_share)
+        return list(range(1, len(features.steps))) if rule.on_too_few is OnTooFew.REPEAT else []
+    threshold = np.quantile(influence, 1.0 - rule.top_frac)
     if threshold <= 0:
         threshold = influence[influence > 0].min()
     return [step for step in eligible if influence[step] >= threshold]
@@ -245,11 +245,11 @@ def _gap(steps: Steps, one: int, other: int) -> int:
 
 
 def _completed(features: ResponseFeatures, chosen: list[int], rule: BranchRule, eligible: range) -> list[int]:
-    if rule.shortfall is Shortfall.FEWER or len(chosen) == rule.num_branch_points:
+    if rule.on_too_few is OnTooFew.FEWER or len(chosen) == rule.num_branch_points:
         return chosen
-    others = eligible if rule.shortfall is Shortfall.FILL else range(1, len(features.steps))
+    others = eligible if rule.on_too_few is OnTooFew.FILL else range(1, len(features.steps))
     chosen = [*chosen, *(step for step in others if step not in chosen)][: rule.num_branch_points]
-    if rule.shortfall is Shortfall.REPEAT and chosen:
+    if rule.on_too_few is OnTooFew.REPEAT and chosen:
         chosen = [chosen[at % len(chosen)] for at in range(rule.num_branch_points)]
     return chosen
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.core.steps import Steps
+from marsrl_verl.core.reasoning_steps import Steps
 from marsrl_verl.settings.rules import OwnFunction, offers
 
 KEY = "marsrl.algo.criterion"

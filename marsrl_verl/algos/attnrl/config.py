@@ -10,7 +10,7 @@ from pydantic import Field
 from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterMean, FilterRule, TreeChoice
 from marsrl_verl.algos.attnrl.branch_points import BY_TOKEN, BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.algos.attnrl.branch_scores import INFLUENCES
-from marsrl_verl.algos.attnrl.step_cutter import StepEnds
+from marsrl_verl.algos.attnrl.step_cutter import StepDelimiter
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
 from marsrl_verl.core.credit import MaskedConfig
@@ -71,7 +71,7 @@ class Config(BranchRule, MaskedConfig):
     fci_aggregation: FciAggregation = FciAggregation.SUM
     """Aggregation of later steps' attention to a step: its `sum` (eq. 5), which grows with the number of
     later steps and so favours early ones, or its `mean`."""
-    step_ends: StepEnds = StepEnds.BREAKS
+    step_delimiter: StepDelimiter = StepDelimiter.BREAKS
     """Places at which a step ends: `breaks` (after the line breaks between two lines, however many tokens
     spell them), or `tokens` (after each single token with a blank line, released code)."""
     filter: FilterRule = FilterRule.RELEASED
@@ -88,7 +88,7 @@ class Config(BranchRule, MaskedConfig):
     tree_choice: TreeChoice = TreeChoice.RANDOM
     """Responses that are expanded, if not all are: those drawn at `random`, or the `minority` of right or
     wrong ones first (released code)."""
-    keep_unbranched: bool = True
+    train_unbranched: bool = True
     """If true, first responses that are not expanded are trained as well; the released code drops them."""
     advantage_rule: AdvantageRule = AdvantageRule.ATTNRL
     """`attnrl` (eq. 2 and 3), or `treerl_original`, the formula of TreeRL's released code."""
@@ -107,7 +107,7 @@ class Config(BranchRule, MaskedConfig):
         """Samples of a problem whose responses are all expanded: G (1 + N T)."""
         return self.group_size * (1 + self.num_branch_points * self.num_continuations)
 
-    def most_problems(self, configured: int) -> int:
+    def max_problems(self, configured: int) -> int:
         """Most problems of a step: `configured` unless their number is adapted."""
         batch = self.adaptive_batch
         return (batch.max_problems or 4 * configured) if batch.enabled else configured
@@ -143,8 +143,8 @@ def _inert(config: Config) -> Iterator[ConfigIssue]:
         "delta": (no_influence, influence),
         "fci_backend": (no_influence, influence),
         "fci_aggregation": (no_influence, influence),
-        "top_share": (config.criterion is not BranchCriterion.FCI, "criterion=fci"),
-        "shortfall": (config.criterion in BY_TOKEN, "a criterion that chooses steps"),
+        "top_frac": (config.criterion is not BranchCriterion.FCI, "criterion=fci"),
+        "on_too_few": (config.criterion in BY_TOKEN, "a criterion that chooses steps"),
         "filter_mean": (config.filter is FilterRule.NONE, "another filter"),
         "filter_decay": (config.filter_mean is not FilterMean.EMA, "filter_mean=ema"),
         "tree_choice": (config.expansion is ExpansionRounding.ALL, "another expansion"),
@@ -160,7 +160,7 @@ def _inert(config: Config) -> Iterator[ConfigIssue]:
 def _batch(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     """Checks the limits of an adapted number of problems."""
     batch = config.adaptive_batch
-    most = config.most_problems(int(run.get("data.train_batch_size")))
+    most = config.max_problems(int(run.get("data.train_batch_size")))
     if not batch.enabled or batch.min_problems <= most:
         return
     if batch.max_problems is not None:
@@ -205,7 +205,7 @@ def _trainer(run: RunView) -> Iterator[ConfigIssue]:
     if distance >= max_tokens:
         what = (
             f"No branch point is so far from the beginning: prompt and response have at most {max_tokens:,} "
-            f"tokens, so {_ALGO}.shortfall would choose all of them."
+            f"tokens, so {_ALGO}.on_too_few would choose all of them."
         )
         yield ConfigIssue(f"{_ALGO}.min_token_distance", what, "Lower it; 0 is no distance.", distance)
 
@@ -229,9 +229,9 @@ def _delta(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         return
     prompts = run.prompts()
     # The first step is not measured.
-    if prompts.most_steps is not None and 1 + config.delta >= prompts.most_steps:
+    if prompts.max_steps is not None and 1 + config.delta >= prompts.max_steps:
         what = (
-            f"Responses to {run.settings.prompts.target} have at most {prompts.most_steps} steps, the first "
+            f"Responses to {run.settings.prompts.target} have at most {prompts.max_steps} steps, the first "
             "of which is not measured: all influence would be 0."
         )
         fix = f"Leave it out; {prompts.step_distance} suits them."

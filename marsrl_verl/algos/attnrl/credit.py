@@ -86,7 +86,7 @@ def tree_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "attnrl/trained_problems": len(problems),
         "attnrl/leaves_per_problem": float(np.mean([len(tree.leaf) for tree in trees])),
         "attnrl/root_value_mean": float(np.mean([values(tree)[0] for tree in trees])),
-        "attnrl/shared_token_share": shared / tokens if tokens else 0.0,
+        "attnrl/shared_token_frac": shared / tokens if tokens else 0.0,
     }
 
 
@@ -96,10 +96,12 @@ class TreeCredit(MaskingCredit):
     is_group_relative = False
     config: Config
 
-    def trains(self, groups: Sequence[Group]) -> bool:
+    def is_trainable(self, groups: Sequence[Group]) -> bool:
         """True if some leaf enters the loss: their rewards are not all equal, else every advantage is 0, and
         there are others than unexpanded responses if these are dropped."""
-        included = self.config.keep_unbranched or any(group.request.stage == CONTINUATION for group in groups)
+        included = self.config.train_unbranched or any(
+            group.request.stage == CONTINUATION for group in groups
+        )
         return included and len({reward for group in groups for reward in group.rewards}) > 1
 
     def keep(self, groups: Sequence[Group]) -> list[RowRef]:
@@ -110,7 +112,7 @@ class TreeCredit(MaskingCredit):
             for at, group in enumerate(groups)
             for place, one in enumerate(group.trajectories)
             if one.comparable and one.tokens
-            if self.config.keep_unbranched or group.request.stage != INITIAL or one.trajectory_id in branched
+            if self.config.train_unbranched or group.request.stage != INITIAL or one.trajectory_id in branched
         ]
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:

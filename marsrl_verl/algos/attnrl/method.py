@@ -74,15 +74,15 @@ class TreeSchedule(Schedule):
                 target_samples=batch.target_samples or problems * config.samples_per_problem,
                 problems=float(problems),
                 least=batch.min_problems,
-                most=config.most_problems(problems),
+                most=config.max_problems(problems),
                 smoothing=batch.smoothing,
             )
         self._seen = _Seen()
 
     @classmethod
-    def most_problems(cls, config: settings_of.Config, configured: int) -> int:
+    def max_problems(cls, config: settings_of.Config, configured: int) -> int:
         """Returns the most problems of a step, more than `configured` if their number is adapted."""
-        return config.most_problems(configured)
+        return config.max_problems(configured)
 
     def problems_per_step(self, configured: int) -> int:
         """Returns the number of problems, B_m if it is adapted (eq. 10)."""
@@ -141,7 +141,7 @@ class AttnRL(Method):
         self.mean = RunningMean(config.filter_mean, config.filter_decay)
         self._figures = TreeFigures()
         off_policy = None if tools.settings is None else tools.settings.off_policy.mode
-        self.record_log_probs = off_policy in (None, OffPolicyMode.RECORDED)
+        self.stores_trainer_log_probs = off_policy in (None, OffPolicyMode.RECORDED)
         """If true, the loss takes the trainer's log-probabilities of the first responses under the weights
         that sampled them."""
 
@@ -158,12 +158,12 @@ class AttnRL(Method):
     def traits(cls, config: settings_of.Config) -> Traits:
         """The probe's pass gives log-probabilities of first responses, and FCI needs the attention."""
         view = View(columns={"influence": ("steps", "influence")})
-        return Traits(records_log_probs=True, fused_kernels=False, view=view)
+        return Traits(stores_trainer_log_probs=True, fused_kernels=False, view=view)
 
     @classmethod
-    def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:
+    def trial(cls, role: str, index: int, number: int) -> tuple[str, Mapping[str, Any]]:
         """Returns a response of several steps, so that there is somewhere to branch."""
-        answer, info = super().trial(role, k, number)
+        answer, info = super().trial(role, index, number)
         return f"One.\n\nTwo.\n\nThree.\n\nFour.\n\n{answer}", info
 
     # --- requests -------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class AttnRL(Method):
     def probes(self, stage: str) -> tuple[Probe, ...]:
         """Returns the probe of first responses: of their log-probabilities under the weights that sampled
         them, their FCI and their entropies, as far as branch points, filter or loss need them."""
-        entropies = self.record_log_probs or ENTROPIES in self.config.needs
+        entropies = self.stores_trainer_log_probs or ENTROPIES in self.config.needs
         influence = self.config.needs_influence
         if stage != INITIAL or not (entropies or influence):
             return ()
@@ -238,7 +238,7 @@ class AttnRL(Method):
 
     def observe_problem(self, groups: Sequence[Group]) -> None:
         """Counts the outcome of a whole tree."""
-        self._figures.ended(groups, trains=self.credit.trains(groups))
+        self._figures.ended(groups, is_trainable=self.credit.is_trainable(groups))
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """Returns the answer, and the steps of first responses with their influence."""

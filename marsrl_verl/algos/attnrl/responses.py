@@ -27,10 +27,10 @@ from marsrl_verl.algos.attnrl.config import Config
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.core.method import Probe
 from marsrl_verl.core.method_tools import MethodTools
+from marsrl_verl.core.reasoning_steps import Steps
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, TRAINER_LOG_PROBS
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.settings.rules import OwnFunction
 
@@ -51,7 +51,7 @@ class FirstResponses:
 
     def __init__(self, config: Config, tools: MethodTools) -> None:
         self.config, self.seed = config, tools.seed
-        self.cutter = step_cutter(tools.tokenizer, config.step_ends)
+        self.cutter = step_cutter(tools.tokenizer, config.step_delimiter)
         self.delta = tools.prompts.step_distance if config.delta is None else config.delta
         """Least distance in steps from which later attention counts (arXiv 2509.26628, eq. 6)."""
         self._steps: dict[str, Steps] = {}

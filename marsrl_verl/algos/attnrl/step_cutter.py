@@ -1,4 +1,4 @@
-"""Steps of a model's responses: the cut of `core.steps` with a tokenizer's texts."""
+"""Steps of a model's responses: the cut of `core.reasoning_steps` with a tokenizer's texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marsrl_verl.core.steps import SEPARATORS, Steps, TokenTexts, split_steps, steps_ending
+from marsrl_verl.core.reasoning_steps import SEPARATORS, Steps, TokenTexts, split_steps, steps_ending
 from marsrl_verl.settings.choices import Choice
 
 FINAL_WORDS = ("answer", "conclusion")
@@ -31,7 +31,7 @@ def split_after_tokens(
     return steps_ending(pieces, list(range(1, len(pieces))))
 
 
-class StepEnds(Choice):
+class StepDelimiter(Choice):
     """Places at which a step ends."""
 
     BREAKS = "breaks"
@@ -45,11 +45,11 @@ class StepCutter:
     """Cuts responses into steps with the model's tokenizer."""
 
     texts: TokenTexts
-    ends: StepEnds = StepEnds.BREAKS
+    ends: StepDelimiter = StepDelimiter.BREAKS
 
     def cut(self, response_ids: Sequence[int]) -> Steps:
-        """Cuts a response into steps (`StepEnds`)."""
-        split = split_steps if self.ends is StepEnds.BREAKS else split_after_tokens
+        """Cuts a response into steps (`StepDelimiter`)."""
+        split = split_steps if self.ends is StepDelimiter.BREAKS else split_after_tokens
         return split(response_ids, self.texts)
 
     def first_final_word(self, response_ids: Sequence[int]) -> int | None:
@@ -60,7 +60,7 @@ class StepCutter:
         return None
 
 
-def step_cutter(tokenizer: Any, ends: StepEnds = StepEnds.BREAKS) -> StepCutter:
+def step_cutter(tokenizer: Any, ends: StepDelimiter = StepDelimiter.BREAKS) -> StepCutter:
     """Returns a cutter of responses of a Hugging Face tokenizer's ids."""
 
     def decode(token: int) -> str:

@@ -22,7 +22,7 @@ class TreeOutcome:
     continuations: float | None
     leaves: float | None
     """First responses and continuations together."""
-    trains: bool
+    is_trainable: bool
     """If true, the tree enters a loss: its leaves do not all have one reward."""
 
 
@@ -59,15 +59,15 @@ class TreeFigures:
         self.compared_responses += 1
         self.like_earliest += like_earliest
 
-    def ended(self, groups: Sequence[Group], *, trains: bool) -> None:
-        """Counts a problem that ended with these groups; `trains` tells whether its tree enters a loss."""
+    def ended(self, groups: Sequence[Group], *, is_trainable: bool) -> None:
+        """Counts a problem that ended with these groups; `is_trainable`: its tree enters a loss."""
         first: list[bool] = []
         later: list[bool] = []
         for group in groups:
             (first if group.request.prefix is None else later).extend(map(is_correct, group.rewards))
         if first or later:
             leaves = _right(first + later)
-            self.outcomes.append(TreeOutcome(_right(first), _right(later), leaves, trains))
+            self.outcomes.append(TreeOutcome(_right(first), _right(later), leaves, is_trainable))
 
     def metrics(self, *, influence: bool) -> dict[str, float]:
         """Returns the figures by name, without those that were not observed.
@@ -82,11 +82,11 @@ class TreeFigures:
             numbers = Counter(self.trees.values())
             found |= {
                 "attnrl/problems": count,
-                "attnrl/filtered_share": len(self.filtered) / count,
+                "attnrl/filtered_frac": len(self.filtered) / count,
                 "attnrl/filtered_all_correct": sum(one.all_correct for one in self.filtered),
                 "attnrl/filtered_none_correct": sum(one.correct == 0 for one in self.filtered),
-                "attnrl/all_correct_share": len(all_correct) / count,
-                "attnrl/none_correct_share": right[0] / count,
+                "attnrl/all_correct_frac": len(all_correct) / count,
+                "attnrl/none_correct_frac": right[0] / count,
                 **{f"attnrl/correct_responses/{number}": times for number, times in sorted(right.items())},
                 "attnrl/trees_per_problem": self.trees.total() / count,
                 **{f"attnrl/trees/{number}": times for number, times in sorted(numbers.items())},
@@ -96,7 +96,7 @@ class TreeFigures:
                 found["attnrl/influence_mean"] = float(np.mean([one.influence for one in self.statistics]))
                 without = sum(one.without_influence for one in self.statistics)
                 responses = sum(one.responses for one in self.statistics)
-                found["attnrl/without_influence_share"] = without / responses
+                found["attnrl/without_influence_frac"] = without / responses
                 if all_correct:
                     of_these = [one.influence for one in all_correct]
                     found["attnrl/influence_all_correct_mean"] = float(np.mean(of_these))
@@ -104,7 +104,7 @@ class TreeFigures:
             found["attnrl/branch_token_mean"] = self.branch_tokens / self.branch_points
             found["attnrl/branch_position_mean"] = self.branch_positions / self.branch_points
         if self.compared_responses:
-            found["attnrl/earliest_points_share"] = self.like_earliest / self.compared_responses
+            found["attnrl/earliest_points_frac"] = self.like_earliest / self.compared_responses
         return found | self._ends()
 
     def _ends(self) -> dict[str, float]:
@@ -114,22 +114,22 @@ class TreeFigures:
         leaves = [one.leaves for one in self.outcomes]
         found: dict[str, float] = {
             "attnrl/ended_problems": len(leaves),
-            "attnrl/discarded_problems": sum(not one.trains for one in self.outcomes),
-            "attnrl/leaves_all_correct_share": _share(leaves, 1.0),
-            "attnrl/leaves_none_correct_share": _share(leaves, 0.0),
+            "attnrl/discarded_problems": sum(not one.is_trainable for one in self.outcomes),
+            "attnrl/leaves_all_correct_frac": _share(leaves, 1.0),
+            "attnrl/leaves_none_correct_frac": _share(leaves, 0.0),
         }
         continued = [one for one in self.outcomes if one.continuations is not None]
         if continued:
             later = [one.continuations for one in continued]
             found |= {
                 "attnrl/continued_problems": len(later),
-                "attnrl/continuations_all_correct_share": _share(later, 1.0),
-                "attnrl/continuations_none_correct_share": _share(later, 0.0),
+                "attnrl/continuations_all_correct_frac": _share(later, 1.0),
+                "attnrl/continuations_none_correct_frac": _share(later, 0.0),
             }
         for name, right in (("all", 1.0), ("none", 0.0)):
             later = [one.continuations for one in continued if one.first == right]
             if later:
-                found[f"attnrl/stays_{name}_correct_share"] = _share(later, right)
+                found[f"attnrl/stays_{name}_correct_frac"] = _share(later, right)
         return found
 
 

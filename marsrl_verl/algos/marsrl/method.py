@@ -33,10 +33,10 @@ class MarsCredit(EstimatorCredit):
 
     config: settings_of.Config
 
-    def trains(self, groups: Sequence[Group]) -> bool:
+    def is_trainable(self, groups: Sequence[Group]) -> bool:
         """True for groups that the estimator can compare, and for complete groups of judgements that the
         balance of verdicts counts, whatever their rewards."""
-        return super().trains(groups) or any(map(self._balances, groups))
+        return super().is_trainable(groups) or any(map(self._balances, groups))
 
     def _balances(self, group: Group) -> bool:
         complete = len(group.trajectories) == group.request.n
@@ -146,10 +146,10 @@ class MarsRL(Method):
         return str(trajectory.scored.info.get("verdict", Verdict.INVALID.value)), right.value
 
     @classmethod
-    def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:
+    def trial(cls, role: str, index: int, number: int) -> tuple[str, Mapping[str, Any]]:
         """Lets the Verifier find errors, so that there is something to correct."""
         if role != VERIFIER:
-            return super().trial(role, k, number)
+            return super().trial(role, index, number)
         report = {"verdict": Verdict.WRONG.value, "report": "an error"}
         return "an error\n\n**Correctness**: Wrong", report
 

@@ -52,7 +52,7 @@ _FIELD_NAME = re.compile(r"(?:[#>*_`\-+\s]|\d+[.)])*correctness", re.IGNORECASE)
 # What may stand around a verdict: bold and code marks, quotes, brackets, punctuation, but no question mark.
 _MARKS = " \t*_`\"'“”‘’()[]$.,;:!。"
 _WRAPPED = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s?\{(.*)\}")
-_LONGEST_VALUE, _MOST_WRAPPERS = 100, 4
+_LONGEST_VALUE, _MAX_WRAPPERS = 100, 4
 _VALUES = {"correct": Verdict.CORRECT, "wrong": Verdict.WRONG, "incorrect": Verdict.WRONG}
 _RELEASED_MARKER = "**Correctness**"
 
@@ -112,7 +112,7 @@ def _plain(value: str) -> str:
     text = value.strip()
     if len(text) > _LONGEST_VALUE:
         return text
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(_MAX_WRAPPERS):
         text = text.strip(_MARKS)
         wrapped = _WRAPPED.fullmatch(text)
         if wrapped is None:

@@ -2,7 +2,7 @@
 
     python -m marsrl_verl.algos.rema.actions outputs/NAME --output actions.png
 
-reads the run's plans in JSON (`marsrl.algo.plan_form=json`) of passes that train plans, prints the shares of
+reads the run's plans in JSON (`marsrl.algo.plan_form=json`) of epochs that train plans, prints the shares of
 DECOMPOSE, REWRITE and EMPTY at each difficulty, and draws them with the mean difficulty of each action over
 training (ReMA, arXiv 2503.09501, §4.2.2). A problem's difficulty is a number of the data (`extra_info.level`
 or `extra_info.difficulty`)."""
@@ -59,7 +59,7 @@ def read_actions(folder: Path) -> list[Chosen]:
 def _of_file(path: Path) -> Iterable[Chosen]:
     with path.open(encoding="utf-8") as lines:
         for line in map(json.loads, lines):
-            # Passes that count successes have all problems, those that train the ones in between.
+            # Epochs that count successes have all problems, those that train the ones in between.
             trained = line.get("pass_trains_plans", True)
             if line.get("stage") == PLAN and line.get("action") in ACTIONS and trained:
                 level, correctness = line.get("level"), line.get("correctness")

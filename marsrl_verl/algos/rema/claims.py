@@ -15,9 +15,9 @@ from marsrl_verl.rewards.spelling import latex
 
 LONGEST_TEXT = 20_000
 """Characters of a text that are looked at, from its end."""
-MOST_CLAIMS = 24
+MAX_CLAIMS = 24
 """Claims of a text that are compared, the last ones."""
-MOST_VALUES = 400
+MAX_VALUES = 400
 """Values of a text that are compared, the last ones."""
 _LONGEST_CLAIM = 200
 
@@ -170,7 +170,7 @@ def claims(text: str) -> list[str]:
         found.append((0, bare))
     cleaned = [claim.strip(_MARKS) for _, claim in sorted(found)]
     read = [each for claim in cleaned if claim for each in _readings(claim)]
-    return list(dict.fromkeys(read))[-MOST_CLAIMS:]
+    return list(dict.fromkeys(read))[-MAX_CLAIMS:]
 
 
 def _first_part(text: str) -> str:
@@ -218,7 +218,7 @@ def values(text: str) -> list[str]:
         if (number := spelled(at[0])) is not None and number > 10:
             found.append((at.start(), str(number)))
     found.sort(key=lambda one: one[0])
-    shown = [value.strip() for _, value in found][-MOST_VALUES:]
+    shown = [value.strip() for _, value in found][-MAX_VALUES:]
     return list(dict.fromkeys([*shown, *claims(text)]))
 
 

@@ -19,7 +19,7 @@ from marsrl_verl.rewards.extraction import references
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rewards.normal_form import same_answer
 
-MOST_GRADED = 4
+MAX_GRADED = 4
 """The last claims, and values, of a plan that the grader compares if none is equal by text."""
 LOOK_FOR_VALUES = "look_for_values"
 """Input of a request: plans are also searched for the answer among all values that they hold."""
@@ -30,7 +30,7 @@ class PlanReward(RoleReward):
 
     The result's `info` has `leak`, and `leaked` with the claim; with the request's input `LOOK_FOR_VALUES`
     also `value_leak`: whether any value in the plan that the question does not hold equals a reference. Its
-    value is 0: `Method.late_rewards` replaces it.
+    value is 0: `Method.deferred_rewards` replaces it.
 
     Args:
         grader: the reward for answers (`package.module:Class`, an `AnswerReward`) that says which claims
@@ -69,7 +69,7 @@ class PlanReward(RoleReward):
     def longest_s(self, calls: int) -> float | None:
         """Returns the grader's limit times the most claims and values that it compares."""
         one = None if self.grader is None else self.grader.longest_s(calls)
-        return None if one is None else 2 * MOST_GRADED * one
+        return None if one is None else 2 * MAX_GRADED * one
 
     def close(self) -> None:
         if self.grader is not None:
@@ -83,7 +83,7 @@ class PlanReward(RoleReward):
         told = next((one for one in equal if not is_known(one)), None)
         if told is not None or not accepted:
             return told
-        secret = islice((one for one in latest if not is_known(one)), MOST_GRADED)
+        secret = islice((one for one in latest if not is_known(one)), MAX_GRADED)
         return next((one for one in secret if self._equal(one, accepted)), None)
 
     def _equal(self, claim: str, accepted: list[str]) -> bool:

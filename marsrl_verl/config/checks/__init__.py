@@ -29,7 +29,7 @@ from marsrl_verl.config.checks import (
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.checks.refused import refuses
 from marsrl_verl.config.verl_keys import ESTIMATOR, ESTIMATORS, GROUP_RELATIVE, OUR_ESTIMATOR
-from marsrl_verl.rollout.frozen import checks as frozen
+from marsrl_verl.rollout.external import checks as frozen
 from marsrl_verl.settings.imports import users_line
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import without_effect

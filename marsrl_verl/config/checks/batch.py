@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from marsrl_verl.config.batching import plan_batch, world_size
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.pools import own_pool_gpus
-from marsrl_verl.core.schedule import Passes
+from marsrl_verl.core.schedule import EpochMode
 from marsrl_verl.settings.issues import ConfigIssue
 
 _ACTOR, _REF, _ROLLOUT = (f"actor_rollout_ref.{one}" for one in ("actor", "ref", "rollout"))
@@ -106,7 +106,7 @@ def check_data_size(ctx: Context) -> Iterator[ConfigIssue]:
         return
     most, batch = plan_batch(ctx.config, ctx.settings).problems, int(ctx.config.data.train_batch_size)
     whole = rows - rows % batch  # verl leaves out what fills no batch
-    if read and most > whole and ctx.method.Schedule.passes is Passes.CONTINUOUS:
+    if read and most > whole and ctx.method.Schedule.epoch_mode is EpochMode.CONTINUOUS:
         ctx.warnings.append(
             f"a step may take up to {most} problems, and a pass over the training data has {whole}: it then "
             "goes on with the next pass, and problems come twice in a step"

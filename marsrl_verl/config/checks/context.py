@@ -20,7 +20,7 @@ from marsrl_verl.core.method import Method, Traits
 from marsrl_verl.core.prompts import Prompts, interface
 from marsrl_verl.data.files import FileReport
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
-from marsrl_verl.rollout.frozen.answer_file import FileSource
+from marsrl_verl.rollout.external.recorded_answers import FileSource
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
 

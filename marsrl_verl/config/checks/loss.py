@@ -48,7 +48,7 @@ def _check_columns(ctx: Context) -> Iterator[ConfigIssue]:
         KL_PENALTIES: (not in_reward, _IN_REWARD, "true"),
         LOSS_WEIGHTS: (settings.off_policy.mode is not OffPolicyMode.TIS, "marsrl.off_policy.mode", "tis"),
     }
-    noted = ctx.traits.annotations | ({TURN} if ctx.traits.notes_turns else frozenset())
+    noted = ctx.traits.annotations | ({TURN} if ctx.traits.has_turn_ids else frozenset())
     for name in ctx.method.Credit.loss(settings.algo).columns:
         what = f"The policy loss of {settings.algo.name} reads {name!r}"
         is_lacking, key, value = lacking.get(name, (False, "", ""))

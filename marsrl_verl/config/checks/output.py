@@ -11,14 +11,14 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.memory import model_shapes
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.config.run_cost import checkpoint_cost, measured_rate, run_length
+from marsrl_verl.reporting.manifest import step_folder, steps
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.reporting.run_lock import RunLockedError, hold
-from marsrl_verl.reporting.seal import step_folder, steps
 from marsrl_verl.reporting.storage import free_bytes, free_space, size_text
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 _DIRECTORY, _LOCAL = "marsrl.run.output_dir", "trainer.default_local_dir"
-_MOST_BYTES = 200
+_MAX_BYTES = 200
 """Most bytes of a name: file systems take 255, and files beside the folder have names made of it."""
 
 
@@ -30,8 +30,8 @@ def check_name(ctx: Context) -> Iterator[ConfigIssue]:
         what = "The name becomes a folder below marsrl.run.output_root: it may not be empty or hold a slash."
     elif not name.isprintable():
         what = "The name becomes a folder and a title: it may not hold line breaks or control characters."
-    elif found > _MOST_BYTES:
-        what = f"The name becomes a folder: at most {_MOST_BYTES} bytes, found {found}."
+    elif found > _MAX_BYTES:
+        what = f"The name becomes a folder: at most {_MAX_BYTES} bytes, found {found}."
     else:
         return
     fix = "Choose a name such as my-run; the place is marsrl.run.output_root."
@@ -43,10 +43,10 @@ def check_output(ctx: Context) -> Iterator[ConfigIssue]:
     run = ctx.settings.run
     try:
         if not ctx.dry_run:
-            check_output_folder(run.output_dir, run.existing)
+            check_output_folder(run.output_dir, run.if_exists)
     except OutputFolderError as error:
         what = str(error).removeprefix(f"{_DIRECTORY}={run.output_dir} ")
-        fix = "Choose another name=…, or marsrl.run.existing=resume | replace."
+        fix = "Choose another name=…, or marsrl.run.if_exists=resume | replace."
         yield ConfigIssue(_DIRECTORY, what, fix, run.output_dir)
     except OSError as error:
         yield _unusable(_DIRECTORY, run.output_dir, error)

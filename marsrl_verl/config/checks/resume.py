@@ -21,16 +21,16 @@ from marsrl_verl.config.models import adapters, models
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.data.files import as_list
-from marsrl_verl.reporting.metrics_log import METRICS_FILE
-from marsrl_verl.reporting.run_folder import CHECKPOINT_FOLDER, MARKER, Existing, has_results
-from marsrl_verl.reporting.seal import (
+from marsrl_verl.reporting.manifest import (
     CheckpointError,
     check_before_start,
     describe,
-    newest_sealed,
+    newest_complete,
     remedy,
     step_folder,
 )
+from marsrl_verl.reporting.metrics_log import METRICS_FILE
+from marsrl_verl.reporting.run_folder import CHECKPOINT_FOLDER, MARKER, IfExists, has_results
 from marsrl_verl.settings.issues import ConfigIssue
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
@@ -46,13 +46,13 @@ _STEP_FOLDER = re.compile(r"global_step_\d+")
 def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
     """Checks the settings that say whether the run continues an earlier one, and from where."""
     mode, path, run = str(ctx.get(_MODE)), ctx.get(_PATH), ctx.settings.run
-    resumes = run.existing is Existing.RESUME
+    resumes = run.if_exists is IfExists.RESUME
     if problems := check_choice(_MODE, mode, ("auto", "disable", "resume_path")):
         yield from problems
     elif ctx.get(_ALONE) and resumes and _trained(Path(run.output_dir)):
         what = "It holds a run that trains; an evaluation alone is a run with a folder of its own."
         fix = "Give it another name=…; checkpoint=… names what is evaluated."
-        yield ctx.issue("marsrl.run.existing", what, fix)
+        yield ctx.issue("marsrl.run.if_exists", what, fix)
     elif mode == "resume_path":
         example, folder = f"Set {_PATH}=folder/of/the/run/checkpoints/global_step_N.", ctx.path(_PATH)
         if not (isinstance(path, str) and path):
@@ -61,18 +61,18 @@ def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
             yield ctx.issue(_PATH, "A checkpoint's folder is named global_step_N.", example)
         elif not folder.is_dir():
             yield ctx.issue(_PATH, "There is no such folder.", example)
-        elif run.existing is Existing.REPLACE and _inside(folder, Path(run.output_dir)):
-            what = f"marsrl.run.existing = replace deletes {run.output_dir}, and this checkpoint with it."
+        elif run.if_exists is IfExists.REPLACE and _inside(folder, Path(run.output_dir)):
+            what = f"marsrl.run.if_exists = replace deletes {run.output_dir}, and this checkpoint with it."
             yield ctx.issue(_PATH, what, "Give the new run another name=….")
     elif path is not None:
         what = f"It has no effect with {_MODE} = {mode}."
         yield ctx.issue(_PATH, what, f"Leave it out, or set {_MODE}=resume_path.")
     elif mode == "disable" and resumes:
-        what = "marsrl.run.existing = resume continues from the last checkpoint, which this setting forbids."
-        yield ctx.issue(_MODE, what, "Leave it out, or set marsrl.run.existing=replace to start anew.")
+        what = "marsrl.run.if_exists = resume continues from the last checkpoint, which this setting forbids."
+        yield ctx.issue(_MODE, what, "Leave it out, or set marsrl.run.if_exists=replace to start anew.")
     elif resumes and not has_results(Path(run.output_dir)):
         ctx.warnings.append(
-            f"marsrl.run.existing = resume finds nothing to continue in {run.output_dir}: the run begins "
+            f"marsrl.run.if_exists = resume finds nothing to continue in {run.output_dir}: the run begins "
             "anew."
         )
 
@@ -99,7 +99,7 @@ def _holds_checkpoints(folder: Path) -> bool:
 def check_record(ctx: Context) -> list[ConfigIssue]:
     """The settings of the run that is continued."""
     problems: list[ConfigIssue] = []
-    if ctx.settings.run.existing is Existing.RESUME:
+    if ctx.settings.run.if_exists is IfExists.RESUME:
         folder = Path(ctx.settings.run.output_dir)
         places = [folder / "checkpoints", ctx.path(_LOCAL)]
         problems += _compare(ctx, folder, (Rule.BOUND, Rule.FOLDER), places)
@@ -110,14 +110,14 @@ def check_record(ctx: Context) -> list[ConfigIssue]:
 
 
 def check_checkpoint(ctx: Context) -> Iterator[ConfigIssue]:
-    """The checkpoint that is going to be loaded: complete, of the sizes that its seal says, and with the
+    """The checkpoint that is going to be loaded: complete, of the sizes that its manifest says, and with the
     content, where files are small. All are read once more when the workers are there."""
     mode, folder = ctx.get(_MODE), None
     if mode == "resume_path":
         folder = ctx.path(_PATH)
     elif mode == "auto" and _continues(ctx.settings.run):
         root = ctx.path(_LOCAL)
-        step = newest_sealed(root)
+        step = newest_complete(root)
         folder = None if step is None else step_folder(root, step)
     if ctx.dry_run or folder is None:
         return
@@ -246,7 +246,7 @@ def _record(ctx: Context) -> Path:
 
 
 def _continues(run: RunConfig) -> bool:
-    return run.existing is Existing.RESUME and (Path(run.output_dir) / MARKER).exists()
+    return run.if_exists is IfExists.RESUME and (Path(run.output_dir) / MARKER).exists()
 
 
 def _inside(path: Path, folder: Path) -> bool:

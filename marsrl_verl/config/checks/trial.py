@@ -150,12 +150,12 @@ def _faults(ctx: Context, settings: TrialSettings, trial: Trial) -> Iterator[Con
             continue
         return
     for stage in stages.values():
-        if (rows := trial.most_rows.get(stage.name, 0)) > stage.most_rows:
+        if (rows := trial.max_rows.get(stage.name, 0)) > stage.max_rows:
             yield _issue(
                 ctx,
                 f"{rows} sequences of a response of the stage {stage.name} were trained in a trial; its "
-                f"Stage says {stage.most_rows} at most (rows_per_response), so memory and batches are "
-                f"planned for {stage.most_rows}.",
+                f"Stage says {stage.max_rows} at most (rows_per_response), so memory and batches are "
+                f"planned for {stage.max_rows}.",
                 "rows_per_response",
             )
         episodes = _episodes(trial, stage)
@@ -204,12 +204,12 @@ def _evaluation_faults(ctx: Context, settings: TrialSettings) -> Iterator[Config
     except Exception as error:
         yield _raised(ctx, "In a trial its evaluation", error)
         return
-    most = evaluation.most_calls
+    most = evaluation.max_calls
     for role, count in counts.items():
         if count > most.get(role, 0):
             yield _issue(
                 ctx,
-                f"A run of its evaluation had {count} responses of {role} in a trial; its most_calls says "
+                f"A run of its evaluation had {count} responses of {role} in a trial; its max_calls says "
                 f"{most.get(role, 0)}, so that it would cost more than is planned.",
             )
 
@@ -236,7 +236,7 @@ def _warn_of_nothing(ctx: Context, settings: TrialSettings, trial: Trial) -> Non
         if not episodes:
             continue
         earned = any(one.value or any(each.reward for each in one.sequences) for one in episodes)
-        if not earned and not stage.rewarded_later:
+        if not earned and not stage.deferred_reward:
             ends = ", ".join(dict.fromkeys(one.finish.value for one in episodes))
             ctx.warnings.append(
                 f"in a trial no episode of the stage {stage.name} earned anything (they ended with {ends}), "

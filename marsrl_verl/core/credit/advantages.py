@@ -81,7 +81,7 @@ def _all_parts(group: Group) -> set[Part]:
     return {part for one in group.trajectories for part in parts(one)}
 
 
-def has_contrast(group: Group) -> bool:
+def has_signal(group: Group) -> bool:
     """True if a group's rewards, before any KL penalty, are not all equal: those of its trajectories, or of
     some part of them."""
     found: set[Part | None] = {*_all_parts(group)} or {None}
@@ -233,7 +233,7 @@ def whitened(rows: Rows, values: NDArray[np.floating]) -> NDArray[np.float64]:
     mask = rows.columns[RESPONSE_MASK].astype(bool)
     policies = np.array([rows.sequence(row).policy for row in range(len(rows))])
     for policy in np.unique(policies):
-        chosen = mask if (policies == policy).all() else mask & rows.spread(policies == policy)
+        chosen = mask if (policies == policy).all() else mask & rows.to_tokens(policies == policy)
         some = values[chosen].astype(np.float64)
         if len(some) > 1:
             found[chosen] = (some - some.mean()) / np.sqrt(some.var(ddof=1) + 1e-8)

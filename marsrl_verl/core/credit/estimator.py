@@ -12,7 +12,7 @@ from pydantic import Field
 from marsrl_verl.core.credit.advantages import (
     comparable_rows,
     group_relative,
-    has_contrast,
+    has_signal,
     reinforce_plus_plus,
 )
 from marsrl_verl.core.credit.interface import Credit
@@ -95,7 +95,7 @@ class MaskingCredit(Credit):
 
     def token_shares(self, rows: Rows, advantages: NDArray[np.float32]) -> dict[str, NDArray[np.bool_]]:
         """Well-mastered tokens, whether they are left out or not."""
-        return {"mastered_token_share": self.mastered.mastered(rows, advantages)}
+        return {"mastered_token_frac": self.mastered.mastered(rows, advantages)}
 
 
 class EstimatorCredit(MaskingCredit):
@@ -110,12 +110,12 @@ class EstimatorCredit(MaskingCredit):
         whose rewards are not all equal."""
         return comparable_rows(groups, differing=self.config.estimator is Estimator.GROUP)
 
-    def trains(self, groups: Sequence[Group]) -> bool:
+    def is_trainable(self, groups: Sequence[Group]) -> bool:
         """True if there is anything to compare: relative to a group, rewards that are not all equal (0 <
         #correct < G)."""
         if self.config.estimator is Estimator.GROUP:
-            return any(map(has_contrast, groups))
-        return super().trains(groups)
+            return any(map(has_signal, groups))
+        return super().is_trainable(groups)
 
     def factors(self, rows: Rows) -> NDArray[np.float64] | None:
         """(B,) factors of the rows' advantages; None: 1."""
@@ -124,11 +124,11 @@ class EstimatorCredit(MaskingCredit):
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
         """(N,) the estimator's advantages, times `factors`."""
         if self.config.estimator is Estimator.GROUP:
-            values = rows.spread(group_relative(rows, normalize_std=self.config.normalize_std))
+            values = rows.to_tokens(group_relative(rows, normalize_std=self.config.normalize_std))
         else:
             values = self.returns(rows)
         factors = self.factors(rows)
-        return (values if factors is None else values * rows.spread(factors)).astype(np.float32)
+        return (values if factors is None else values * rows.to_tokens(factors)).astype(np.float32)
 
     def returns(self, rows: Rows) -> NDArray[np.float64]:
         """(N,) whitened returns (`reinforce_pp`)."""

@@ -69,7 +69,7 @@ class Credit(ABC):
         """The sequences that have an advantage, in the order of the groups, before any log-probability is
         known."""
 
-    def trains(self, groups: Sequence[Group]) -> bool:
+    def is_trainable(self, groups: Sequence[Group]) -> bool:
         """True if a complete unit has anything to train."""
         return bool(self.keep(groups))
 

@@ -63,7 +63,7 @@ class MasteredTokens:
         if not self.config.enabled:
             return None
         low = self._mean_entropies(rows) < self.config.target_entropy
-        return self.mastered(rows, advantages) & rows.spread(low)
+        return self.mastered(rows, advantages) & rows.to_tokens(low)
 
     def _mean_entropies(self, rows: Rows) -> NDArray[np.float64]:
         """(B,) the mean entropy that applies to each row."""

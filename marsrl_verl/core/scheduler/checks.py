@@ -43,7 +43,7 @@ def check_settings(
             raise ValueError(
                 f"{name} is {value}, but {type(method).__name__} trains whole problems: set it to null"
             )
-    later = sorted(stage.name for stage in method.stages(method.config) if stage.rewarded_later)
+    later = sorted(stage.name for stage in method.stages(method.config) if stage.deferred_reward)
     if min_group is not None and later:
         raise ValueError(
             f"min_group is {min_group}, but {type(method).__name__} rewards complete groups only, at the "
@@ -95,7 +95,7 @@ def check_output(state: SchedulerState, stages: Mapping[str, Stage], output: Rol
     members = pending.members | {one.number: one for one in output.trajectories}
     for one in output.trajectories:
         if not one.paused:
-            _check_reward(one, late=stages[request.stage].rewarded_later)
+            _check_reward(one, late=stages[request.stage].deferred_reward)
         if one.fork is not None and one.number not in pending.members:
             _check_fork(one, one.fork, {other.trajectory_id: other for other in members.values()})
 

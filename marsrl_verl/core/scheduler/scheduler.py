@@ -161,12 +161,12 @@ class Scheduler:
         for output in outputs:
             self._end_round(output, step)
 
-    def finish_step(self, *, last: bool = False, pass_over: bool = False) -> StepResult:
+    def finish_step(self, *, last: bool = False, epoch_over: bool = False) -> StepResult:
         """Close the step and hand out what completed in it.
 
         Args:
             last: it is the last one of all, and defers nothing.
-            pass_over: no further problem comes before those on their way have ended; once the last one has,
+            epoch_over: no further problem comes before those on their way have ended; once the last one has,
                 nothing is deferred either.
         """
         step, state = self._require_open("finish_step"), self._state
@@ -177,7 +177,7 @@ class Scheduler:
                 "mode call next_round and absorb until next_round returns nothing"
             )
         completed = sorted(state.completed, key=lambda group: group.group_id)
-        nobody_follows = last or (pass_over and self.idle())
+        nobody_follows = last or (epoch_over and self.idle())
         trained = self._groups_to_train(completed, 1 if nobody_follows else self.min_groups)
         stages, later = tuple(self._stages), self._rewarded_at_the_end
         result = StepResult.of(state, stages, trained, completed, self._waiting(), later)
@@ -322,19 +322,19 @@ class Scheduler:
 
     def _rewarded_at_the_end(self, group: Group) -> bool:
         """True if a group gets its rewards at the end of its problem; it is reported then."""
-        return self.method.schedule.unit is Unit.PROBLEM and self._stages[group.request.stage].rewarded_later
+        return self.method.schedule.unit is Unit.PROBLEM and self._stages[group.request.stage].deferred_reward
 
     def _reward_late(self, groups: list[Group], *, complete: bool = True) -> None:
         """Gives a unit's trajectories their late rewards; if it is complete, all must have one then."""
         members = {one.trajectory_id: one for group in groups for one in group.trajectories}
-        for name, reward in self.method.late_rewards(groups).items():
+        for name, reward in self.method.deferred_rewards(groups).items():
             if name not in members:
                 raise ValueError(f"{type(self.method).__name__} rewards {name}, which is not of its unit")
             members[name].reward = reward
         if complete and (missing := sorted(name for name, one in members.items() if one.reward is None)):
             raise ValueError(
                 f"trajectory {missing[0]} has no reward, though its unit is complete: "
-                f"{type(self.method).__name__}.late_rewards must give it one"
+                f"{type(self.method).__name__}.deferred_rewards must give it one"
             )
 
     def completed_stages(self) -> list[Group]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.owned import Copies
+from marsrl_verl.core.own_memory import Copies
 from marsrl_verl.core.request import Problem, RolloutRequest, problem_from_plain, problem_to_plain
 from marsrl_verl.core.sequence import Plain, plain_fields
 from marsrl_verl.core.stage import Ended, EndReason
@@ -108,7 +108,7 @@ class SchedulerState:
         return self.problems[self.problem_of[group_id]].requests[group_id]
 
     def own_arrays(self) -> None:
-        """Copies all kept arrays whose memory others manage (`core.owned`), at the end of a step."""
+        """Copies all kept arrays whose memory others manage (`core.own_memory`), at the end of a step."""
         copies = Copies()
         for pending in self.pending.values():
             copies.take(pending.members.values())
@@ -190,7 +190,7 @@ class StepResult:
     trajectories that entered an earlier loss."""
     completed: list[Group]
     """All groups that completed in this step; where the end of a problem rewards a group
-    (`Stage.rewarded_later`), those of the problems that ended in it. Without a reward only where a problem
+    (`Stage.deferred_reward`), those of the problems that ended in it. Without a reward only where a problem
     ended early: dropped, stale, rejected."""
     ended: list[Ended]
     """Problems that left in this step."""
@@ -218,14 +218,14 @@ class StepResult:
         trained: list[Group],
         completed: list[Group],
         waiting: list[RolloutRequest],
-        rewarded_later: Callable[[Group], bool],
+        deferred_reward: Callable[[Group], bool],
     ) -> StepResult:
-        """The result of the open step of `state`, before it is closed. `rewarded_later` is true for groups
+        """The result of the open step of `state`, before it is closed. `deferred_reward` is true for groups
         that get their rewards at the end of their problem."""
         step = state.step or 0
         ages: dict[str, list[int]] = {}
         for group in completed:
-            if not rewarded_later(group):
+            if not deferred_reward(group):
                 ages.setdefault(group.request.stage, []).append(step - group.request.created_step)
         waits = {name: [step - one.created_step for one in waiting if one.stage == name] for name in stages}
         return cls(

@@ -36,7 +36,7 @@ class Level:
 _LEVELS = {
     1: Level(1, 20), 2: Level(1, 40), 3: Level(1, 60), 4: Level(2, 6), 5: Level(2, 15), 6: Level(1, 99, 9999),
 }  # fmt: skip
-_MOST_DRAWS = 20_000
+_MAX_DRAWS = 20_000
 """Most draws in a row without a new problem."""
 _SHARES = ((Split.TRAIN, 75), (Split.HELD_OUT, 25))
 _NAMES = ("Tom", "Ben", "Sam", "Max", "Leo", "Paul"), ("Anna", "Mia", "Lucy", "Emma", "Sara", "Nina")
@@ -152,7 +152,7 @@ def generate(split: Split, count: int, seed: int, levels: Sequence[int] = LEVELS
         if one.split is split:
             found.setdefault(arithmetic(one.steps) if split is Split.HELD_OUT else one.question, one)
         missed = 0 if len(found) > before else missed + 1
-        if missed == _MOST_DRAWS:
+        if missed == _MAX_DRAWS:
             raise ValueError(
                 f"{before} problems of {split.value} found, expected {count}: no more of level {level}"
             )

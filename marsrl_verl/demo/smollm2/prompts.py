@@ -65,7 +65,7 @@ class WordProblemPrompts(RolePrompts):
 
     # What is to be calculated, where the examples say it, the calculation, the answer.
     step_distance = 1
-    most_steps = 3
+    max_steps = 3
 
     def __init__(self, examples: dict[str, Sequence[Example]] | None = None) -> None:
         wordings: Wordings = {SOLVER: self._solver, VERIFIER: self._verifier, CORRECTOR: self._corrector}

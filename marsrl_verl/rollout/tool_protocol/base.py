@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from marsrl_verl.core.inert_text import REPLACEMENT, holds_surrogates
+from marsrl_verl.core.sanitize import REPLACEMENT, holds_surrogates
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.conversation import Conversation

@@ -47,7 +47,7 @@ class ReadingBackend(Backend):
     def __init__(self, found: Backend, settings: DeepSearchConfig, key: str | None, seed: int) -> None:
         self._found, self._settings = found, settings
         self._reader = PageReader(settings, settings.page_timeout_s, key, seed)
-        self._places = asyncio.Semaphore(settings.places)
+        self._slots = asyncio.Semaphore(settings.max_concurrency)
 
     async def start(self) -> None:
         """See `Backend`."""
@@ -75,7 +75,7 @@ class ReadingBackend(Backend):
         if not hit.source.startswith(("http://", "https://")):
             return hit
         try:
-            async with self._places:
+            async with self._slots:
                 _, page = await asyncio.wait_for(self._reader.read(hit.source), self._settings.page_timeout_s)
         except (PageError, ExtractionError, asyncio.TimeoutError):
             return hit

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import aiohttp
 from yarl import URL
 
-from marsrl_verl.core.inert_text import one_line
+from marsrl_verl.core.sanitize import one_line
 from marsrl_verl.tools.browser.addresses import AddressRules, CheckedResolver, RefusedAddressError
 from marsrl_verl.tools.browser.config import ReadingConfig
 

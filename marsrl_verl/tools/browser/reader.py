@@ -10,7 +10,7 @@ from marsrl_verl.tools.browser.extract import Extractor, Page
 from marsrl_verl.tools.browser.fetch import HTML, Fetched, Fetcher, PageError
 from marsrl_verl.tools.browser.summary import Summariser, SummaryError
 
-_MOST_CHARS = 2_000_000
+_MAX_CHARS = 2_000_000
 """Characters of a page that are looked at."""
 
 
@@ -71,7 +71,7 @@ class PageReader:
         """
         fetched = await self._fetcher.fetch(address)
         page = await self._extractor.read(
-            fetched.content, fetched.charset, html=fetched.kind in HTML, chars=_MOST_CHARS
+            fetched.content, fetched.charset, html=fetched.kind in HTML, chars=_MAX_CHARS
         )
         if not page.text.strip():
             raise PageError("The page has no text.")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.core.sanitize import valid_unicode
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.tools.base import (
     Tool,
@@ -84,7 +84,7 @@ class BrowserTool(Tool):
                 return ToolResult(note, outcome, info={**info, "detail": str(error)})
             return ToolResult(text, truncated=fetched.truncated, info=info)
         head = f"{page.title}\n" if page.title else ""
-        shown = excerpt(page.text, query, max(16, self._settings.output_chars - len(head)))
+        shown = excerpt(page.text, query, max(16, self._settings.max_output_chars - len(head)))
         cut = fetched.truncated or shown != page.text
         return ToolResult(head + shown, truncated=cut, info=info)
 

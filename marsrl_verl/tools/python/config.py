@@ -67,7 +67,7 @@ _LOCAL = Needs("backend", Backend.LOCAL)
 class PythonConfig(ToolConfig):
     """A Python interpreter: a call runs a program and returns what it prints."""
 
-    places: int = limits(8, ge=1, le=100, why="a hundred sandboxes at most")
+    max_concurrency: int = limits(8, ge=1, le=100, why="a hundred sandboxes at most")
     """Most programs at a time in each rollout worker; further ones wait."""
     timeout_s: float = limits(10.0, gt=0.0, le=3600.0, why="seconds, an hour at most")
     """Most seconds of a program by the clock, and in sandboxes of processor time, all of its processes
@@ -84,10 +84,10 @@ class PythonConfig(ToolConfig):
     """MiB that the processes of a program may take together beside the interpreter, which counts once."""
     disk_mb: int = limits(64, ge=1, why="a file system has a size", needs=_LOCAL)
     """Size of a program's own folder for files in MiB, which is in memory."""
-    processes: int = limits(32, ge=0, why="0 is none", needs=_LOCAL)
+    max_processes: int = limits(32, ge=0, why="0 is none", needs=_LOCAL)
     """Processes and threads that a program may have at a time; 0: it may start threads alone."""
     output_mb: int = limits(16, ge=1, why="a program may print something", needs=_LOCAL)
-    """A program that prints more MiB is ended; `output_chars` says how much of it is kept."""
+    """A program that prints more MiB is ended; `max_output_chars` says how much of it is kept."""
     code_chars: int = limits(65_536, ge=1, why="a program has a character")
     """Longer programs are not run."""
     echo: bool = limits(True, needs=_LOCAL)
@@ -96,7 +96,7 @@ class PythonConfig(ToolConfig):
     """Modules that interpreters have imported before a program comes."""
     interpreter: str | None = limits(None, needs=_LOCAL)
     """Path of an interpreter, 3.10 or newer, whose packages programs can import; null: this environment's."""
-    warm: int = limits(4, ge=0, le=20, why="0 is none, more than 20 are never needed", needs=_LOCAL)
+    prewarmed: int = limits(4, ge=0, le=20, why="0 is none, more than 20 are never needed", needs=_LOCAL)
     """Sandboxes that are ready before the first program comes; later as many as programs have run at a time.
     0: none ever is."""
     remote: RemoteConfig = only_with(Needs("backend", Backend.REMOTE), RemoteConfig)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from marsrl_verl.tools.python.config import Isolation, PythonConfig
-from marsrl_verl.tools.python.jail import wall
+from marsrl_verl.tools.python.jail import mounts
 from marsrl_verl.tools.python.jail.rules import Rules
 from marsrl_verl.tools.python.pool import ENVIRONMENT, JAIL_FOLDER, SandboxError, SandboxPool, boot_command
 
@@ -64,14 +64,14 @@ def layout_of(interpreter: str) -> Layout:
 
 def rules_for(settings: PythonConfig, kind: Isolation, layout: Layout) -> Rules:
     """The rules of a server's sandboxes."""
-    budget = max(64, settings.output_chars - _MARGIN)
-    readable = wall.shown(layout.prefixes)
+    budget = max(64, settings.max_output_chars - _MARGIN)
+    readable = mounts.shown(layout.prefixes)
     return Rules(
         kind=str(kind),
         timeout_s=settings.timeout_s,
         memory_mb=settings.memory_mb,
         disk_mb=settings.disk_mb,
-        processes=settings.processes,
+        processes=settings.max_processes,
         output_mb=settings.output_mb,
         head=budget - budget // 2,
         tail=budget // 2,
@@ -84,12 +84,12 @@ def rules_for(settings: PythonConfig, kind: Isolation, layout: Layout) -> Rules:
 
 
 def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str]) -> list[str]:
-    """Command that starts an interpreter behind the same wall as `wall.build` makes."""
+    """Command that starts an interpreter with the same mounts as `mounts.build` makes."""
     program = shutil.which("bwrap")
     if program is None:
         raise IsolationError("there is no command bwrap")
     words = [program, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
-    words += ["--cap-drop", "ALL", "--uid", str(wall.INNER_ID), "--gid", str(wall.INNER_ID), "--clearenv"]
+    words += ["--cap-drop", "ALL", "--uid", str(mounts.INNER_ID), "--gid", str(mounts.INNER_ID), "--clearenv"]
     for name, value in ENVIRONMENT.items():
         words += ["--setenv", name, value]
     # Before what is shown: an interpreter may be installed there.
@@ -100,9 +100,9 @@ def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str])
         else:
             words += ["--ro-bind", path, path]
     words += ["--ro-bind", os.path.join(JAIL_FOLDER, "jail"), "/jail/jail"]
-    words += ["--dev", "/dev", "--dev-bind", "/dev/null", "/dev/zero"]  # see `wall.DEVICES`
+    words += ["--dev", "/dev", "--dev-bind", "/dev/null", "/dev/zero"]  # see `mounts.DEVICES`
     words += ["--proc", "/proc", "--chdir", "/", "--remount-ro", "/", "--"]
-    return words + boot_command(layout.interpreter, "/jail", "keeper", "[sys.argv[1:]]")
+    return words + boot_command(layout.interpreter, "/jail", "init", "[sys.argv[1:]]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ async def _tried(settings: PythonConfig, kind: Isolation, layout: Layout) -> San
     rules = rules_for(settings, kind, layout)
     if kind is Isolation.BUBBLEWRAP and os.geteuid() == 0:
         rules = replace(rules, processes=0)  # the kernel does not limit how many root has
-    most = settings.places if settings.warm else 0
-    pool = SandboxPool(rules, layout.interpreter, warm=settings.warm, most=most)
+    most = settings.max_concurrency if settings.prewarmed else 0
+    pool = SandboxPool(rules, layout.interpreter, warm=settings.prewarmed, most=most)
     try:
         await pool.start()
         await _check(pool, kind)
@@ -251,7 +251,7 @@ def _secret_file() -> Iterator[str]:
 @asynccontextmanager
 async def probing() -> AsyncIterator[Closed]:
     """The strongest isolation of this machine, as a run with the default settings has it; for the doctor."""
-    settings = PythonConfig(target="python", warm=0, min_isolation=Isolation.SECCOMP)
+    settings = PythonConfig(target="python", prewarmed=0, min_isolation=Isolation.SECCOMP)
     closed = await open_pool(settings)
     try:
         yield closed

@@ -15,7 +15,7 @@ from marsrl_verl.tools.python.config import PythonConfig
 BESIDE_S = 10.0
 """Most seconds of a request beside the program's: to connect, to wait for a place, to answer."""
 _START_S = 15.0
-_MOST_BYTES = 2**26
+_MAX_BYTES = 2**26
 """Most bytes of an answer; a longer one counts as none."""
 _NOTE = 300
 _FINISHED, _OVER_TIME = "Finished", "TimeLimitExceeded"
@@ -27,7 +27,7 @@ class RemoteRunner:
 
     def __init__(self, settings: PythonConfig, key: str | None) -> None:
         self._settings = settings
-        self._client = JsonClient(key=key, most_bytes=_MOST_BYTES)
+        self._client = JsonClient(key=key, max_bytes=_MAX_BYTES)
         self._numbers = itertools.count()
         self._failed: dict[str, tuple[int, int]] = {}
         """Failures of calls that will be repeated: the server that failed last, and their number so far."""

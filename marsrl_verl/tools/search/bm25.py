@@ -25,7 +25,7 @@ from marsrl_verl.tools.search.corpus import CorpusError
 from marsrl_verl.tools.search.index import Index, name_of, prepare_index
 from marsrl_verl.tools.search.query import search_words, words
 
-MOST_WORDS = 64
+MAX_WORDS = 64
 """Words of a query that are looked for; each costs time."""
 _CANDIDATES = 100
 """Documents with the best bm25 among which all that are named move up."""
@@ -79,7 +79,7 @@ class Bm25Backend(Backend):
     def _search(self, query: str, k: int) -> tuple[Hit, ...]:
         if self._index is None:
             raise RuntimeError("start() was not called")
-        words, one = search_words(query, MOST_WORDS), self._settings
+        words, one = search_words(query, MAX_WORDS), self._settings
         return best(self._index, words, k, title_weight=one.title_weight, named_weight=one.named_weight)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from marsrl_verl.core.inert_text import one_line
+from marsrl_verl.core.sanitize import one_line
 from marsrl_verl.tools.search.backend import Hit, SearchResult
 from marsrl_verl.tools.search.query import normalised
 

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.core.sanitize import valid_unicode
 from marsrl_verl.tools.search.backend import Hit
 from marsrl_verl.tools.search.query import search_words, words
 

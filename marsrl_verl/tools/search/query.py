@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.core.sanitize import valid_unicode
 
 _STOP_WORDS = (
     "a about also an and any are as at be been being but by can could did do does for from had has have he "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.core.sanitize import valid_unicode
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search.backend import Backend, Hit, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.config import RecordedConfig

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.core.sanitize import valid_unicode
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.tools.base import (
@@ -105,7 +105,7 @@ class SearchTool(Tool):
             return ToolResult(NOTHING, ToolOutcome.ERROR, cached=cached, info={"hits": 0})
         own = self._settings
         text, cut = format_hits(
-            result.hits, query, hit_chars=own.hit_chars, total_chars=own.output_chars, sources=own.sources
+            result.hits, query, hit_chars=own.hit_chars, total_chars=own.max_output_chars, sources=own.sources
         )
         return ToolResult(text, truncated=cut, cached=cached, info={"hits": len(result.hits)})
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import torch
 
 from marsrl_verl.reporting.files import write_json_atomic
-from marsrl_verl.reporting.seal import SEAL_NAME, CheckpointError, describe
-from marsrl_verl.verl_adapter.checkpoint.sealed import check_seal
+from marsrl_verl.reporting.manifest import MANIFEST_NAME, CheckpointError, describe
+from marsrl_verl.verl_adapter.checkpoint.files import check_manifest
 
 ACTOR = "actor"
 """verl's name of the folder with what is trained."""
 ADAPTERS = "adapters"
 """The folder beside the weights with a PEFT folder for each adapter (`engine.adapter_engine`)."""
 MERGED_FROM = "merged_from.json"
-"""File in a merged folder that tells the seal of its checkpoint."""
+"""File in a merged folder that tells the manifest of its checkpoint."""
 
 
 def checkpoint_step(checkpoint: Path) -> int:
@@ -47,7 +47,7 @@ def merge_models(
     is there already is used.
 
     Args:
-        checkpoint: a sealed `global_step_N`, all files of which lie here.
+        checkpoint: a complete `global_step_N`, all files of which lie here.
         target: where they are made.
         policies: of several models; any name where there is one.
         dtype: number format of the weights, as vLLM names it; `auto`: bfloat16.
@@ -56,8 +56,8 @@ def merge_models(
     Raises:
         CheckpointError: it is incomplete or damaged, or can't be merged.
     """
-    check_seal(checkpoint)
-    source = {"seal": describe(checkpoint / SEAL_NAME), "dtype": dtype}
+    check_manifest(checkpoint)
+    source = {"manifest": describe(checkpoint / MANIFEST_NAME), "dtype": dtype}
     found = {}
     for policy in policies:
         own = checkpoint / ACTOR / policy
@@ -75,9 +75,9 @@ def _is_merged(folder: Path, source: Mapping[str, object]) -> bool:
 
 
 def write_adapter(checkpoint: Path, name: str, target: Path) -> Path:
-    """Copies a PEFT folder out of a sealed checkpoint, with tokenizer and generation config.
+    """Copies a PEFT folder out of a complete checkpoint, with tokenizer and generation config.
     CheckpointError: there is none of that name, or a file is damaged."""
-    check_seal(checkpoint)
+    check_manifest(checkpoint)
     target.mkdir(parents=True)
     for file, content in read_adapters(checkpoint, [name])[name].items():
         (target / file).write_bytes(content)

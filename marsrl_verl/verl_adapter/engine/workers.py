@@ -14,7 +14,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from marsrl_verl.config.models import adapters, learning_rates, models, part_of, several_models
 from marsrl_verl.config.pools import own_pool_gpus
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 from marsrl_verl.verl_adapter.checkpoint.resumed_optimizer import as_configured
 from marsrl_verl.verl_adapter.engine.adapter_engine import AdapterFiles, AdapterFSDPEngine
 from marsrl_verl.verl_adapter.engine.batch import POLICY, ROW_ID

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from marsrl_verl.core.inert_text import one_line
+from marsrl_verl.core.sanitize import one_line
 
 _ROLES = {
     "MarsRLvLLMServer": "a vLLM server",

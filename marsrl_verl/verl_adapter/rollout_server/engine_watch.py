@@ -26,7 +26,7 @@ POLL_S = 1.0
 """Seconds between two looks at what is waited for."""
 PULSE_EVERY_S = 5.0
 """Seconds from a server's answer to the next question."""
-_MOST_COUNTED_S = 5 * POLL_S
+_MAX_COUNTED_S = 5 * POLL_S
 _GATHER_S = 0.01
 """Seconds in which further results are taken along with the first: a look takes longer, the more references
 there are."""
@@ -47,7 +47,7 @@ class Stopwatch:
     def look(self) -> float:
         """The seconds so far."""
         now = self._clock()
-        self._seconds += min(now - self._looked, _MOST_COUNTED_S)
+        self._seconds += min(now - self._looked, _MAX_COUNTED_S)
         self._looked = now
         return self._seconds
 

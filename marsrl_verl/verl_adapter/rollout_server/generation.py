@@ -102,10 +102,10 @@ class RoundCounts:
             metrics["rollout/prefill_seconds"] = self.prefill_seconds
         if self.prompt_tokens:
             metrics["rollout/prompt_tokens"] = self.prompt_tokens
-            metrics["rollout/prefix_cache_hit_share"] = self.cached_tokens / self.prompt_tokens
+            metrics["rollout/prefix_cache_hit_frac"] = self.cached_tokens / self.prompt_tokens
             metrics["rollout/shared_prompt_tokens"] = self.shared_prompt_tokens
         if self.prompt_tokens and self.shared_prompt_tokens:
-            metrics["rollout/shared_prefix_hit_share"] = self.shared_cached_tokens / self.shared_prompt_tokens
+            metrics["rollout/shared_prefix_hit_frac"] = self.shared_cached_tokens / self.shared_prompt_tokens
         return metrics
 
 

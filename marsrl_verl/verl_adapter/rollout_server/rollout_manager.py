@@ -47,7 +47,7 @@ from marsrl_verl.verl_adapter.rollout_server.round_watch import RoundWatch
 from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
 from marsrl_verl.verl_adapter.rollout_server.worker import WATCH, RequestResult, RolloutWorker, RoundId
 
-MOST_CALLS = 100_000
+MAX_CALLS = 100_000
 """Most calls of a worker at a time: in effect no limit. Ray's own is 1,000."""
 
 
@@ -145,7 +145,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.agent_loop_workers_class = ray.remote(max_concurrency=MOST_CALLS, concurrency_groups={WATCH: 1})(
+        self.agent_loop_workers_class = ray.remote(max_concurrency=MAX_CALLS, concurrency_groups={WATCH: 1})(
             RolloutWorker
         )
         super().__init__(*args, **kwargs)

@@ -25,7 +25,7 @@ from marsrl_verl.verl_adapter.rollout_server.engine_watch import origin
 
 WINDOW_S = 0.005
 """Seconds for which a group waits for others before it is sent."""
-LEAST_IN_A_CALL, MOST_IN_A_CALL = THREADS, 1024
+LEAST_IN_A_CALL, MAX_IN_A_CALL = THREADS, 1024
 """Responses that a call may hold at any rate, and at most; a larger group is scored in several calls."""
 CALL_S = 0.1
 """Seconds that a call of more should take, at the pace of the last one."""
@@ -111,5 +111,5 @@ class GroupScorer:
 
 def size_of_call(graded: int, seconds: float) -> int:
     """Number of responses that the next calls may hold, after one of `graded` took `seconds`."""
-    target = MOST_IN_A_CALL if seconds <= 0 else int(graded * CALL_S / seconds)
-    return min(max(target, LEAST_IN_A_CALL), MOST_IN_A_CALL)
+    target = MAX_IN_A_CALL if seconds <= 0 else int(graded * CALL_S / seconds)
+    return min(max(target, LEAST_IN_A_CALL), MAX_IN_A_CALL)

@@ -23,9 +23,9 @@ def require_resources(
     sleep: Callable[[float], Any] = time.sleep,
 ) -> None:
     """Returns once the cluster can give the run what it takes; `look` returns the resources of all nodes, and
-    what is free of them. ConfigError: it could not within `marsrl.run.cluster_wait` seconds."""
+    what is free of them. ConfigError: it could not within `marsrl.run.cluster_wait_s` seconds."""
     look = look or _ask_ray
-    required, left = demands(config), float(config.marsrl.run.cluster_wait)
+    required, left = demands(config), float(config.marsrl.run.cluster_wait_s)
     nodes, free = look()
     if not fits(required, free) and left > 0:
         print(
@@ -46,11 +46,11 @@ def _shortage(config: DictConfig, nodes: Nodes, free: Nodes) -> ConfigIssue:
     what = f"The run takes {describe_demands(required)}. "
     if fits(required, nodes):
         what += f"The cluster has that, but others use it: free are {describe_nodes(free)}."
-        fix = "End them, or set marsrl.run.cluster_wait to the seconds that the run may wait for them."
+        fix = "End them, or set marsrl.run.cluster_wait_s to the seconds that the run may wait for them."
     elif joins_cluster(config):
         what += f"The cluster has {describe_nodes(nodes)}."
         fix = "Name a smaller cluster, or add nodes (`ray start --num-cpus --num-gpus` says what one offers)"
-        fix += "; for nodes that are about to join set marsrl.run.cluster_wait to seconds."
+        fix += "; for nodes that are about to join set marsrl.run.cluster_wait_s to seconds."
     else:
         what += f"This machine has {describe_nodes(nodes)}."
         fix = "Use fewer GPUs (trainer.n_gpus_per_node)."

@@ -116,7 +116,7 @@ def keep_token_private() -> None:
 
 def wants_template(config: DictConfig) -> bool:
     """True if driver and workers start as forks: only on the CPU platform and on a Ray of our own."""
-    if not (config.marsrl.run.template_process and on_cpu_platform()) or joins_cluster(config):
+    if not (config.marsrl.run.fork_server and on_cpu_platform()) or joins_cluster(config):
         return False
     from marsrl_verl.verl_adapter.cpu.template.process import supported
 

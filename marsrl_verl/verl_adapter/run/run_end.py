@@ -17,7 +17,7 @@ from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
 from marsrl_verl.reporting.storage import StorageError, storage_error
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.verl_adapter.checkpoint.sealed import CheckpointError, newest_sealed
+from marsrl_verl.verl_adapter.checkpoint.files import CheckpointError, newest_complete
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import origin, reason
 from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS
 from marsrl_verl.verl_adapter.run.worker_group import TrainerHangsError
@@ -76,7 +76,7 @@ def _write_traceback(folder: Path, error: BaseException) -> Path | str:
 
 def _how_to_go_on(config: DictConfig) -> list[str]:
     root = Path(str(config.trainer.default_local_dir))
-    step = newest_sealed(root) if root.is_dir() else None
+    step = newest_complete(root) if root.is_dir() else None
     if config.marsrl.serve.enabled:
         said = ["To start the server again:"]
     elif config.trainer.val_only:

@@ -42,7 +42,7 @@ class SystemServer:
         self._key = read_api_key(settings.serve)
         # Before the engines, which take long to start: another process may have the port.
         self._socket = socket.create_server((settings.serve.host, settings.serve.port), backlog=2048)
-        folder = RunFolder.create(settings.run.output_dir, settings.run.existing)
+        folder = RunFolder.create(settings.run.output_dir, settings.run.if_exists)
         folder.write_config(OmegaConf.to_yaml(recorded(config)))
         self.system = System(config, folder.path / "weights", say)
         self._ended_runs = self._restarts = 0

@@ -50,7 +50,7 @@ class EndingTrainer(PolicyTrainer):
                 raise lost from error
 
     def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """Saves as the sealed trainer, if the run's folder has the steps before; at an early end, where
+        """Saves as `CheckpointTrainer`, if the run's folder has the steps before; at an early end, where
         `state` is given, in any case."""
         try:
             self.observer.flush()
@@ -77,7 +77,7 @@ class EndingTrainer(PolicyTrainer):
         """Lets a resume begin with sound weights; returns the error with what a user has to know."""
         root = Path(self.config.trainer.default_local_dir)
         # Without an update since the run was resumed, its checkpoint has these weights.
-        since = self.changed_in.get(found.policy, self.sealed_step or 0)
+        since = self.changed_in.get(found.policy, self.complete_step or 0)
         return keep_sound(found, self.global_steps, since if found.before else self.global_steps, root)
 
     def _fit_report_end(self, end: Exception) -> None:

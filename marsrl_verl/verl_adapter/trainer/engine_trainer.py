@@ -16,10 +16,10 @@ from marsrl_verl.config.pools import SHARED_SYNC
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.policy import PolicyKind, PolicySet
 from marsrl_verl.evaluation.watch import CollapsedError
-from marsrl_verl.reporting.seal import newest_sealed
+from marsrl_verl.reporting.manifest import newest_complete
 from marsrl_verl.reporting.storage import StorageError
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.verl_adapter.checkpoint.sealed_trainer import SealedCheckpointTrainer
+from marsrl_verl.verl_adapter.checkpoint.checkpoint_trainer import CheckpointTrainer
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, reason, within
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import keeps_statistics
@@ -39,7 +39,7 @@ def _nothing(worker: Any) -> None:
     """Returns at once, from a process that is idle."""
 
 
-class EngineTrainer(SealedCheckpointTrainer):
+class EngineTrainer(CheckpointTrainer):
     """Never waits for an engine without a limit, and saves the last state when there is none any more."""
 
     settings: MarsRLConfig
@@ -156,7 +156,11 @@ class EngineTrainer(SealedCheckpointTrainer):
         state = self.last_state
         if state is None or self.config.trainer.save_freq <= 0:
             return
-        if state["step"] == self.sealed_step == newest_sealed(Path(self.config.trainer.default_local_dir)):
+        if (
+            state["step"]
+            == self.complete_step
+            == newest_complete(Path(self.config.trainer.default_local_dir))
+        ):
             return
         try:
             self._silence_engines(stopped=isinstance(end, _WELL))

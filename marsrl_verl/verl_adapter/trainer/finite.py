@@ -14,8 +14,8 @@ import numpy as np
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, REF_LOG_PROBS, RESPONSE_MASK
 from marsrl_verl.core.sequence import TRAINER_LOG_PROBS
-from marsrl_verl.reporting.seal import step_folder
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.reporting.manifest import step_folder
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 from marsrl_verl.verl_adapter.engine.batch import PolicyBatch
 
 LOSSES = ("actor/loss", "actor/pg_loss")
@@ -93,7 +93,7 @@ def keep_sound(found: NotFiniteError, step: int, since: int, root: Path) -> NotF
         root: the folder of checkpoints.
     """
     moved = checkpoint.set_aside_after(root, since - 1) if since > 0 and root.is_dir() else []
-    good = checkpoint.newest_sealed(root) if root.is_dir() else None
+    good = checkpoint.newest_complete(root) if root.is_dir() else None
     where = "There is no checkpoint from before"
     if good is not None:
         where = f"The last good checkpoint is {step_folder(root, good)}"

@@ -46,19 +46,19 @@ def correct_off_policy(
     columns, mode = rows.columns, OffPolicyMode(settings.mode)
     mask = columns[RESPONSE_MASK].astype(bool)
     current, sampled = columns[OLD_LOG_PROBS], columns[ROLLOUT_LOG_PROBS]
-    newest = rows.spread(versions)
+    newest = rows.to_tokens(versions)
     is_new = columns[TOKEN_VERSIONS] == newest
     behaviour = sampled
     if mode is OffPolicyMode.RECORDED:
         recorded = columns[RECORDED_LOG_PROBS]
         known = np.where(columns[TOKEN_VERSIONS] < newest, sampled, current)
         behaviour = np.where(np.isnan(recorded), known, recorded)
-    metrics = staleness_metrics(rows, behaviour, newest, rows.spread(computed) | is_new)
+    metrics = staleness_metrics(rows, behaviour, newest, rows.to_tokens(computed) | is_new)
     whole = np.array([rows.sequence(row).role not in cut_roles for row in range(len(rows))], dtype=bool)
-    gaps = np.abs(current - sampled)[mask & is_new & rows.spread(whole)]
+    gaps = np.abs(current - sampled)[mask & is_new & rows.to_tokens(whole)]
     if gaps.size:
-        metrics["rollout/log_prob_gap_mean"] = float(gaps.mean(dtype=np.float64))
-        metrics["rollout/log_prob_gap_max"] = float(gaps.max())
+        metrics["rollout/log_probs_diff_mean"] = float(gaps.mean(dtype=np.float64))
+        metrics["rollout/log_probs_diff_max"] = float(gaps.max())
     if mode is OffPolicyMode.SAIS:
         columns[OLD_LOG_PROBS] = sampled
     elif mode is OffPolicyMode.RECORDED:

@@ -12,11 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.run_cost import evaluation_at
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.inert_text import one_line
-from marsrl_verl.core.owned import Copies
+from marsrl_verl.core.own_memory import Copies
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import ADVANTAGES, Rows, TokenAdvantages, token_advantages
+from marsrl_verl.core.sanitize import one_line
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.data.benchmarks import BENCHMARKS
 from marsrl_verl.evaluation.own_metrics import OwnMetrics
@@ -59,7 +59,7 @@ class TrainingObserver:
             total_steps, enabled=run.progress, evaluates_after=after, stream=terminal()
         )
         self._started = time.monotonic()
-        self.folder = RunFolder.create(run.output_dir, run.existing)
+        self.folder = RunFolder.create(run.output_dir, run.if_exists)
         self.folder.rollout_log = run.rollout_log
         self.folder.write_config(OmegaConf.to_yaml(recorded(config)))
         self.folder.write_view(self._method.traits(settings.algo).view)
@@ -124,8 +124,8 @@ class TrainingObserver:
         self._writer.submit(lambda: self.folder.write_rollouts(step, lines, advantages))
 
     def flush(self) -> None:
-        """Waits until all that was to be written is in the folder, before a checkpoint is sealed. OSError if
-        something could not be, FolderLostError if the folder is gone."""
+        """Waits until all that was to be written is in the folder, before a checkpoint is declared complete.
+        OSError if something could not be, FolderLostError if the folder is gone."""
         self._writer.flush()
         self.folder.require()
 

@@ -72,37 +72,37 @@ class SkippedProblems:
         self._skipped = 0
 
     def look(self, result: StepResult) -> None:
-        """Looks at a finished step; NothingToTrainError if a whole pass over the data was skipped."""
+        """Looks at a finished step; NothingToTrainError if a whole epoch was skipped."""
         if result.completed or result.in_flight or any(result.waiting.values()):
             self._skipped = 0
             return
         self._skipped += sum(end.reason is EndReason.SKIPPED for end in result.ended)
         if self._skipped >= self._rows:
             raise NothingToTrainError(
-                f"the last {self._skipped} problems were all skipped, a whole pass over the training "
+                f"the last {self._skipped} problems were all skipped, all of the training "
                 f"data: their prompts have more than {limits_text(self._limits)} tokens; raise it, or give "
                 "shorter problems"
             )
 
 
 Admits = Callable[[Problem], bool]
-"""Returns true if a problem is used in this pass (`Schedule.admits`)."""
+"""Returns true if a problem is used in this epoch (`Schedule.admits`)."""
 
 
 class ProblemStream:
-    """The problems of verl's dataloader, pass after pass, numbered through the whole run. Without
-    `whole_passes` the last ones of a pass are left out where they make no whole batch."""
+    """The problems of verl's dataloader, epoch after epoch, numbered through the whole run. Without
+    `whole_epochs` the last ones of an epoch are left out where they make no whole batch."""
 
-    def __init__(self, dataloader: Any, *, whole_passes: bool = False) -> None:
+    def __init__(self, dataloader: Any, *, whole_epochs: bool = False) -> None:
         self._dataloader = dataloader
-        if whole_passes:
+        if whole_epochs:
             dataloader.batch_sampler.drop_last = False
         self._iterator: Iterator[Any] | None = None
         self.epoch = 0
         self.taken = 0
         self._buffer: list[Problem] = []
         self._over = False
-        """If true, everything of this pass was read."""
+        """If true, everything of this epoch was read."""
         self._begun = False
         """If true, something of the iterator was read."""
         self._loaded: dict[str, Any] | None = None
@@ -110,11 +110,11 @@ class ProblemStream:
 
     def take(self, count: int, admits: Admits = lambda problem: True) -> list[Problem]:
         """The next so many admitted problems, whatever the size of the dataloader's batches and where passes
-        end; NothingToTrainError if a whole pass has none."""
-        problems, read = self.take_from_pass(count, admits), self.taken
+        end; NothingToTrainError if a whole epoch has none."""
+        problems, read = self.take_from_epoch(count, admits), self.taken
         while len(problems) < count:
-            self.begin_pass()
-            added = self.take_from_pass(count - len(problems), admits)
+            self.begin_epoch()
+            added = self.take_from_epoch(count - len(problems), admits)
             if not added:
                 raise NothingToTrainError(
                     "the training data holds no complete batch: lower data.train_batch_size"
@@ -124,28 +124,28 @@ class ProblemStream:
             problems, read = problems + added, self.taken
         return problems
 
-    def take_from_pass(self, count: int, admits: Admits) -> list[Problem]:
-        """The next so many admitted problems of this pass; fewer where it ends."""
+    def take_from_epoch(self, count: int, admits: Admits) -> list[Problem]:
+        """The next so many admitted problems of this epoch; fewer where it ends."""
         found: list[Problem] = []
         while len(found) < count and self.has_more(admits):
             found.append(self._buffer.pop(0))
         return found
 
     def has_more(self, admits: Admits) -> bool:
-        """True if another problem of this pass is admitted; those before it are passed over."""
+        """True if another problem of this epoch is admitted; those before it are passed over."""
         while True:
             while self._buffer and not admits(self._buffer[0]):
                 self._buffer.pop(0)
             if self._buffer or not self._read():
                 return bool(self._buffer)
 
-    def begin_pass(self) -> None:
-        """Go on with the next pass over the data."""
+    def begin_epoch(self) -> None:
+        """Go on with the next epoch."""
         self.epoch += 1
         self._iterator, self._over, self._begun = iter(self._dataloader), False, False
 
     def _read(self) -> bool:
-        """The next dataloader batch, if the pass has one."""
+        """The next dataloader batch, if the epoch has one."""
         if self._over:
             return False
         if self._iterator is None:

@@ -42,7 +42,7 @@ class RunTracking:
             default_backend=names,
             config=OmegaConf.to_container(recorded(config), resolve=True),
         )
-        self._names, self._most_answers = names, trainer.get("log_val_generations") or 0
+        self._names, self._max_answers = names, trainer.get("log_val_generations") or 0
         self._tables = ValidationGenerationsLogger(trainer.project_name, trainer.experiment_name)
 
     def log(self, data: dict[str, Any], step: int) -> None:
@@ -60,10 +60,10 @@ class RunTracking:
         found = result.record.estimates | result.record.effort
         means = {f"val/{name}": one.mean for name, one in found.items() if one.mean is not None}
         self.log(means, step=step)
-        if runs := result.passes[0].runs[: self._most_answers]:
+        if runs := result.passes[0].runs[: self._max_answers]:
             rows = [list(_row(run)) for run in runs]
             # Upstream behaviour: wandb's table has the columns of the first evaluation for good.
-            rows += [["", "", 0.0]] * (self._most_answers - len(rows))
+            rows += [["", "", 0.0]] * (self._max_answers - len(rows))
             self._tables.log(self._names, rows, step)
 
 

@@ -10,13 +10,13 @@ from omegaconf import DictConfig
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.request import Problem
-from marsrl_verl.core.schedule import Passes
+from marsrl_verl.core.schedule import EpochMode
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.evaluation.watch import NOT_FINITE, step_facts
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.verl_adapter import stop_signals
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 from marsrl_verl.verl_adapter.components import (
     build_method,
     build_prompts,
@@ -40,7 +40,7 @@ from marsrl_verl.verl_adapter.trainer.problem_stream import (
 from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
 from marsrl_verl.verl_adapter.trainer.tracking import start_tracking
 
-MOST_EMPTY_PASSES = 100
+MAX_EMPTY_EPOCHS = 100
 """Passes over the data in a row of which a method admits nothing; phases may be empty, all of them not."""
 
 
@@ -58,7 +58,7 @@ class RayMarsRLTrainer(EndingTrainer):
         self.policies = policy_set(config)
         self.reward_kl = RewardKL.of(config)
         self.scheduler = build_scheduler(self.settings, self.method)
-        self.problems = ProblemStream(self.train_dataloader, whole_passes=self._drains)
+        self.problems = ProblemStream(self.train_dataloader, whole_epochs=self._has_barrier)
         limits = opening_limits(self.settings, self.prompts)
         self.skipped = SkippedProblems(len(self.train_dataloader.dataset), limits)
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
@@ -110,8 +110,8 @@ class RayMarsRLTrainer(EndingTrainer):
         with self._timed("step"), self._profiled():
             self._fit_get_batch(self.global_steps)
             self._fit_generate()
-            pass_over = self._drains and not self.problems.has_more(self.method.schedule.admits)
-            result = self.scheduler.finish_step(last=self._is_last_step(), pass_over=pass_over)
+            epoch_over = self._has_barrier and not self.problems.has_more(self.method.schedule.admits)
+            result = self.scheduler.finish_step(last=self._is_last_step(), epoch_over=epoch_over)
             self.skipped.look(result)
             pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
@@ -176,20 +176,20 @@ class RayMarsRLTrainer(EndingTrainer):
 
     def _fit_get_batch(self, step: int, *, ahead: bool = False) -> bool:
         """Opens `step`: new problems join the first stage, unless enough of them still wait there. False if
-        it would begin a drained pass `ahead` of the training of the step before."""
+        it would begin a barrier epoch `ahead` of the training of the step before."""
         if self.scheduler.open_step == step:
             return True  # opened in the step before, by overlap
         count, admits = self._problems_per_step(), self.method.schedule.admits
         problems: list[Problem] = []
         if self.scheduler.waiting_problems() < count:
-            if not self._drains:
+            if not self._has_barrier:
                 problems = self.problems.take(count, admits)
             else:
-                problems = self.problems.take_from_pass(count, admits)
+                problems = self.problems.take_from_epoch(count, admits)
                 if not problems and self.scheduler.idle():
                     if ahead:
                         return False
-                    problems = self._next_pass(step)
+                    problems = self._next_epoch(step)
         self.scheduler.start_step(step, problems)
         return True
 
@@ -197,23 +197,23 @@ class RayMarsRLTrainer(EndingTrainer):
         return self.method.schedule.problems_per_step(int(self.config.data.train_batch_size))
 
     @property
-    def _drains(self) -> bool:
-        return self.method.schedule.passes is Passes.DRAINED
+    def _has_barrier(self) -> bool:
+        return self.method.schedule.epoch_mode is EpochMode.BARRIER
 
-    def _next_pass(self, step: int) -> list[Problem]:
-        """The first problems of the next pass of which the method admits any; none where no pass is left."""
-        for _ in range(MOST_EMPTY_PASSES):
-            if self.method.schedule.passes_left() == 0:
+    def _next_epoch(self, step: int) -> list[Problem]:
+        """The first problems of the next epoch of which the method admits any; none if no epoch is left."""
+        for _ in range(MAX_EMPTY_EPOCHS):
+            if self.method.schedule.epochs_left() == 0:
                 return []
-            self.method.schedule.pass_ended(step)
-            self.problems.begin_pass()
-            # As many as the new pass has a step: the method may have gone on to another phase.
+            self.method.schedule.epoch_ended(step)
+            self.problems.begin_epoch()
+            # As many as the new epoch has a step: the method may have gone on to another phase.
             count = self._problems_per_step()
-            if problems := self.problems.take_from_pass(count, self.method.schedule.admits):
+            if problems := self.problems.take_from_epoch(count, self.method.schedule.admits):
                 return problems
         raise NothingToTrainError(
             f"{type(self.method.schedule).__name__}.admits let no problem of the training data through in "
-            f"{MOST_EMPTY_PASSES} passes"
+            f"{MAX_EMPTY_EPOCHS} epochs"
         )
 
     def _fit_generate(self) -> None:
@@ -276,7 +276,7 @@ class RayMarsRLTrainer(EndingTrainer):
         facts = step_facts(result, type(self.method), self.watch.untrained, due=due, updated=updated)
         skipped = self.skipped_updates and f"verl skipped an update: {self.skipped_updates}"
         said = self.watch.note(NOT_FINITE, self.global_steps, skipped if updated else None)
-        gap = self.metrics.get("rollout/log_prob_gap_mean")
+        gap = self.metrics.get("rollout/log_probs_diff_mean")
         # Where any role is cut, `tis` is refused.
         weighs = not self.cut_roles and self.settings.off_policy.mode is not OffPolicyMode.TIS
         said += self.watch.look_at_gap(self.global_steps, gap, could_weigh=weighs)
@@ -357,14 +357,14 @@ class RayMarsRLTrainer(EndingTrainer):
 
     def _is_last_step(self) -> bool:
         """True where no step follows: the limit of steps, tokens or tool calls is reached, or the method's
-        last pass is through. True to the step that is being taken as soon as its tokens are generated."""
+        last epoch is through. True to the step that is being taken as soon as its tokens are generated."""
         run = self.settings.run
         limits = ((run.max_generated_tokens, self.generated_tokens), (run.max_tool_calls, self.tool_calls))
         enough = any(limit is not None and taken >= limit for limit, taken in limits)
         return enough or self.global_steps >= self.total_training_steps or self._passes_are_over()
 
     def _passes_are_over(self) -> bool:
-        if not self._drains or self.method.schedule.passes_left() != 0 or not self.scheduler.idle():
+        if not self._has_barrier or self.method.schedule.epochs_left() != 0 or not self.scheduler.idle():
             return False
         return self.scheduler.open_step is None and not self.problems.has_more(self.method.schedule.admits)
 

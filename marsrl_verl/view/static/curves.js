@@ -57,7 +57,7 @@ function MainCurves({ run, version, roles, evaluations }) {
     ["Reward", byRole(series, roles, "reward_mean")],
     ["Response length, tokens", byRole(series, roles, "response_length_mean")],
     ["Entropy", byRole(series, roles, "entropy")],
-    ["Groups with equal rewards, share", byRole(series, roles, "equal_reward_groups", "groups")],
+    ["Groups with equal rewards, share", byRole(series, roles, "zero_std_groups", "groups")],
     ["Gradient norm", pick(series, "actor/grad_norm")],
     ["Seconds a step", pick(series, "seconds/step", "seconds/rollout", "seconds/update_actor")],
   ].filter(([, some]) => some.length > 0);

@@ -24,8 +24,8 @@ from marsrl_verl.algos.attnrl.branch_points import (
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.attention.choices import FciBackend
+from marsrl_verl.core.reasoning_steps import Steps
 from marsrl_verl.core.request import RolloutRequest, Sampling
-from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.demo.problems import Split
 from studies.tiny.command_line import print_premise
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MAX_NEW_TOKENS, MAX_PROMPT_TOKENS = 120, 120
 RULES = {
     "FCI (earliest two of top fifth)": (BranchRule(), FciAggregation.SUM),
-    "FCI (top two by their mean)": (BranchRule(top_share=0.08), FciAggregation.MEAN),
+    "FCI (top two by their mean)": (BranchRule(top_frac=0.08), FciAggregation.MEAN),
     **{
         one.value: (BranchRule(criterion=one), FciAggregation.SUM)
         for one in BranchCriterion

@@ -12,7 +12,7 @@ class LedgerPrompts(TinyPrompts):
 
     step_distance = 4
     # A line for each entry, then the answer.
-    most_steps = LINES + 1
+    max_steps = LINES + 1
 
 
 def as_problem(ledger: Ledger) -> Problem:

@@ -16,7 +16,7 @@ class TinyPlanPrompts(PlanPrompts, DialoguePrompts):
 
     # A definition after the other, then the answer: at a distance of four little is left.
     step_distance = 1
-    most_steps = 7
+    max_steps = 7
 
     def plan(self, problem: Problem) -> tuple[Message, ...]:
         """A system line, then the problem."""

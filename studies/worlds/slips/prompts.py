@@ -9,4 +9,4 @@ class SlipsPrompts(TinyPrompts):
     """The tiny world's conversation shapes."""
 
     # A line for each of up to six operations, then the answer.
-    most_steps = 7
+    max_steps = 7

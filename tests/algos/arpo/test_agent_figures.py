@@ -52,11 +52,11 @@ def test_shared_calls_count_once(group):
     seen = sum(len(one.events) for one in group.trajectories)
     assert seen > ran and found["calls_per_trajectory"] == seen / 6
     assert found["executed_calls_per_right"] == ran / 2
-    assert found["using_tools_share"] == pytest.approx(5 / 6)
+    assert found["using_tools_frac"] == pytest.approx(5 / 6)
     assert (found["call_outcome/ok"], found["call_outcome/refused"]) == (1.0, 0.0)
 
 
-def test_roots_forks_and_what_they_share(group):
+def test_roots_forks_and_what_they_frac(group):
     found = agent_metrics([group])
     forks = sum(one.fork is not None for one in group.trajectories)
     assert (found["roots_per_group"], found["forks_per_group"]) == (2, forks)
@@ -69,7 +69,7 @@ def test_roots_forks_and_what_they_share(group):
             zip(*np.unique(one.sequence.annotations[NODE][chosen], return_counts=True), strict=True)
         )
     rows = sum(one.sequence.trained_tokens for one in group.trajectories)
-    assert found["shared_token_share"] == pytest.approx(1 - sum(nodes.values()) / rows)
+    assert found["shared_token_frac"] == pytest.approx(1 - sum(nodes.values()) / rows)
 
 
 def test_decisions_are_those_of_who_made_them(group):
@@ -83,9 +83,9 @@ def test_decisions_are_those_of_who_made_them(group):
     assert found["fork_decisions"] == len(decided)
     shares = [value for name, value in found.items() if name.startswith("entropy_change/")]
     assert sum(shares) == pytest.approx(1.0) and len(shares) == 10
-    assert found["entropy_rises_share"] == 1.0 and found["fork_wanted_share"] == 1.0
+    assert found["entropy_rises_frac"] == 1.0 and found["fork_wanted_frac"] == 1.0
     forks = sum(one.fork is not None for one in group.trajectories)
-    assert found["fork_granted_share"] == forks / sum(event["forks_wanted"] for event in decided)
+    assert found["fork_granted_frac"] == forks / sum(event["forks_wanted"] for event in decided)
 
 
 def test_nothing_observed():

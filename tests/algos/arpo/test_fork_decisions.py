@@ -241,7 +241,7 @@ def test_soft_and_hard_have_one_gradient_inside_the_clip_range(leaves, moved):
     """At ratio 1 and around it, where nothing is clipped."""
     rows = rows_of(group_of("g", leaves))
     values = group_relative(rows)
-    worth = rows.spread(values), token_advantages(rows, values, HARD)
+    worth = rows.to_tokens(values), token_advantages(rows, values, HARD)
     one, other = (gradient(rows, each, moved) for each in worth)
     assert one == pytest.approx(other, abs=1e-6)
 
@@ -249,7 +249,7 @@ def test_soft_and_hard_have_one_gradient_inside_the_clip_range(leaves, moved):
 def test_they_differ_where_clipping_bites():
     rows = rows_of(group_of("g", TREE))
     values = np.array([1.0, -1.0, -1.0, 1.0])
-    worth = rows.spread(values), token_advantages(rows, values, HARD)
+    worth = rows.to_tokens(values), token_advantages(rows, values, HARD)
     one, other = (gradient(rows, each, 0.5) for each in worth)
     assert one != pytest.approx(other, abs=1e-3)
 

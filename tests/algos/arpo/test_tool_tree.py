@@ -139,7 +139,7 @@ def test_ids_are_what_was_sampled_or_inserted():
         assert (sequence.annotations[TURN] >= 0).tolist() == sequence.response_mask.astype(bool).tolist()
 
 
-def test_nodes_are_the_parts_that_trajectories_share():
+def test_nodes_are_the_parts_that_trajectories_frac():
     members = tree().trajectories
     at_node: dict[int, set[tuple[int, bytes]]] = {}
     for one in members:
@@ -334,7 +334,7 @@ def surer(place):
     return int(place.entropy_change is not None and place.entropy_change < 0)
 
 def too_many(place):
-    return place.most_forks + 1
+    return place.max_forks + 1
 """
 
 

@@ -13,13 +13,13 @@ from marsrl_verl.algos.attnrl.responses import INFLUENCE
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import trained_rows
+from marsrl_verl.core.reasoning_steps import TokenTexts
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.schedule import StepView
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.stage import Ended, EndReason
-from marsrl_verl.core.steps import TokenTexts
 from marsrl_verl.core.trajectory import Trajectory
 
 SAMPLING = {"solver": Sampling(200, 200)}
@@ -35,11 +35,13 @@ def script(item: RolloutRequest, k: int) -> Reply:
     return Reply(f"{lines}\\boxed{{{answer}}}")
 
 
-def method(controller: BatchController | None = None, record_log_probs: bool = True, **settings) -> AttnRL:
+def method(
+    controller: BatchController | None = None, stores_trainer_log_probs: bool = True, **settings
+) -> AttnRL:
     defaults = {"group_size": 4, "filter": FilterRule.NONE, "expansion": ExpansionRounding.ALL}
     one = build(AttnRL, ShortPrompts(), **{**defaults, **settings})
     one.responses.cutter = CUTTER
-    one.schedule.controller, one.record_log_probs = controller, record_log_probs
+    one.schedule.controller, one.stores_trainer_log_probs = controller, stores_trainer_log_probs
     return one
 
 

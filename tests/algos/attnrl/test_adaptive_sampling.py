@@ -157,14 +157,14 @@ INFLUENCE = {"p0": 0.1, "p1": 0.2, "p2": 0.6, "p3": 0.3, "p4": 0.7, "p5": 0.2}
 EXPANDED, AS_IT_IS, NOTHING, REJECTED = "expanded", "first responses", "no difference", "rejected"
 
 
-def became(rule: FilterRule, keep_unbranched: bool = True) -> dict[str, str]:
+def became(rule: FilterRule, train_unbranched: bool = True) -> dict[str, str]:
     """What becomes of each problem, from the round of first responses to the one of continuations."""
 
     def answers(item, k):
         right = k < RIGHT[item.problem.problem_id] if item.prefix is None else k == 0
         return Reply(f"{LINES}\\boxed{{{item.problem.ground_truth if right else 'no'}}}")
 
-    attnrl = method(group_size=6, filter=rule, keep_unbranched=keep_unbranched)
+    attnrl = method(group_size=6, filter=rule, train_unbranched=train_unbranched)
     scheduler, engine = Scheduler(attnrl, "pipelined"), ScriptedEngine(answers)
     scheduler.start_step(1, problems(6))
     scheduler.absorb(engine.generate(scheduler.next_round(), SAMPLING))
@@ -207,5 +207,5 @@ def test_the_rules_side_by_side(rule):
 
 
 def test_without_unexpanded_responses_only_expanded_problems_are_trained():
-    found = became(FilterRule.PAPER, keep_unbranched=False)
+    found = became(FilterRule.PAPER, train_unbranched=False)
     assert found == PAPER | {"p0": NOTHING, "p1": NOTHING}

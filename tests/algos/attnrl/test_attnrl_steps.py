@@ -32,11 +32,11 @@ def test_figures_of_whole_trees():
     run(attnrl, steps=2, answers=answers)
     found = step_metrics(attnrl)
     assert found["attnrl/ended_problems"] == 2 and found["attnrl/discarded_problems"] == 0
-    assert found["attnrl/leaves_all_correct_share"] == found["attnrl/leaves_none_correct_share"] == 0.0
+    assert found["attnrl/leaves_all_correct_frac"] == found["attnrl/leaves_none_correct_frac"] == 0.0
     assert found["attnrl/continued_problems"] == 2
-    assert found["attnrl/continuations_all_correct_share"] == 0.5
-    assert found["attnrl/continuations_none_correct_share"] == 0.5
-    assert "attnrl/stays_all_correct_share" not in found, "no problem was solved by all first responses"
+    assert found["attnrl/continuations_all_correct_frac"] == 0.5
+    assert found["attnrl/continuations_none_correct_frac"] == 0.5
+    assert "attnrl/stays_all_correct_frac" not in found, "no problem was solved by all first responses"
     assert found["attnrl/trees/4"] == 4, "of two steps' two problems all four responses"
     assert "attnrl/ended_problems" not in step_metrics(attnrl), "told once"
 
@@ -49,9 +49,9 @@ def test_trees_without_a_difference_are_discarded_and_counted(right, name, other
     assert {end.reason for step in results for end in step.ended} == {EndReason.FINISHED}
     found = step_metrics(attnrl)
     assert found["attnrl/ended_problems"] == found["attnrl/discarded_problems"] == 2
-    assert found[f"attnrl/leaves_{name}_correct_share"] == found[f"attnrl/stays_{name}_correct_share"] == 1.0
-    assert found[f"attnrl/leaves_{other}_correct_share"] == 0.0
-    assert f"attnrl/stays_{other}_correct_share" not in found
+    assert found[f"attnrl/leaves_{name}_correct_frac"] == found[f"attnrl/stays_{name}_correct_frac"] == 1.0
+    assert found[f"attnrl/leaves_{other}_correct_frac"] == 0.0
+    assert f"attnrl/stays_{other}_correct_frac" not in found
 
 
 def test_the_mean_influence_is_told_without_a_filter_too():
@@ -64,7 +64,7 @@ def test_the_mean_influence_is_told_without_a_filter_too():
 def test_responses_without_any_influence_are_counted(influence, share):
     attnrl = method()
     run(attnrl, steps=1, influence=influence)
-    assert step_metrics(attnrl)["attnrl/without_influence_share"] == share
+    assert step_metrics(attnrl)["attnrl/without_influence_frac"] == share
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_responses_without_any_influence_are_counted(influence, share):
 )
 def test_the_trainer_looks_only_where_something_needs_it(criterion, filter_rule, recorded, probed):
     rules = {"filter": filter_rule, "expansion": ExpansionRounding.ROUND}
-    attnrl = method(criterion=criterion, record_log_probs=recorded, **rules)
+    attnrl = method(criterion=criterion, stores_trainer_log_probs=recorded, **rules)
     assert bool(attnrl.probes(INITIAL)) == probed and not attnrl.probes(CONTINUATION)
     if not probed:
         results, _ = run(attnrl)
@@ -96,7 +96,7 @@ def test_how_often_the_points_are_the_earliest_steps(influence, share):
     attnrl = method(num_branch_points=1)
     run(attnrl, steps=1, influence=influence)
     found = step_metrics(attnrl)
-    assert found["attnrl/earliest_points_share"] == share
+    assert found["attnrl/earliest_points_frac"] == share
     assert found["attnrl/branch_token_mean"] == (11 if share else 34)
     kept = found["attnrl/branch_token_mean"]
     assert kept / 60 < found["attnrl/branch_position_mean"] < kept / 55, "answers differ in length"
@@ -106,13 +106,13 @@ def test_criteria_that_choose_tokens_are_not_compared_with_steps():
     attnrl = method(criterion=BranchCriterion.ENTROPY, num_branch_points=1)
     run(attnrl, steps=1)
     found = step_metrics(attnrl)
-    assert "attnrl/earliest_points_share" not in found
+    assert "attnrl/earliest_points_frac" not in found
     assert found["attnrl/branch_position_mean"] > 0.9, "the last token but one"
 
 
 def test_influence_per_later_step_is_what_branching_and_filter_see():
     """Sums of 0.4, 0.3, 0.2 and 0.1 over four to one later steps are means of 0.1."""
-    attnrl = method(fci_aggregation=FciAggregation.MEAN, delta=1, num_branch_points=1, top_share=0.1)
+    attnrl = method(fci_aggregation=FciAggregation.MEAN, delta=1, num_branch_points=1, top_frac=0.1)
     run(attnrl, steps=1, influence=[0.0, 0.3, 0.2, 0.11, 0.0])
     found = step_metrics(attnrl)
     assert found["attnrl/influence_mean"] == pytest.approx((0.1 + 0.1 + 0.11) / 5)
@@ -203,7 +203,9 @@ def test_the_rule_of_the_documentation(own):
     text = DOCS.read_text().partition("## Rules of your own")[2]
     code = re.search(r"```python\n(from .*?)```", text, re.DOTALL)[1].rstrip()
     assert len(code.splitlines()) <= 15
-    attnrl = method(criterion=own("my_rules", code) + ":doubts", num_branch_points=1, record_log_probs=False)
+    attnrl = method(
+        criterion=own("my_rules", code) + ":doubts", num_branch_points=1, stores_trainer_log_probs=False
+    )
     [probe] = attnrl.probes(INITIAL)
     assert probe.entropies and probe.measure is None, "what the rule needs, and no influence"
 
@@ -251,7 +253,7 @@ def test_the_filter_measures_influence_for_itself(own):
     name = own("first", "def rule(response):\n    return np.zeros(len(response.steps))\nimport numpy as np\n")
     attnrl = method(criterion=f"{name}:rule", filter=FilterRule.PAPER)
     assert attnrl.probes(INITIAL)[0].measure is not None
-    assert not method(criterion=f"{name}:rule", record_log_probs=False).probes(INITIAL)
+    assert not method(criterion=f"{name}:rule", stores_trainer_log_probs=False).probes(INITIAL)
 
 
 @pytest.mark.parametrize(

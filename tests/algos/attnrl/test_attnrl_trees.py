@@ -10,7 +10,7 @@ from scheduler_tools import problems
 from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterRule, TreeChoice
-from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, Shortfall
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, OnTooFew
 from marsrl_verl.algos.attnrl.config import AdvantageRule, Config
 from marsrl_verl.algos.attnrl.credit import by_problem, problem_tree, tree_metrics, treerl_advantages
 from marsrl_verl.algos.attnrl.method import CONTINUATION, INITIAL, AttnRL
@@ -98,7 +98,7 @@ def test_every_leaf_trains_once_and_covers_its_response():
 
 def test_unexpanded_responses_are_trained_or_dropped_and_count_in_the_root_either_way():
     def rows(keep):
-        attnrl = method(expansion=ExpansionRounding.ROUND, keep_unbranched=keep)
+        attnrl = method(expansion=ExpansionRounding.ROUND, train_unbranched=keep)
         results, _ = run(attnrl, count=1)
         groups = results[1].trained
         _tree, members = problem_tree(groups)
@@ -125,7 +125,7 @@ def test_filtered_problems_leave_with_all_they_have():
     assert {end.reason for step in results for end in step.ended} == {EndReason.REJECTED}
     assert not any(item.stage == CONTINUATION for one in engine.rounds for item in one)
     metrics = step_metrics(attnrl)
-    assert metrics["attnrl/filtered_share"] == 1.0 and metrics["attnrl/all_correct_share"] == 1.0
+    assert metrics["attnrl/filtered_frac"] == 1.0 and metrics["attnrl/all_correct_frac"] == 1.0
     assert metrics["attnrl/filtered_all_correct"] == metrics["attnrl/problems"] == 6
     assert metrics["attnrl/filtered_none_correct"] == 0
 
@@ -166,7 +166,7 @@ def test_repeated_points_have_more_continuations():
     def answers(item, k):
         return Reply("a\n\\boxed{x}" if item.prefix is None else "\\boxed{y}")
 
-    attnrl = method(shortfall=Shortfall.REPEAT)
+    attnrl = method(on_too_few=OnTooFew.REPEAT)
     _, engine = run(attnrl, answers=answers, influence=[0.0, 0.0], count=1, steps=2)
     continued = [item for item in engine.rounds[1] if item.stage == CONTINUATION]
     assert [item.n for item in continued] == [4] * 4

@@ -13,12 +13,12 @@ from marsrl_verl.algos.attnrl.branch_points import (
     BranchPoint,
     BranchRule,
     FciAggregation,
+    OnTooFew,
     ResponseFeatures,
-    Shortfall,
     aggregated_influence,
     choose_branch_points,
 )
-from marsrl_verl.core.steps import Steps
+from marsrl_verl.core.reasoning_steps import Steps
 
 
 def response_features(
@@ -50,7 +50,7 @@ FEW = [0, 0, 0, 0.3, 0, 0, 0, 0, 0.1, 0]
     [
         pytest.param(INFLUENCE, {}, [10, 20], id="the earliest of the most influential"),
         pytest.param(INFLUENCE, {"num_branch_points": 1}, [10], id="one"),
-        pytest.param(INFLUENCE, {"top_share": 0.6, "num_branch_points": 3}, [5, 10, 15], id="larger share"),
+        pytest.param(INFLUENCE, {"top_frac": 0.6, "num_branch_points": 3}, [5, 10, 15], id="larger share"),
         pytest.param(FEW, {}, [15, 40], id="few positive values"),
     ],
 )
@@ -75,12 +75,12 @@ def test_distances_count_the_prompt_and_end_where_a_step_starts(distance, points
 
 def test_what_fills_up_when_too_few_steps_qualify():
     one = response_features(TEN, influence=[0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0], thinking=3)
-    assert chosen(one, shortfall=Shortfall.FEWER) == [10]
-    assert chosen(one, shortfall=Shortfall.FILL, num_branch_points=3) == [5, 10]  # steps 3… are not thinking
-    assert chosen(one, shortfall=Shortfall.REPEAT, num_branch_points=3) == [5, 10, 15]
+    assert chosen(one, on_too_few=OnTooFew.FEWER) == [10]
+    assert chosen(one, on_too_few=OnTooFew.FILL, num_branch_points=3) == [5, 10]  # steps 3… are not thinking
+    assert chosen(one, on_too_few=OnTooFew.REPEAT, num_branch_points=3) == [5, 10, 15]
     short = response_features([5, 5], influence=[0, 0.5])
     assert choose_branch_points(
-        short, BranchRule(num_branch_points=3, shortfall=Shortfall.REPEAT), np.random.default_rng(0)
+        short, BranchRule(num_branch_points=3, on_too_few=OnTooFew.REPEAT), np.random.default_rng(0)
     ) == [BranchPoint(5, 3)]
 
 
@@ -88,8 +88,8 @@ def test_what_fills_up_when_too_few_steps_qualify():
 @pytest.mark.parametrize("lengths", [[], [4]])
 def test_a_response_of_one_step_or_none_is_not_branched(criterion, lengths):
     one = response_features(lengths, influence=[0.0] * len(lengths))
-    for shortfall in Shortfall:
-        assert chosen(one, criterion=criterion, shortfall=shortfall) == []
+    for on_too_few in OnTooFew:
+        assert chosen(one, criterion=criterion, on_too_few=on_too_few) == []
 
 
 def test_earliest_random_and_uniform_steps():
@@ -108,8 +108,8 @@ def test_uniform_steps_keep_their_distance_from_the_beginning():
 
 def test_without_any_influence_the_released_code_takes_spaced_steps():
     one = response_features([600, 600, 600, 600, 10], influence=[0.0] * 5, prompt=50)
-    assert chosen(one, min_token_distance=512, shortfall=Shortfall.REPEAT) == [600, 1800]
-    assert chosen(one, min_token_distance=512, shortfall=Shortfall.FEWER) == []
+    assert chosen(one, min_token_distance=512, on_too_few=OnTooFew.REPEAT) == [600, 1800]
+    assert chosen(one, min_token_distance=512, on_too_few=OnTooFew.FEWER) == []
 
 
 SURPRISAL = [9.0, 0.1, 0.5, 0.4, 8.0, 0.2]
@@ -153,19 +153,19 @@ def test_the_mean_takes_away_what_an_early_step_has_for_being_early():
     found = aggregated_influence(later, 1, FciAggregation.MEAN)
     assert found == pytest.approx([0, 0.1, 0.1, 0.1, 0.1, 0.225, 0.1, 0.1, 0.1, 0.0])
     assert chosen(response_features(TEN, influence=later), num_branch_points=1) == [5]
-    assert chosen(response_features(TEN, influence=found), num_branch_points=1, top_share=0.1) == [25]
+    assert chosen(response_features(TEN, influence=found), num_branch_points=1, top_frac=0.1) == [25]
 
 
 def test_other_steps_stand_apart_from_the_chosen_ones():
     one = response_features(TEN, influence=[0, 0.1, 0.9, 0.2, 0.3, 0.4, 0.1, 0, 0, 0])
     # At a distance of 15 from step 2 (tokens 10 to 14) only steps from 6 (token 30) on are free.
-    rule = {"min_token_distance": 15, "shortfall": Shortfall.APART}
+    rule = {"min_token_distance": 15, "on_too_few": OnTooFew.SPREAD}
     assert chosen(one, **rule) == [10, 30]
     assert chosen(one, num_branch_points=3, **rule) == [5, 25, 45], "three fit only without step 2"
     # Step 2 alone would be further away than all others, but the response has room for two points.
     tight = response_features([5] * 4, prompt=20, influence=[0, 0.1, 0.9, 0.1])
-    assert chosen(tight, min_token_distance=5, shortfall=Shortfall.APART) == [5, 15]
-    assert chosen(tight, min_token_distance=5, shortfall=Shortfall.FEWER) == [10]
+    assert chosen(tight, min_token_distance=5, on_too_few=OnTooFew.SPREAD) == [5, 15]
+    assert chosen(tight, min_token_distance=5, on_too_few=OnTooFew.FEWER) == [10]
 
 
 def test_missing_figures_are_refused():
@@ -179,8 +179,8 @@ def test_missing_figures_are_refused():
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"top_share": 0.0}, "top_share"),
-        ({"top_share": float("nan")}, "top_share"),
+        ({"top_frac": 0.0}, "top_frac"),
+        ({"top_frac": float("nan")}, "top_frac"),
         ({"min_token_distance": -1}, "min_token_distance"),
     ],
 )
@@ -192,12 +192,12 @@ def test_rules_out_of_range_are_refused(rule, message):
 @given(
     st.lists(st.tuples(st.integers(1, 30), st.floats(0, 1)), min_size=1, max_size=20),
     st.sampled_from(BranchCriterion),
-    st.sampled_from(Shortfall),
+    st.sampled_from(OnTooFew),
     st.integers(1, 4),
     st.integers(0, 40),
     st.integers(0, 20),
 )
-def test_points_are_inside_the_response_and_at_steps(steps, criterion, shortfall, count, distance, thinking):
+def test_points_are_inside_the_response_and_at_steps(steps, criterion, on_too_few, count, distance, thinking):
     lengths = [length for length, _ in steps]
     total = sum(lengths)
     one = response_features(
@@ -207,7 +207,7 @@ def test_points_are_inside_the_response_and_at_steps(steps, criterion, shortfall
         token_scores=np.random.default_rng(0).random(total).tolist(),
     )
     rule = BranchRule(
-        criterion=criterion, num_branch_points=count, min_token_distance=distance, shortfall=shortfall
+        criterion=criterion, num_branch_points=count, min_token_distance=distance, on_too_few=on_too_few
     )
     points = choose_branch_points(one, rule, np.random.default_rng(1))
     assert sum(point.times for point in points) <= count
@@ -233,7 +233,7 @@ def test_criteria_have_equally_many_points_where_they_stand_apart(
         prompt=prompt,
         influence=[value for _, value in steps],
     )
-    rule = {"num_branch_points": count, "min_token_distance": distance, "shortfall": Shortfall.APART}
+    rule = {"num_branch_points": count, "min_token_distance": distance, "on_too_few": OnTooFew.SPREAD}
     found = {
         criterion: chosen(one, seed, criterion=criterion, **rule)
         for criterion in BranchCriterion
@@ -259,5 +259,5 @@ def test_no_more_steps_stand_apart_than_are_found(steps, count, distance):
 
     able = range(1, len(one.steps))
     most = max(size for size in range(count + 1) if any(fits(one) for one in combinations(able, size)))
-    found = chosen(one, num_branch_points=count, min_token_distance=distance, shortfall=Shortfall.APART)
+    found = chosen(one, num_branch_points=count, min_token_distance=distance, on_too_few=OnTooFew.SPREAD)
     assert len(found) == most

@@ -6,8 +6,8 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from marsrl_verl.algos.attnrl.step_cutter import StepEnds, split_after_tokens, step_cutter
-from marsrl_verl.core.steps import TokenTexts, split_steps
+from marsrl_verl.algos.attnrl.step_cutter import StepDelimiter, split_after_tokens, step_cutter
+from marsrl_verl.core.reasoning_steps import TokenTexts, split_steps
 from studies.tiny.tokenizer import build_tokenizer
 
 TEXT = "7+5=12\n\nso 12-3=9</think>9\n\n\\boxed{9}"
@@ -54,7 +54,9 @@ def test_the_released_cut_is_another():
     tokenizer = build_tokenizer()
     ids = tokenizer.encode("7+5=12\n\n12-3=9", add_special_tokens=False)
     assert len(step_cutter(tokenizer).cut(ids)) == 2
-    assert len(step_cutter(tokenizer, StepEnds.TOKENS).cut(ids)) == 3, "two tokens of one line break each"
+    assert len(step_cutter(tokenizer, StepDelimiter.TOKENS).cut(ids)) == 3, (
+        "two tokens of one line break each"
+    )
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_a_message_that_repeats_itself_can_end_a_dialogue():
 
     (one,) = hold(says, max_turns=2, message_tokens=100)
     assert one.events[1]["repetition"] > 0.9 and one.events[0]["repetition"] is None, "one is too short"
-    (one,) = hold(says, max_turns=2, guards={"repeated_share": 0.9}, message_tokens=100)
+    (one,) = hold(says, max_turns=2, guards={"repeated_frac": 0.9}, message_tokens=100)
     assert (one.detail, one.events[-1]["turns"]) == ("repetition", 1)
 
 

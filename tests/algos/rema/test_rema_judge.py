@@ -193,6 +193,6 @@ def test_a_leak_that_nobody_looked_for_is_no_figure(info, share):
     engine = Saying({PLAN: "Look at the height.", SOLUTION: "[[A]]"}, **info)
     evaluation = PlanAndSolve(Config(), MathPlanPrompts())
     runs = run_evaluation(engine, evaluation, [PAIR], SAMPLING, repeats=1, tag="t")
-    assert evaluation.observations(runs)["leak_share"].mean == share
+    assert evaluation.observations(runs)["leak_frac"].mean == share
     groups = [Group(call.request, [call.trajectory]) for call in runs.calls]
-    assert role_figures(groups).get("plan_leak_share") == share
+    assert role_figures(groups).get("plan_leak_frac") == share

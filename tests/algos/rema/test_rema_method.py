@@ -143,15 +143,15 @@ def test_the_loss_reads_turns_and_tells_the_agents_apart():
 
 def test_figures_of_each_agent_and_of_the_dialogues():
     found = training_metrics([group()], ReMA)
-    assert (found["stage/dialogue/accuracy"], found["stage/dialogue/finished_share"]) == (0.75, 0.75)
+    assert (found["stage/dialogue/accuracy"], found["stage/dialogue/finished_frac"]) == (0.75, 0.75)
     assert found["stage/dialogue/reward_mean"] == 0.5 and found["stage/dialogue/turns"] == 8 / 4
     assert (found["stage/dialogue/end/finished"], found["stage/dialogue/end/max_turns"]) == (0.75, 0.25)
     # [FINISH] has 8 tokens, "Go on 0." and its end 9.
     assert found[f"role/{META_THINKING}/message_length_mean"] == (3 * 8 + 5 * 9) / 8
     assert found[f"role/{REASONING}/message_length_mean"] == 3.0
-    assert found[f"role/{REASONING}/same_message_share"] == 4 / 8
-    assert found[f"role/{META_THINKING}/leak_share"] == 0.0
-    assert f"role/{REASONING}/leak_share" not in found
+    assert found[f"role/{REASONING}/same_message_frac"] == 4 / 8
+    assert found[f"role/{META_THINKING}/leak_frac"] == 0.0
+    assert f"role/{REASONING}/leak_frac" not in found
 
 
 def test_dialogues_that_failed_say_nothing():
@@ -178,7 +178,7 @@ def test_evaluation_holds_the_same_dialogues():
     runs = run_evaluation(LocalEngine(stage.runner()), evaluation, problems, sampling, repeats=2, tag="t")
     observed = evaluation.observations(runs)
     assert {name: one.mean for name, one in observed.items()} == {
-        **dict.fromkeys(evaluation.metrics, 1.0), "leak_share": 0.0,
+        **dict.fromkeys(evaluation.metrics, 1.0), "leak_frac": 0.0,
     }  # fmt: skip
     effort = evaluation.effort(runs, 0.95)
     assert (effort["turns"].mean, effort["calls"].mean) == (2.0, 4.0)
@@ -217,8 +217,8 @@ def test_evaluation_says_how_many_dialogues_leak():
         evaluation = DialogueEvaluation(Words())
         engine = LocalEngine(Stage(client, **more).runner())
         runs = run_evaluation(engine, evaluation, problems, sampling, repeats=1, tag="t")
-        assert list(evaluation.observations(runs)["leak_share"].outcomes) == leaks
-    assert not evaluation.metrics["leak_share"].higher_is_better
+        assert list(evaluation.observations(runs)["leak_frac"].outcomes) == leaks
+    assert not evaluation.metrics["leak_frac"].higher_is_better
 
 
 def test_a_question_has_no_heading_of_the_prompts():

@@ -13,11 +13,11 @@ from marsrl_verl.algos.rema.single_turn.filtering import Phases, SuccessFilter
 from marsrl_verl.settings.rules import RuleError
 
 
-def walk(phases: Phases, passes: int) -> list[tuple[str, bool, int]]:
+def walk(phases: Phases, epochs: int) -> list[tuple[str, bool, int]]:
     found = []
-    for _ in range(passes):
+    for _ in range(epochs):
         found.append((phases.role, phases.filtering, phases.episode))
-        phases.next_pass()
+        phases.next_epoch()
     return found
 
 
@@ -35,7 +35,7 @@ def test_the_low_phase_comes_first_and_each_begins_with_a_pass_that_counts():
     low = [("reasoning", True, 0), ("reasoning", False, 1), ("reasoning", False, 2)]
     high = [("meta_thinking", *rest) for _, *rest in low]
     assert walk(phases, 12) == [*low, *high] * 2
-    assert phases.left == -1, "the last pass is over"
+    assert phases.left == -1, "the last epoch is over"
 
 
 def test_without_a_filter_every_pass_trains():
@@ -55,7 +55,7 @@ def test_every_role_has_its_passes_and_no_more(roles, episodes, filtered, iterat
     begins, lefts = [], []
     for _ in range(total):
         lefts.append(phases.left)
-        begins.append(phases.next_pass())
+        begins.append(phases.next_epoch())
     assert lefts == list(range(total))[::-1]
     assert sum(begins) == iterations * len(roles)
     again = phases_of(roles, episodes, filtered, iterations)
@@ -102,8 +102,8 @@ def test_metrics_say_how_much_is_left():
         "filter/problems": 4.0,
         "filter/kept": 2.0,
         "filter/success_rate": 0.575,
-        "filter/always_solved_share": 0.25,
-        "filter/never_solved_share": 0.25,
+        "filter/always_solved_frac": 0.25,
+        "filter/never_solved_frac": 0.25,
     }
 
 

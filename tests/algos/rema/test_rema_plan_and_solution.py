@@ -1,4 +1,4 @@
-"""The single-turn method: what a pass asks, what it is worth, what is trained."""
+"""The single-turn method: what an epoch asks, what it is worth, what is trained."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def method(**changes) -> ReMASingleTurn:
 def in_pass(number: int, **changes) -> ReMASingleTurn:
     one = method(**changes)
     for _ in range(number):
-        one.schedule.pass_ended(1)
+        one.schedule.epoch_ended(1)
     return one
 
 
@@ -103,7 +103,7 @@ def test_a_plan_that_nobody_can_follow_has_no_solution(text, finish):
     plan = scored(first, text)
     plan.finish = finish
     assert one.next_requests(PROBLEMS[0], "plan", [Group(first, [plan])], 1) == []
-    reward = one.late_rewards([Group(first, [plan])])[plan.trajectory_id]
+    reward = one.deferred_rewards([Group(first, [plan])])[plan.trajectory_id]
     assert reward.value == 0.0
 
 
@@ -165,14 +165,14 @@ def test_a_phase_asks_what_its_agent_solves_now_and_then():
     for problem, successes in zip(PROBLEMS, (0, 2, 5, 8, 9), strict=False):
         assert one.schedule.admits(problem)
         one.schedule.filter.note(f"{problem.row}#", successes, 10)
-    one.schedule.pass_ended(2)
+    one.schedule.epoch_ended(2)
     assert [one.schedule.admits(problem) for problem in PROBLEMS] == [False, True, True, True, False, False]
     for _ in range(4):
-        one.schedule.pass_ended(3)
+        one.schedule.epoch_ended(3)
     assert one.schedule.phases.role == META_THINKING and all(map(one.schedule.admits, PROBLEMS)), (
         "counted anew"
     )
-    one.schedule.pass_ended(4)
+    one.schedule.epoch_ended(4)
     assert not any(map(one.schedule.admits, PROBLEMS))
 
 
@@ -180,11 +180,11 @@ def test_it_ends_with_its_last_iteration():
     one = method(iterations=1, episodes=1)
     left = []
     for _ in range(4):
-        one.schedule.pass_ended(1)
-        left.append(one.schedule.passes_left())
+        one.schedule.epoch_ended(1)
+        left.append(one.schedule.epochs_left())
     assert left == [2, 1, 0, 0]
     assert not one.schedule.admits(PROBLEMS[0])
-    assert method().schedule.passes_left() is None
+    assert method().schedule.epochs_left() is None
 
 
 def test_the_counts_and_the_pass_are_its_state():
@@ -233,7 +233,7 @@ def problem_groups(one: ReMASingleTurn, plans: list[str], graded: list[list[floa
 
 def rewarded(one: ReMASingleTurn, groups: list[Group]) -> list[float]:
     """The plans' rewards."""
-    found = one.late_rewards(groups)
+    found = one.deferred_rewards(groups)
     for group in groups:
         for each in group.trajectories:
             each.reward = found[each.trajectory_id]
@@ -293,9 +293,9 @@ def test_an_action_is_followed_or_punished():
     assert rewarded(one, groups) == [1.0, 0.0, -1.0]
     assert [item.request.inputs["plan"] for item in groups[1:]] == ["", "in parts"]
     figures = one.group_metrics(groups)
-    shares = [figures[f"action_share/{name}"] for name in ("empty", "decompose", "rewrite", "invalid")]
+    shares = [figures[f"action_frac/{name}"] for name in ("empty", "decompose", "rewrite", "invalid")]
     assert shares == pytest.approx([1 / 3, 1 / 3, 0.0, 1 / 3])
-    assert figures["not_followed_share"] == pytest.approx(1 / 3)
+    assert figures["not_followed_frac"] == pytest.approx(1 / 3)
 
 
 def test_a_plan_whose_solutions_all_failed_says_nothing():
@@ -312,7 +312,7 @@ def test_rewards_depend_on_no_order(order):
     one = in_pass(HIGH, solutions_per_plan=3, plan_reward="consistency")
     groups = problem_groups(one, ["a", "b"], [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
     other = [Group(each.request, each.trajectories) for each in (groups[k] for k in order)]
-    assert one.late_rewards(groups) == one.late_rewards(other)
+    assert one.deferred_rewards(groups) == one.deferred_rewards(other)
 
 
 # --- counting and training ------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def test_each_plan_has_its_solutions():
     assert sorted(asked) == [("0", "plan"), ("0", "solution"), ("0", "solution_2"), ("1", "plan"),
                              ("1", "solution"), ("1", "solution_2"), ("2", "plan")]  # fmt: skip
     prompts = {one.stage: one.messages for one in engine.asked if one.group_id.split("/")[2] == "1"}
-    assert prompts["solution"] == prompts["solution_2"] and evaluation.most_calls[REASONING] == 2
+    assert prompts["solution"] == prompts["solution_2"] and evaluation.max_calls[REASONING] == 2
     assert means["accuracy"] == pytest.approx(3 / 6), "a plan that nobody can follow has two wrong solutions"
     assert means["majority_accuracy"] == 1.0
     assert means["flat_rerank_accuracy"] == 0.0  # 3 has the highest score of all
@@ -168,4 +168,4 @@ def test_one_solution_of_each_plan_has_pass_at_k_of_the_literature():
 
 def test_the_greedy_pass_has_one_solution():
     _, evaluation, _, _ = found([[("2", None), ("2", None)]])
-    assert evaluation.greedy().solutions == 1 and evaluation.greedy().most_calls[REASONING] == 1
+    assert evaluation.greedy().solutions == 1 and evaluation.greedy().max_calls[REASONING] == 1

@@ -79,7 +79,7 @@ class VerifyCorrect(Evaluation):
         self.rules = rules
 
     @property
-    def most_calls(self) -> Mapping[str, int]:
+    def max_calls(self) -> Mapping[str, int]:
         """Most calls of each role: no run ends early, and every verdict has to be prompted for twice."""
         rounds = self.rules.correction_rounds
         return {SOLVER: 1, VERIFIER: 2 * rounds, CORRECTOR: rounds}

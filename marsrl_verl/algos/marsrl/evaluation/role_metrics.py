@@ -61,8 +61,8 @@ EVALUATION_METRICS: dict[str, MetricInfo] = {
 """The metrics of an evaluation; with the suffix `_greedy` at temperature 0."""
 
 EFFORT_METRICS: dict[str, str] = {
-    "accepted_share": "share of runs in which a solution was accepted",
-    "rejected_share": "share of runs that were given up after Wrong verdicts in a row",
+    "accepted_frac": "share of runs in which a solution was accepted",
+    "rejected_frac": "share of runs that were given up after Wrong verdicts in a row",
     "iterations": "verify–correct rounds that a run entered",
     "calls": "model calls of a run",
     "tokens": "tokens that all roles generated in a run",
@@ -76,7 +76,7 @@ VERIFIER_F1 = "verifier_f1"
 def effort(evaluation: Runs, confidence: float = 0.95) -> dict[str, Estimate]:
     """Returns the mean of each of `EFFORT_METRICS` over the runs, with an interval clustered by problem."""
     runs, found = evaluation.runs, {}
-    for name, end in (("accepted_share", "accepted"), ("rejected_share", "rejected")):
+    for name, end in (("accepted_frac", "accepted"), ("rejected_frac", "rejected")):
         ended = Observations.of((run.end == end, run.problem.problem_id) for run in runs)
         found[name] = estimate(ended, confidence)
     return found | evaluation.means(confidence, iterations=_iterations, calls=calls_of, tokens=tokens_of)
@@ -135,10 +135,10 @@ def role_figures(groups: Iterable[Group]) -> dict[str, float]:
     metrics = {name: items.mean for name, items in observed.items()}
     answers = [final_answer(call.trajectory) for call in calls if call.request.role in (SOLVER, CORRECTOR)]
     if answers:
-        metrics["missing_answer_share"] = answers.count(None) / len(answers)
+        metrics["missing_answer_frac"] = answers.count(None) / len(answers)
     verdicts = [verdict_of(call.trajectory) for call in calls if call.request.role == VERIFIER]
     if verdicts:
-        metrics["invalid_verdict_share"] = verdicts.count(Verdict.INVALID) / len(verdicts)
+        metrics["invalid_verdict_frac"] = verdicts.count(Verdict.INVALID) / len(verdicts)
         metrics[VERIFIER_F1] = f1_estimates(observed)[VERIFIER_F1].mean
     return {name: value for name, value in metrics.items() if value is not None}
 

@@ -32,11 +32,11 @@ class GuardConfig(Settings):
     """The n-th empty message of a dialogue ends it; null: none does."""
     same_messages: int | None = limits(None, ge=2, why="a message is always the same as itself")
     """An agent's n-th message in a row with the same text ends it; null: none does."""
-    repeated_share: float | None = limits(
+    repeated_frac: float | None = limits(
         None, gt=0.0, lt=1.0, fix="0.5 is a message half of which came before."
     )
     """Share of a message's 20-grams of tokens that stood in it before, above which it ends the dialogue
-    (`repetition_share` of docs/reference/metrics.md); null: none does."""
+    (`repetition_frac` of docs/reference/metrics.md); null: none does."""
 
 
 class OverlongConfig(Switched):

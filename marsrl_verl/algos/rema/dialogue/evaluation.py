@@ -34,8 +34,8 @@ class DialogueEvaluation(Evaluation):
             "Accuracy and finished",
             "share of dialogues whose last answer is right and that ended by [FINISH]",
         ),
-        "finished_share": MetricInfo("Finished", "share of dialogues that ended by [FINISH]"),
-        "leak_share": MetricInfo(
+        "finished_frac": MetricInfo("Finished", "share of dialogues that ended by [FINISH]"),
+        "leak_frac": MetricInfo(
             "Dialogues that leak",
             "share of dialogues in which the meta-thinking agent gives the answer away",
             higher_is_better=False,
@@ -60,11 +60,11 @@ class DialogueEvaluation(Evaluation):
         measures: dict[str, Callable[[Run], bool]] = {
             "accuracy": lambda run: is_correct(_accuracy(_held(run))),
             "accuracy_and_finished": lambda run: run.solved,
-            "finished_share": lambda run: _held(run).finished,
+            "finished_frac": lambda run: _held(run).finished,
         }
         found = {name: _of_each(runs.runs, measure) for name, measure in measures.items()}
         looked_at = [run for run in runs.runs if LEAK in _held(run).scored.info]
-        found["leak_share"] = _of_each(looked_at, lambda run: bool(_held(run).scored.info[LEAK]))
+        found["leak_frac"] = _of_each(looked_at, lambda run: bool(_held(run).scored.info[LEAK]))
         return {name: Observations.of(pairs) for name, pairs in found.items()}
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
@@ -144,7 +144,7 @@ def dialogue_figures(groups: Sequence[Group]) -> dict[str, float]:
         return {}
     found = {
         "accuracy": _mean(members, lambda one: float(one.scored.info.get(ACCURACY, 0.0))),
-        "finished_share": _mean(members, lambda one: bool(one.scored.info.get(DONE))),
+        "finished_frac": _mean(members, lambda one: bool(one.scored.info.get(DONE))),
         "turns": _mean(members, turns),
     }
     for reason in sorted({end_of(one) for one in members}):
@@ -156,15 +156,15 @@ def dialogue_figures(groups: Sequence[Group]) -> dict[str, float]:
         found |= _message_figures(events)
     leaks = [bool(one.scored.info[LEAK]) for one in members if LEAK in one.scored.info]
     if leaks and roles == {META_THINKING}:
-        found["leak_share"] = sum(leaks) / len(leaks)
+        found["leak_frac"] = sum(leaks) / len(leaks)
     return found
 
 
 def _message_figures(events: Sequence[dict[str, Any]]) -> dict[str, float]:
     found = {
-        "empty_message_share": sum(bool(event["empty"]) for event in events) / len(events),
-        "same_message_share": sum(event["same"] > 1 for event in events) / len(events),
-        "cut_message_share": sum(bool(event["cut"]) for event in events) / len(events),
+        "empty_message_frac": sum(bool(event["empty"]) for event in events) / len(events),
+        "same_message_frac": sum(event["same"] > 1 for event in events) / len(events),
+        "cut_message_frac": sum(bool(event["cut"]) for event in events) / len(events),
     }
     lengths = [event["tokens"] for event in events if event["tokens"] is not None]
     if lengths:

@@ -84,7 +84,7 @@ class ReMA(Method):
     @classmethod
     def traits(cls, config: settings_of.Config) -> Traits:
         """Messages are turns, and the agents are labels in the loss's metrics."""
-        return Traits(notes_turns=True, annotations=frozenset({LABEL}), stop_strings=frozenset({FINISH}))
+        return Traits(has_turn_ids=True, annotations=frozenset({LABEL}), stop_strings=frozenset({FINISH}))
 
     @classmethod
     def opening_prompts(
@@ -116,11 +116,11 @@ class ReMA(Method):
         return DialogueEvaluation(prompts)
 
     @classmethod
-    def trial(cls, role: str, k: int, number: int) -> tuple[str, Mapping[str, Any]]:
+    def trial(cls, role: str, index: int, number: int) -> tuple[str, Mapping[str, Any]]:
         """Lets a dialogue end after two turns."""
         if role == META_THINKING:
             return ("Go on." if number == 0 else FINISH), {}
-        return super().trial(role, k, number)
+        return super().trial(role, index, number)
 
     @classmethod
     def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:

@@ -30,7 +30,7 @@ from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, Dia
 from marsrl_verl.core.request import Message
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.evaluation.text_metrics import REPEATED_TOKENS, distinct_share
+from marsrl_verl.evaluation.text_metrics import REPEATED_TOKENS, distinct_frac
 from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.rollout.speakers import Spoken
 from marsrl_verl.rollout.workflow import LIST_FULL, Episode, Said, Workflow
@@ -95,7 +95,7 @@ class Dialogue(Workflow):
             episode.end(FinishReason.LIMIT, EMPTY_MESSAGE)
         if guards.same_messages is not None and last["same"] >= guards.same_messages:
             episode.end(FinishReason.LIMIT, SAME_MESSAGE)
-        if guards.repeated_share is not None and (last["repetition"] or 0.0) > guards.repeated_share:
+        if guards.repeated_frac is not None and (last["repetition"] or 0.0) > guards.repeated_frac:
             episode.end(FinishReason.LIMIT, REPETITION)
         return empty
 
@@ -109,7 +109,7 @@ class Dialogue(Workflow):
         own = [text for who, text in reversed(episode.transcript) if who == role]
         text, ids, distinct = own[0], spoken.token_ids, None
         if ids is not None:
-            distinct = distinct_share(ids.astype(np.uint64), REPEATED_TOKENS)
+            distinct = distinct_frac(ids.astype(np.uint64), REPEATED_TOKENS)
         return {
             **({} if ids is not None else {"text": spoken.text}),  # no sequence has it
             "turn": turn,

@@ -65,10 +65,10 @@ _RATE, _BOUNDS = "it is a success rate", Needs("rule", FilterRule.BOUNDS)
 
 
 class FilterConfig(Switched):
-    """Prompt filtering: each phase begins with a pass that counts successes and trains nothing."""
+    """Prompt filtering: each phase begins with an epoch that counts successes and trains nothing."""
 
     enabled: bool = True
-    """If true, a phase's training passes have only the problems that its agent solves now and then; else
+    """If true, a phase's training epochs have only the problems that its agent solves now and then; else
     all."""
     samples: int = limits(10, ge=1, why="a rate needs a sample")
     """Solutions (for the meta-thinking agent plans) of each problem that are counted."""
@@ -112,7 +112,7 @@ class Config(EstimatorConfig):
     """Phases of each agent (the paper's update iterations); training ends after the last one. null: no
     end."""
     episodes: int = limits(4, ge=1, why="a phase trains")
-    """Training passes over the data in a phase."""
+    """Training epochs in a phase."""
     filter: FilterConfig = Field(default_factory=FilterConfig)
     """Problems that a phase trains."""
     solution_values: SolutionValues = Field(default_factory=SolutionValues)
@@ -141,11 +141,11 @@ class Config(EstimatorConfig):
 
     def plan_lines(self, run: RunView) -> list[str]:
         """Describes the course of the phases."""
-        one = "a pass that counts successes, then " if self.filter.enabled else ""
+        one = "an epoch that counts successes, then " if self.filter.enabled else ""
         phases = ", then ".join(self.phase_roles)
         times = "until the limit of steps" if self.iterations is None else f"{self.iterations} time(s)"
         lines = [
-            f"phases: {phases}; each {one}{self.episodes} training pass(es); {times}",
+            f"phases: {phases}; each {one}{self.episodes} training epoch(es); {times}",
             f"trained: one agent at a time, at most {self.group_size} responses for each new problem",
         ]
         policies = {run.settings.policy_of(role) for role in (REASONING, META_THINKING)}

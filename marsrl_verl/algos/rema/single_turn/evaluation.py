@@ -64,16 +64,16 @@ class PlanAndSolve(Evaluation):
         self.solutions = solutions
         planned = config.process is Process.MAMRP
         self.roles = (META_THINKING, REASONING) if planned else (REASONING,)
-        self.metrics: dict[str, MetricInfo] = {"accuracy": ACCURACY, "finished_share": FINISHED}
+        self.metrics: dict[str, MetricInfo] = {"accuracy": ACCURACY, "finished_frac": FINISHED}
         if planned:
-            self.metrics["leak_share"] = LEAK
+            self.metrics["leak_frac"] = LEAK
         if both_orders:
             orders = {"consistent_accuracy": CONSISTENT, "first_order_accuracy": FIRST}
             self.metrics |= {"accuracy": BOTH, **orders, "order_agreement": AGREE}
         self.metrics |= reranking.METRICS
 
     @property
-    def most_calls(self) -> dict[str, int]:
+    def max_calls(self) -> dict[str, int]:
         """Most calls of each role: a plan, and its solutions or one for each order of the answers."""
         most = 2 if self.both_orders else self.solutions
         return {role: most if role == REASONING else 1 for role in self.roles}
@@ -132,10 +132,10 @@ class PlanAndSolve(Evaluation):
         """Returns the outcomes by run, plan and pair."""
         found: dict[str, list[tuple[float, str]]] = {
             "accuracy": [(run.solved, run.problem.problem_id) for run in runs.runs],
-            "finished_share": [(run.answer is not None, run.problem.problem_id) for run in runs.runs],
+            "finished_frac": [(run.answer is not None, run.problem.problem_id) for run in runs.runs],
         }
         if self.config.process is Process.MAMRP:
-            found["leak_share"] = [
+            found["leak_frac"] = [
                 (bool(call.trajectory.scored.info["leak"]), call.request.problem.problem_id)
                 for call in runs.calls
                 if call.request.stage == PLAN and "leak" in call.trajectory.scored.info

@@ -1,8 +1,8 @@
 """Alternating training in phases, each with the problems that its agent solves now and then (ReMA, arXiv
 2503.09501, alg. 1 and appendix D.1).
 
-A phase trains one agent while the other one stays as it is. It begins with a pass over all problems that
-trains nothing and counts successes; its training passes, the episodes, have the problems whose success rate
+A phase trains one agent while the other one stays as it is. It begins with an epoch over all problems that
+trains nothing and counts successes; its training epochs, the episodes, have the problems whose success rate
 lies between two bounds."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from marsrl_verl.algos.rema.single_turn.config import Config, FilterConfig, Proc
 from marsrl_verl.algos.rema.single_turn.plans import key_of
 from marsrl_verl.core.method_tools import MethodTools
 from marsrl_verl.core.request import Problem
-from marsrl_verl.core.schedule import Passes, Schedule, Trained, Unit
+from marsrl_verl.core.schedule import EpochMode, Schedule, Trained, Unit
 from marsrl_verl.settings.rules import OwnFunction
 
 KEY = "marsrl.algo.filter.rule"
@@ -26,22 +26,22 @@ KEY = "marsrl.algo.filter.rule"
 
 @dataclass(slots=True)
 class Phases:
-    """The current pass over the data, and its role: roles are trained one phase after the other, then
+    """The current epoch, and its role: roles are trained one phase after the other, then
     anew."""
 
     config: Config
     number: int = 0
-    """Number of the pass, from 0 on."""
+    """Number of the epoch, from 0 on."""
 
     @property
-    def passes(self) -> int:
-        """Passes of a phase."""
+    def epochs(self) -> int:
+        """Epochs of a phase."""
         return self.config.episodes + self.config.filter.enabled
 
     @property
     def phase(self) -> int:
         """Number of the phase, from 0 on."""
-        return self.number // self.passes
+        return self.number // self.epochs
 
     @property
     def role(self) -> str:
@@ -55,25 +55,25 @@ class Phases:
 
     @property
     def filtering(self) -> bool:
-        """True if this pass counts successes and trains nothing."""
-        return self.config.filter.enabled and self.number % self.passes == 0
+        """True if this epoch counts successes and trains nothing."""
+        return self.config.filter.enabled and self.number % self.epochs == 0
 
     @property
     def episode(self) -> int:
-        """Number of the training pass in its phase, from 1 on; 0 for the one that counts."""
-        return self.number % self.passes + (not self.config.filter.enabled)
+        """Number of the training epoch in its phase, from 1 on; 0 for the one that counts."""
+        return self.number % self.epochs + (not self.config.filter.enabled)
 
     @property
     def left(self) -> int | None:
-        """Passes that follow this one; None: without end. Below 0 if the last one is over."""
+        """Epochs that follow this one; None: without end. Below 0 if the last one is over."""
         if self.config.iterations is None:
             return None
-        return self.config.iterations * len(self.config.phase_roles) * self.passes - self.number - 1
+        return self.config.iterations * len(self.config.phase_roles) * self.epochs - self.number - 1
 
-    def next_pass(self) -> bool:
-        """Goes on to the next pass; returns whether a phase begins."""
+    def next_epoch(self) -> bool:
+        """Goes on to the next epoch; returns whether a phase begins."""
         self.number += 1
-        return self.number % self.passes == 0
+        return self.number % self.epochs == 0
 
 
 @dataclass(slots=True)
@@ -113,8 +113,8 @@ class SuccessFilter:
         found = {"filter/problems": float(len(self.counts)), "filter/kept": float(kept)}
         if rates:
             found["filter/success_rate"] = sum(rates) / len(rates)
-            found["filter/always_solved_share"] = sum(rate == 1.0 for rate in rates) / len(rates)
-            found["filter/never_solved_share"] = sum(rate == 0.0 for rate in rates) / len(rates)
+            found["filter/always_solved_frac"] = sum(rate == 1.0 for rate in rates) / len(rates)
+            found["filter/never_solved_frac"] = sum(rate == 0.0 for rate in rates) / len(rates)
         return found
 
     def state_dict(self) -> dict[str, list[int]]:
@@ -130,20 +130,20 @@ class PhaseSchedule(Schedule):
     """Phases of the agents, one after the other, over problems that are filtered anew in each."""
 
     unit = Unit.PROBLEM
-    passes = Passes.DRAINED
+    epoch_mode = EpochMode.BARRIER
 
     def __init__(self, config: Config, tools: MethodTools) -> None:
         super().__init__(config, tools)
         self.phases, self.filter = Phases(config), SuccessFilter(config.filter)
 
     @classmethod
-    def most_trained(cls, config: Config) -> int:
-        """A step trains one agent, and passes that count successes, with more responses, train none."""
+    def max_trained(cls, config: Config) -> int:
+        """A step trains one agent, and epochs that count successes, with more responses, train none."""
         return config.group_size
 
     @classmethod
-    def most_steps(cls, config: Config, problems: int, per_step: int) -> int | None:
-        """Returns the steps of all phases if each pass has all problems; most training passes have fewer."""
+    def max_steps(cls, config: Config, problems: int, per_step: int) -> int | None:
+        """Returns the steps of all phases if each epoch has all problems; most training epochs have fewer."""
         if config.iterations is None:
             return None
         counting = -(-problems // per_step) if config.filter.enabled else 0
@@ -163,13 +163,13 @@ class PhaseSchedule(Schedule):
             return configured
         return _problems_per_step(self.config, self.phases.role, configured)
 
-    def pass_ended(self, step: int) -> None:
-        """Goes on to the next pass; a new phase counts anew."""
-        if self.phases.next_pass():  # another agent is asked, or the same one with other weights
+    def epoch_ended(self, step: int) -> None:
+        """Goes on to the next epoch; a new phase counts anew."""
+        if self.phases.next_epoch():  # another agent is asked, or the same one with other weights
             self.filter.counts = {}
 
-    def passes_left(self) -> int | None:
-        """Returns the passes of the phases that are left."""
+    def epochs_left(self) -> int | None:
+        """Returns the epochs of the phases that are left."""
         return None if self.phases.left is None else max(0, self.phases.left)
 
     def trained(self, step: int) -> Trained:
@@ -180,11 +180,11 @@ class PhaseSchedule(Schedule):
         return Trained(frozenset({self.phases.role}), None if name is None else frozenset({name}))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the pass, and the counts of its phase."""
+        """Returns the epoch, and the counts of its phase."""
         return {"pass": self.phases.number, "counts": self.filter.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues in the same pass."""
+        """Continues in the same epoch."""
         self.phases.number = int(state["pass"])
         self.filter.load_state_dict(state["counts"])
 

@@ -35,7 +35,7 @@ class ReMASingleTurn(Method):
     """Phases in turns: in the reasoning agent's, k solutions of each of some plans are compared; in the
     meta-thinking agent's, k plans of each problem, by the solutions that follow them.
 
-    - A phase begins with a pass that only counts (`filtering`): for the reasoning agent solutions of one
+    - A phase begins with an epoch that only counts (`filtering`): for the reasoning agent solutions of one
       greedy plan, for the meta-thinking agent plans with one greedy solution each.
     - A plan is followed where it came to its end and is not empty, or is a JSON action, and where the prompt
       that shows it is within the limit. One that is not earns 0 (a JSON plan that is none: the penalty).
@@ -62,11 +62,11 @@ class ReMASingleTurn(Method):
     @classmethod
     def stages(cls, config: settings_of.Config) -> tuple[Stage, ...]:
         """Plan and solution, or the solution alone, with the most that they hold for each problem of
-        `data.train_batch_size`, also in passes that only count."""
+        `data.train_batch_size`, also in epochs that only count."""
         trained = config.phase_roles
         most = max(config.group_size, config.filter.samples if config.filter.enabled else 0)
         if config.process is not Process.MAMRP:
-            return (Stage(SOLUTION, REASONING, most, rewarded_later=True),)
+            return (Stage(SOLUTION, REASONING, most, deferred_reward=True),)
         size, groups, solutions = most, most, config.solutions_per_plan
         if META_THINKING not in trained:
             # A problem with several plans stands for as many.
@@ -78,10 +78,10 @@ class ReMASingleTurn(Method):
                 size,
                 rollout=json_actions.PROGRAM if config.plan_form is PlanForm.JSON else "single_call",
                 trained=META_THINKING in trained,
-                rewarded_later=True,
+                deferred_reward=True,
                 next=(SOLUTION,),
             ),
-            Stage(SOLUTION, REASONING, solutions, groups, trained=REASONING in trained, rewarded_later=True),
+            Stage(SOLUTION, REASONING, solutions, groups, trained=REASONING in trained, deferred_reward=True),
         )
 
     @classmethod
@@ -202,7 +202,7 @@ class ReMASingleTurn(Method):
         return found
 
     def _solutions(self) -> tuple[int, bool]:
-        """Returns the number of solutions of a plan in this pass, and whether they are greedy."""
+        """Returns the number of solutions of a plan in this epoch, and whether they are greedy."""
         if self._phases.role == REASONING:
             return (self.config.filter.samples if self._phases.filtering else self.config.group_size), False
         n = 1 if self._phases.filtering else self.config.solutions_per_plan
@@ -210,7 +210,7 @@ class ReMASingleTurn(Method):
 
     # --- rewards -------------------------------------------------------------------------------
 
-    def late_rewards(self, groups: Sequence[Group]) -> dict[str, RewardResult]:
+    def deferred_rewards(self, groups: Sequence[Group]) -> dict[str, RewardResult]:
         """Returns the rewards of solutions by their answers, and of plans by the solutions that follow
         them."""
         found: dict[str, RewardResult] = {}
@@ -268,14 +268,14 @@ class ReMASingleTurn(Method):
     # --- observation ---------------------------------------------------------------------------
 
     def observe_problem(self, groups: Sequence[Group]) -> None:
-        """Counts successes in a pass that does so."""
+        """Counts successes in an epoch that does so."""
         if not (self._phases.filtering and groups):
             return
         successes, samples = plans.successes_of(groups, self._phases.role)
         self.schedule.filter.note(plans.key_of(groups[0].request.problem), successes, samples)
 
     def observe_step(self, view: StepView) -> dict[str, float]:
-        """Returns the phase, and the counts of its first pass so far."""
+        """Returns the phase, and the counts of its first epoch so far."""
         return {
             "phase/iteration": float(self._phases.iteration),
             "phase/episode": float(self._phases.episode),

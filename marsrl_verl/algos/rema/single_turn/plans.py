@@ -55,7 +55,7 @@ def successes_of(groups: Sequence[Group], role: str) -> tuple[int, int]:
 
 
 def key_of(problem: Problem) -> str:
-    """Returns a problem's identity over all passes: rows with the same question, such as two pairs of answers
+    """Returns a problem's identity over all epochs: rows with the same question, such as two pairs of answers
     to it, are told apart by verl's `extra_info.index`."""
     return f"{problem.row or problem.question}#{problem.extra_info.get('index', '')}"
 
@@ -106,16 +106,16 @@ def _share(outcomes: Sequence[object]) -> float:
 def _solution_figures(pairs: Pairs) -> dict[str, float]:
     return {
         "reasoning_accuracy": _share([info.get("correct") for _, info in pairs]),
-        "missing_answer_share": _share([not info.get("has_answer") for _, info in pairs]),
+        "missing_answer_frac": _share([not info.get("has_answer") for _, info in pairs]),
     }
 
 
 def _plan_figures(pairs: Pairs) -> dict[str, float]:
     found = {
-        "answer_form_share": _share([info.get("has_answer") for _, info in pairs]),
-        "not_followed_share": _share([not info.get("followed") for _, info in pairs]),
+        "answer_form_frac": _share([info.get("has_answer") for _, info in pairs]),
+        "not_followed_frac": _share([not info.get("followed") for _, info in pairs]),
     }
-    for name, key in (("plan_leak_share", "leak"), ("plan_value_share", "value_leak")):
+    for name, key in (("plan_leak_frac", "leak"), ("plan_value_frac", "value_leak")):
         looked = [info[key] for _, info in pairs if key in info]
         if looked:
             found[name] = _share(looked)
@@ -125,7 +125,7 @@ def _plan_figures(pairs: Pairs) -> dict[str, float]:
     acted = [(problem, info["action"]) for problem, info in pairs if "action" in info]
     for kind in (*(one.value for one in ActionKind), INVALID) if acted else ():
         name = kind.lower()
-        found[f"action_share/{name}"] = _share([action == kind for _, action in acted])
+        found[f"action_frac/{name}"] = _share([action == kind for _, action in acted])
         levels = [difficulty_of(problem) for problem, action in acted if action == kind]
         known = [level for level in levels if level is not None]
         if known:

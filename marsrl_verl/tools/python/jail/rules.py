@@ -36,7 +36,7 @@ class Rules:
     echo: bool
     preload: list[str]
     readable: list[str]
-    """See `wall.shown`."""
+    """See `mounts.shown`."""
     paths: list[str]
     """Folders of the interpreter's packages."""
     command: list[str]
@@ -55,7 +55,7 @@ class Site:
     proc: int
     """Descriptor of the machine's `/proc`."""
     as_root: bool = False
-    """Root behind the wall, without a user namespace."""
+    """Root inside the mounts, without a user namespace."""
     first_user: int | None = None
     """First of the users that programs run as, one per slot, for a server that is root."""
     socket_bytes: int = 0

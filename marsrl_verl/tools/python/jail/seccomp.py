@@ -12,7 +12,7 @@ import errno
 import os
 import struct
 
-from .kernel import ANY_NAMESPACE, CLONE_THREAD, MACHINE
+from .syscalls import ANY_NAMESPACE, CLONE_THREAD, MACHINE
 
 _X86, _ARM = "x86_64", "aarch64"
 _ARCHITECTURE = {_X86: 0xC000003E, _ARM: 0xC00000B7}

@@ -1,4 +1,4 @@
-"""The server: an interpreter behind the wall that has imported what programs need, and forks sandboxes.
+"""The server: an interpreter inside the mounts that has imported what programs need, and forks sandboxes.
 
 Its standard input is a Unix socket. The client sends the rules (`rules.Rules`) and is told whether they can
 be kept. From then on each message of five bytes brings a socket, for which a sandbox is made ready under the
@@ -16,7 +16,7 @@ import struct
 import sys
 from dataclasses import replace
 
-from . import keeper, kernel, wall
+from . import init, mounts, syscalls
 from .rules import COMMAND, NAMESPACES, Rules, Site, content, receive, send
 from .supervisor import Supervisor
 
@@ -53,13 +53,13 @@ def main() -> None:
 
 def _ready(rules: Rules) -> tuple[Rules, Site]:
     """Everything that all sandboxes share; the rules as they can be kept."""
-    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     first_user = _first_user() if os.geteuid() == 0 else None
     if rules.kind == NAMESPACES:
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # or its own entry in /proc is root's
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # or its own entry in /proc is root's
         is_root = os.geteuid() == 0
-        proc, as_root = wall.build(rules.readable)
+        proc, as_root = mounts.build(rules.readable)
         site = Site(proc, as_root, first_user if as_root else None)
         if is_root and site.first_user is None:
             rules = replace(rules, processes=0)  # the kernel does not limit how many root has
@@ -72,13 +72,13 @@ def _ready(rules: Rules) -> tuple[Rules, Site]:
     if rules.alone:
         rules = replace(rules, processes=0)
     if rules.kind != COMMAND:
-        keeper.load(rules)
+        init.load(rules)
         status = content(site.proc, "self/status").splitlines()
         threads = next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
         if threads > 1:
             what = f"importing the modules of `preload` started {threads - 1} threads, which no fork has"
             raise OSError(what)
-        site.address_space = keeper.address_space_of(site.proc)
+        site.address_space = init.address_space_of(site.proc)
     return rules, site
 
 
@@ -130,7 +130,7 @@ def _serve(control: socket.socket, rules: Rules, site: Site) -> None:
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                kernel.end_with_parent()
+                syscalls.end_with_parent()
                 for other in (control, woken, wake):
                     other.close()
                 Supervisor(place, rules, site, slot).run()

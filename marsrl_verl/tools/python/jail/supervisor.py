@@ -18,10 +18,10 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from . import kernel, wall
-from .keeper import keep
-from .kernel import CLONE_NEWPID, CLONE_NEWUSER, SPACES
+from . import mounts, syscalls
+from .init import keep
 from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, framed, receive, send
+from .syscalls import CLONE_NEWPID, CLONE_NEWUSER, SPACES
 from .usage import Usage, lower_priority
 
 _LOOK_S = 0.02
@@ -48,7 +48,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Runs one sandbox after the other, until none is wanted any more."""
-        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         while self._one():
             continue
 
@@ -105,7 +105,7 @@ class Supervisor:
         run_as = None if first_user is None else first_user + self._slot
         if rules.kind == NAMESPACES:
             spaces = SPACES | CLONE_NEWPID | (0 if self._site.as_root else CLONE_NEWUSER)
-        self._keeper = kernel.fork(spaces)
+        self._keeper = syscalls.fork(spaces)
         if self._keeper == 0:
             try:
                 # A program that held the pipe's other end too would wait for ever once nobody else is left.
@@ -116,9 +116,9 @@ class Supervisor:
                 os.dup2(output, 1)
                 os.dup2(output, 2)
                 if spaces & CLONE_NEWUSER:
-                    wall.write_maps(self._site.proc, user, group)
+                    mounts.write_maps(self._site.proc, user, group)
                 if spaces:
-                    wall.mount_scratch(rules.disk_mb, rules.readable)
+                    mounts.mount_scratch(rules.disk_mb, rules.readable)
             except BaseException as error:
                 os.write(2, f"{type(error).__name__}: {error}".encode())
                 os._exit(70)
@@ -187,7 +187,7 @@ class Supervisor:
         return "cpu" if seconds > self._rules.timeout_s else ""
 
     def _end(self) -> None:
-        """End the keeper and with it, whatever it is doing, every process of the sandbox."""
+        """End the init process and with it, whatever it is doing, every process of the sandbox."""
         try:
             os.kill(self._keeper, signal.SIGKILL)
         except ProcessLookupError:

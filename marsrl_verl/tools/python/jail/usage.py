@@ -25,7 +25,7 @@ class Process:
 
 
 class Usage:
-    """Usage of the sandbox below a keeper. The keeper is its first process and inherits those that have lost
+    """Usage of the sandbox below its init process, the first one, which inherits those that lost
     their parent.
 
     Args:
@@ -34,18 +34,18 @@ class Usage:
             counted.
     """
 
-    def __init__(self, proc: int, keeper: int, socket_bytes: int) -> None:
-        self._proc, self._keeper, self._socket_bytes = proc, keeper, socket_bytes
+    def __init__(self, proc: int, init: int, socket_bytes: int) -> None:
+        self._proc, self._init, self._socket_bytes = proc, init, socket_bytes
         self.interpreter = self._parent_of_the_program()
         self._own = self._held(_threads(proc, self.interpreter)) or 0
         """KiB of the interpreter. Counted once, however many processes share it or have one of their own."""
-        self._cpu_before = self._ticks([keeper, *(one.pid for one in self.processes())])
+        self._cpu_before = self._ticks([init, *(one.pid for one in self.processes())])
 
     def processes(self) -> list[Process]:
-        """Processes that the keeper started, and theirs. A child belongs to the thread of its parent that
+        """Processes that the init process started, and theirs. A child belongs to its parent's thread that
         forked it."""
         found: list[Process] = []
-        waiting = [self._keeper]
+        waiting = [self._init]
         while waiting and len(found) < _MOST:
             for thread in _threads(self._proc, waiting.pop()):
                 for pid in self._children(thread):
@@ -55,11 +55,11 @@ class Usage:
 
     def seconds(self, processes: Iterable[Process]) -> float:
         """Processor time of the program's processes, of those too that have ended and were waited for."""
-        return _TICK * (self._ticks([self._keeper, *(one.pid for one in processes)]) - self._cpu_before)
+        return _TICK * (self._ticks([self._init, *(one.pid for one in processes)]) - self._cpu_before)
 
-    def exceeds(self, most_mb: float, processes: Iterable[Process]) -> bool:
+    def exceeds(self, max_mb: float, processes: Iterable[Process]) -> bool:
         """True if the processes hold more MiB beside the interpreter. What several share counts once."""
-        most = 1024 * most_mb + self._own - self._sockets()
+        most = 1024 * max_mb + self._own - self._sockets()
         held = {one: kib for one in processes if (kib := self._held(one.threads)) is not None}
         if len(held) < 2 or sum(held.values()) <= most:  # cheap: an upper bound where some of it is shared
             return sum(held.values()) > most
@@ -98,14 +98,14 @@ class Usage:
             try:
                 fields = content(self._proc, f"{pid}/stat").rpartition(")")[2].split()
             except OSError:
-                continue  # it has ended, and is its parent's or the keeper's now
+                continue  # it has ended, and is its parent's or the init process's now
             total += sum(map(int, fields[11:15]))
         return total
 
     def _parent_of_the_program(self) -> int:
-        """The keeper itself, or the interpreter that a command has started below processes of its own. The
+        """The init process itself, or the interpreter that a command has started below its own processes. The
         program is there and waits, so that it is the last one."""
-        parent, last = self._keeper, self._keeper
+        parent, last = self._init, self._init
         while below := self._children(last):
             parent, last = last, below[-1]
         return parent

@@ -76,7 +76,7 @@ def serve(
     if (count := len(os.listdir("/proc/self/task"))) != 1:
         raise TemplateThreadsError(
             f"the template process has {count} threads after its imports, expected 1: set "
-            "marsrl.run.template_process=false to start every worker as a fresh interpreter"
+            "marsrl.run.fork_server=false to start every worker as a fresh interpreter"
         )
     # Out of the garbage collector's sight, so that forks keep sharing the pages of all live objects.
     gc.collect()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.inert_text import code_block, code_span, markdown, one_line, printable, valid_unicode
+from marsrl_verl.core.sanitize import code_block, code_span, markdown, one_line, printable, valid_unicode
 
 MARKUP = (
     *("`", "```", "~~~", "<b>", "<img src=x onerror=alert(1)>", "<!--", "](javascript:x)", "|", "\\"),

@@ -13,7 +13,7 @@ from marsrl_script import ScriptedEngine, SkillModel
 from scheduler_tools import SAMPLING, TwoStages, problems
 from test_units_and_stages import PlanAndSolve
 
-from marsrl_verl.core.owned import Copies, is_owned
+from marsrl_verl.core.own_memory import Copies, is_owned
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.sequence import Sequence
 

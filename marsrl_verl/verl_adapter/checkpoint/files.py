@@ -1,8 +1,8 @@
-"""Checkpoints that a crash cannot spoil: the plugin's own part, and a seal on the whole folder.
+"""Checkpoints that a crash cannot spoil: the plugin's own part, and a manifest on the whole folder.
 
 `global_step_N/marsrl.pt` holds the plugin's state, plain values and arrays alone. After verl has written
-weights, optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was
-interrupted and is passed over, a file that differs from it is rejected by name. The seal is the last thing
+weights, optimizer and data state beside it, the folder gets a manifest (`reporting.manifest`): one without
+was interrupted and is passed over, a file that differs from it is rejected by name. It is the last thing
 that is written and the first that is removed. Each rank reads the files that it wrote, the trainer's process
 the others. verl's tracker file, which names the step to resume from, is written in place; it is set anew from
 the seals before verl reads it.
@@ -24,9 +24,9 @@ import numpy as np
 import torch
 
 from marsrl_verl.core.sequence import PLAIN_SCALARS
-from marsrl_verl.reporting import seal as seals
+from marsrl_verl.reporting import manifest as manifests
 from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_atomic, write_json_atomic
-from marsrl_verl.reporting.seal import SEAL_NAME, STATE_NAME, CheckpointError, Facts, newest_sealed
+from marsrl_verl.reporting.manifest import MANIFEST_NAME, STATE_NAME, CheckpointError, Facts, newest_complete
 from marsrl_verl.reporting.storage import free_space, is_full, size_text
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
@@ -135,33 +135,33 @@ def _make_folder(path: str) -> str:
 
 def describe_shards(folder: Path, rank: int) -> dict[str, Facts]:
     """Size and checksum of the files that one rank wrote into a checkpoint folder, by relative name."""
-    return _describe(folder, [name for name in _files(folder) if seals.rank_of(name) == rank])
+    return _describe(folder, [name for name in _files(folder) if manifests.rank_of(name) == rank])
 
 
-def seal(folder: Path, shards: Shards | None = None) -> None:
+def write_manifest(folder: Path, shards: Shards | None = None) -> None:
     """Declares a checkpoint folder complete; CheckpointError if something that a resume needs was not
     written. Without `shards` all files are read here."""
     found = dict(shards(folder)) if shards is not None else {}
     found |= _describe(folder, [name for name in _files(folder) if name not in found])
-    if missing := seals.missing_files(found):
+    if missing := manifests.missing_files(found):
         raise CheckpointError(f"{folder} lacks {', '.join(missing[:4])}: it can't be resumed from")
-    write_json_atomic(folder / SEAL_NAME, {"files": dict(sorted(found.items()))})
+    write_json_atomic(folder / MANIFEST_NAME, {"files": dict(sorted(found.items()))})
 
 
-def unseal(folder: Path) -> None:
+def remove_manifest(folder: Path) -> None:
     """Declare a checkpoint folder incomplete, before any of its files changes."""
-    (folder / SEAL_NAME).unlink(missing_ok=True)
+    (folder / MANIFEST_NAME).unlink(missing_ok=True)
 
 
-def check_seal(folder: Path, shards: Shards | None = None) -> None:
+def check_manifest(folder: Path, shards: Shards | None = None) -> None:
     """Raises CheckpointError, naming the file, unless the folder is complete and unchanged."""
-    recorded = seals.read_seal(folder)
+    recorded = manifests.read_manifest(folder)
     found = dict(shards(folder)) if shards is not None else {}
     found |= _describe(folder, [name for name in recorded if name not in found and (folder / name).is_file()])
     for name, expected in recorded.items():
         facts = found.get(name)
         if facts is None or any(facts[key] != value for key, value in expected.items()):
-            raise seals.damaged(folder / name, expected, facts)
+            raise manifests.damaged(folder / name, expected, facts)
 
 
 def give_up(folder: Path, error: Exception) -> CheckpointError:
@@ -170,7 +170,7 @@ def give_up(folder: Path, error: Exception) -> CheckpointError:
     free = free_space(root)
     left = _removed(folder)
     with suppress(CheckpointError):  # the resume that reads it says so
-        if (needed := seals.sealed_bytes(root)) is not None:
+        if (needed := manifests.checkpoint_bytes(root)) is not None:
             free += f", and the checkpoint before it takes {size_text(needed)}"
     if is_full(error):
         cause = "there is no space left"
@@ -179,15 +179,15 @@ def give_up(folder: Path, error: Exception) -> CheckpointError:
         cause = f"{type(error).__name__}: {str(error).strip()[-300:]}"
         fix = "Remove the cause, then continue"
     what = f"{folder} can't be written: {cause}. {free}.{left}"
-    return CheckpointError(f"{what} {fix} with marsrl.run.existing=resume")
+    return CheckpointError(f"{what} {fix} with marsrl.run.if_exists=resume")
 
 
 def _removed(folder: Path) -> str:
     """Deletes what was written, as far as that is possible; returns a sentence about the rest."""
     try:
-        unseal(folder)
+        remove_manifest(folder)
     except OSError as error:
-        return f" Its seal can't be removed either ({error}): remove {folder}."
+        return f" Its manifest can't be removed either ({error}): remove {folder}."
     shutil.rmtree(folder, ignore_errors=True)
     return " What was written of it can't be deleted as a whole." if folder.exists() else ""
 
@@ -195,9 +195,9 @@ def _removed(folder: Path) -> str:
 def point_tracker_at_newest(root: Path, shards: Shards | None = None) -> int | None:
     """Has verl's tracker name the newest complete checkpoint; returns its step. CheckpointError if a file of
     it is damaged."""
-    step = newest_sealed(root)
+    step = newest_complete(root)
     if step is not None:
-        check_seal(seals.step_folder(root, step), shards)
+        check_manifest(manifests.step_folder(root, step), shards)
     _write_tracker(root, step)
     return step
 
@@ -206,8 +206,8 @@ def set_aside_after(root: Path, step: int) -> list[Path]:
     """Moves the complete checkpoints of later steps into `replaced/`, and returns where they are now: a
     resume that takes the newest one would otherwise return to the run that was given up."""
     moved: list[Path] = []
-    for later in sorted((one for one in seals.sealed_steps(root) if one > step), reverse=True):
-        folder = seals.step_folder(root, later)
+    for later in sorted((one for one in manifests.complete_steps(root) if one > step), reverse=True):
+        folder = manifests.step_folder(root, later)
         (root / SET_ASIDE).mkdir(exist_ok=True)
         target = free_name(root / SET_ASIDE, folder.name, "")
         os.replace(folder, target)
@@ -220,21 +220,21 @@ def set_aside_after(root: Path, step: int) -> list[Path]:
             target,
         )
     if moved:
-        _write_tracker(root, newest_sealed(root))
+        _write_tracker(root, newest_complete(root))
     return moved
 
 
 def keep_newest(root: Path, number: int | None) -> None:
     """Deletes all but the newest `number` complete checkpoints (None: keeps everything), and what interrupted
     ones older than the newest left, interrupted deletions too."""
-    sealed = sorted(seals.sealed_steps(root))
-    if number is None or number < 1 or not sealed:
+    complete = sorted(manifests.complete_steps(root))
+    if number is None or number < 1 or not complete:
         return
-    kept = sealed[-number:]
-    for step in sorted(one for one in seals.steps(root) if one < kept[-1] and one not in kept):
-        folder = seals.step_folder(root, step)
+    kept = complete[-number:]
+    for step in sorted(one for one in manifests.steps(root) if one < kept[-1] and one not in kept):
+        folder = manifests.step_folder(root, step)
         try:
-            unseal(folder)
+            remove_manifest(folder)
             shutil.rmtree(folder)
         except OSError as error:
             # Too full a disk is found by what writes to it; training goes on until then.
@@ -251,12 +251,12 @@ def _write_tracker(root: Path, step: int | None) -> None:
 
 
 def _files(folder: Path) -> list[str]:
-    """Names of the files below a folder, without the seal."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != SEAL_NAME)
+    """Names of the files below a folder, without the manifest."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)
     return sorted(str(path.relative_to(folder)) for path in paths)
 
 
 def _describe(folder: Path, names: Iterable[str]) -> dict[str, Facts]:
     names = list(names)
     with ThreadPoolExecutor(_THREADS) as pool:  # checksums are computed without Python's lock
-        return dict(zip(names, pool.map(seals.describe, (folder / name for name in names)), strict=True))
+        return dict(zip(names, pool.map(manifests.describe, (folder / name for name in names)), strict=True))

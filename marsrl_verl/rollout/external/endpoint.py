@@ -8,9 +8,9 @@ from typing import Any
 from marsrl_verl.core.request import Message, RolloutRequest, Sampling
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.endpoints.chat import ChatEndpoint
-from marsrl_verl.rollout.frozen.config import PolicyEndpoint
+from marsrl_verl.rollout.external.config import PolicyEndpoint
 
-MOST_SEEDS = 2**31
+MAX_SEEDS = 2**31
 """Servers take seeds below it."""
 
 
@@ -46,5 +46,5 @@ def sampling_body(sampling: Sampling, name: str, messages: Sequence[Message]) ->
         "max_tokens": sampling.max_new_tokens,
         **({} if sampling.top_k == -1 else {"top_k": sampling.top_k}),
         **({} if sampling.repetition_penalty == 1 else {"repetition_penalty": sampling.repetition_penalty}),
-        **({} if seed is None else {"seed": seed % MOST_SEEDS}),
+        **({} if seed is None else {"seed": seed % MAX_SEEDS}),
     }

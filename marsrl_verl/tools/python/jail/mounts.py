@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from . import kernel
-from .kernel import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT
+from . import syscalls
+from .syscalls import MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT
 
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/libx32", "/bin", "/sbin")
 FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/localtime", "/etc/alternatives")
@@ -15,9 +15,9 @@ DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 INNER_ID = 1000
 """The user of sandboxes in user namespaces."""
 _SCRATCH = "/tmp"
-_KEPT = {os.ST_NOSUID: kernel.MS_NOSUID, os.ST_NODEV: kernel.MS_NODEV, os.ST_NOEXEC: kernel.MS_NOEXEC,
-         os.ST_NOATIME: kernel.MS_NOATIME, os.ST_NODIRATIME: kernel.MS_NODIRATIME,
-         os.ST_RELATIME: kernel.MS_RELATIME}  # fmt: skip
+_KEPT = {os.ST_NOSUID: syscalls.MS_NOSUID, os.ST_NODEV: syscalls.MS_NODEV, os.ST_NOEXEC: syscalls.MS_NOEXEC,
+         os.ST_NOATIME: syscalls.MS_NOATIME, os.ST_NODIRATIME: syscalls.MS_NODIRATIME,
+         os.ST_RELATIME: syscalls.MS_RELATIME}  # fmt: skip
 
 
 def shown(prefixes: list[str]) -> list[str]:
@@ -40,30 +40,30 @@ def shown(prefixes: list[str]) -> list[str]:
 
 
 def build(readable: list[str]) -> tuple[int, bool]:
-    """Move this process behind the wall, into a mount, network, IPC and UTS namespace of its own.
+    """Move this process into a mount, network, IPC and UTS namespace of its own.
 
     Without root's capabilities in a user namespace too, in which this process has them. Returns a descriptor
     of the machine's `/proc`, for this process and for supervisors alone; and whether this is root without a
     user namespace.
     """
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    as_root = os.geteuid() == 0 and kernel.has_capabilities()
+    as_root = os.geteuid() == 0 and syscalls.has_capabilities()
     user, group = os.geteuid(), os.getegid()
-    kernel.unshare(kernel.SPACES if as_root else kernel.SPACES | kernel.CLONE_NEWUSER)
+    syscalls.unshare(syscalls.SPACES if as_root else syscalls.SPACES | syscalls.CLONE_NEWUSER)
     if not as_root:
         write_maps(proc, user, group)
-    kernel.mount("none", "/", "", MS_REC | MS_PRIVATE)
+    syscalls.mount("none", "/", "", MS_REC | MS_PRIVATE)
     entries = [_Entry(path) for path in readable]
     entries += [_Entry(path, device=True) for path in DEVICES if os.path.exists(path)]
     # What lies in /tmp is hidden by it, but held open.
-    kernel.mount("tmpfs", _SCRATCH, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    syscalls.mount("tmpfs", _SCRATCH, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     for entry in entries:
         entry.show()
     for folder in ("/dev", "/tmp"):
         os.makedirs(f"{_SCRATCH}{folder}", exist_ok=True)
     os.symlink("/tmp", f"{_SCRATCH}/dev/shm")
-    kernel.pivot_root(_SCRATCH)
-    kernel.mount("none", "/", "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    syscalls.pivot_root(_SCRATCH)
+    syscalls.mount("none", "/", "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
     return proc, as_root
 
 
@@ -73,11 +73,11 @@ def mount_scratch(disk_mb: int, readable: list[str]) -> None:
     below = [path for path in readable if path.startswith("/tmp/")]
     places = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in below]
     size = f"size={disk_mb}m,nr_inodes=16384,mode=1777"
-    kernel.mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, size)
+    syscalls.mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, size)
     for path, place in zip(below, places, strict=True):
         os.makedirs(path, exist_ok=True)
         os.fchdir(place)
-        kernel.mount(".", path, "", MS_BIND | MS_REC)
+        syscalls.mount(".", path, "", MS_BIND | MS_REC)
         os.close(place)
     os.chdir("/")
 
@@ -93,7 +93,7 @@ def write_maps(proc: int, user: int, group: int) -> None:
 
 
 class _Entry:
-    """A path that is to be seen behind the wall."""
+    """A path that is to be seen in sandboxes."""
 
     def __init__(self, path: str, device: bool = False) -> None:
         self.path, self.device = path, device
@@ -112,13 +112,13 @@ class _Entry:
             os.makedirs(target, exist_ok=True)
         else:
             open(target, "wb").close()
-        kernel.mount(f"/proc/self/fd/{self.place}", target, "", MS_BIND | MS_REC)
+        syscalls.mount(f"/proc/self/fd/{self.place}", target, "", MS_BIND | MS_REC)
         os.close(self.place)
         for place in _mounts_below(target):
             mounted = os.statvfs(place).f_flag
             flags = sum(flag for bit, flag in _KEPT.items() if mounted & bit)
             flags |= MS_NOSUID if self.device else MS_NOSUID | MS_NODEV
-            kernel.mount("none", place, "", flags | MS_BIND | MS_REMOUNT | MS_RDONLY)
+            syscalls.mount("none", place, "", flags | MS_BIND | MS_REMOUNT | MS_RDONLY)
 
 
 def _mounts_below(target: str) -> list[str]:

@@ -8,38 +8,38 @@ import shutil
 
 import pytest
 
-from marsrl_verl.reporting import seal as seals
-from marsrl_verl.reporting.seal import SEAL_NAME, CheckpointError, check_before_start, newest_sealed
-from marsrl_verl.verl_adapter.checkpoint.sealed import (
+from marsrl_verl.reporting import manifest as manifests
+from marsrl_verl.reporting.manifest import MANIFEST_NAME, CheckpointError, check_before_start, newest_complete
+from marsrl_verl.verl_adapter.checkpoint.files import (
     TRACKER_NAME,
-    check_seal,
+    check_manifest,
     describe_shards,
     keep_newest,
     point_tracker_at_newest,
     save_state,
-    seal,
     set_aside_after,
+    write_manifest,
 )
 
 WEIGHTS = "actor/model_world_size_1_rank_0.pt"
 
 
-def written(root, step, *, sealed=True):
-    """A checkpoint as the trainer leaves it: ours, verl's, then the seal."""
+def written(root, step, *, complete=True):
+    """A checkpoint as the trainer leaves it: ours, verl's, then the manifest."""
     folder = root / f"global_step_{step}"
     save_state(folder, {"step": step})
     (folder / "actor").mkdir()
     (folder / WEIGHTS).write_bytes(b"weights" * step)
     (folder / "data.pt").write_bytes(b"position")
-    if sealed:
-        seal(folder)
+    if complete:
+        write_manifest(folder)
     return folder
 
 
 @pytest.mark.parametrize("tracker", [None, "3", "", "garbage"])
 def test_the_newest_complete_one_is_resumed_from_whatever_the_tracker_says(tmp_path, tracker):
-    for step, sealed in ((1, True), (2, True), (3, False)):
-        written(tmp_path, step, sealed=sealed)
+    for step, complete in ((1, True), (2, True), (3, False)):
+        written(tmp_path, step, complete=complete)
     if tracker is not None:
         (tmp_path / TRACKER_NAME).write_text(tracker)
     assert point_tracker_at_newest(tmp_path) == 2
@@ -47,7 +47,7 @@ def test_the_newest_complete_one_is_resumed_from_whatever_the_tracker_says(tmp_p
 
 
 def test_a_tracker_without_a_checkpoint_goes(tmp_path):
-    written(tmp_path, 1, sealed=False)
+    written(tmp_path, 1, complete=False)
     (tmp_path / TRACKER_NAME).write_text("1")
     assert point_tracker_at_newest(tmp_path) is None
     assert not (tmp_path / TRACKER_NAME).exists()
@@ -61,7 +61,7 @@ def before_start(folder):
     check_before_start(folder, one_node=True)
 
 
-every_check = pytest.mark.parametrize("check", [check_seal, before_resume, before_start])
+every_check = pytest.mark.parametrize("check", [check_manifest, before_resume, before_start])
 
 
 @every_check
@@ -85,13 +85,13 @@ def test_a_large_file_is_checked_whole(tmp_path):
     weights = folder / WEIGHTS
     with weights.open("wb") as file:
         file.truncate(40 * 2**20)
-    seal(folder)
-    check_seal(folder)
+    write_manifest(folder)
+    check_manifest(folder)
     with weights.open("r+b") as file:
         file.seek(39 * 2**20)
         file.write(b"!")
     with pytest.raises(CheckpointError, match=rf"{weights.name} is damaged"):
-        check_seal(folder)
+        check_manifest(folder)
 
 
 def test_each_rank_reads_its_own_files_and_the_trainer_the_others(tmp_path, monkeypatch):
@@ -100,20 +100,20 @@ def test_each_rank_reads_its_own_files_and_the_trainer_the_others(tmp_path, monk
         (folder / "actor" / f"optim_world_size_16_rank_{rank}.pt").write_bytes(b"moments")
     assert list(describe_shards(folder, 1)) == ["actor/optim_world_size_16_rank_1.pt"]
     read = []
-    describe = seals.describe
-    monkeypatch.setattr(seals, "describe", lambda path: (read.append(path.name), describe(path))[1])
+    describe = manifests.describe
+    monkeypatch.setattr(manifests, "describe", lambda path: (read.append(path.name), describe(path))[1])
 
     def shards(folder):
         return {name: facts for rank in range(16) for name, facts in describe_shards(folder, rank).items()}
 
-    for act in (seal, check_seal):
+    for act in (write_manifest, check_manifest):
         read.clear()
         act(folder, shards)
-        files = [path.name for path in folder.rglob("*") if path.is_file() and path.name != SEAL_NAME]
+        files = [path.name for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_NAME]
         assert sorted(read) == sorted(files), "every file is read once"
 
 
-def test_files_that_only_their_rank_sees_are_sealed_too(tmp_path):
+def test_files_that_only_their_rank_sees_are_listed_too(tmp_path):
     here, there = written(tmp_path / "here", 4), written(tmp_path / "there", 4)
     (here / "actor" / "model_world_size_1_rank_0.pt").rename(here / "actor" / "model_world_size_2_rank_0.pt")
     (there / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"of the other node")
@@ -121,14 +121,14 @@ def test_files_that_only_their_rank_sees_are_sealed_too(tmp_path):
     def shards(_folder):
         return describe_shards(here, 0) | describe_shards(there, 1)
 
-    seal(here, shards)
-    check_seal(here, shards)
+    write_manifest(here, shards)
+    check_manifest(here, shards)
     (there / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"OF THE OTHER NODE")
     with pytest.raises(CheckpointError, match=r"rank_1\.pt is damaged"):
-        check_seal(here, shards)
+        check_manifest(here, shards)
     (there / "actor" / "model_world_size_2_rank_1.pt").unlink()
     with pytest.raises(CheckpointError, match="no such file"):
-        check_seal(here, shards)
+        check_manifest(here, shards)
 
 
 DAMAGED = ("{", "{}", "[]", '{"files":["a"]}', '{"files":{"a":{"crc":1}}}', '{"files":{"a":{"bytes":1}}}')
@@ -137,12 +137,12 @@ DAMAGED = ("{", "{}", "[]", '{"files":["a"]}', '{"files":{"a":{"crc":1}}}', '{"f
 @pytest.mark.parametrize(
     ("content", "says"), [(None, "interrupted"), *((content, "damaged") for content in DAMAGED)]
 )
-def test_a_missing_or_damaged_seal_is_refused(tmp_path, content, says):
-    folder = written(tmp_path, 1, sealed=False)
+def test_a_missing_or_damaged_manifest_is_refused(tmp_path, content, says):
+    folder = written(tmp_path, 1, complete=False)
     if content is not None:
-        (folder / SEAL_NAME).write_text(content)
+        (folder / MANIFEST_NAME).write_text(content)
     with pytest.raises(CheckpointError, match=says):
-        check_seal(folder)
+        check_manifest(folder)
 
 
 @every_check
@@ -155,21 +155,21 @@ def test_a_missing_or_damaged_seal_is_refused(tmp_path, content, says):
         ([WEIGHTS, "marsrl.pt"], "lacks data.pt"),
     ],
 )
-def test_a_seal_that_does_not_name_all_that_is_read_is_refused(tmp_path, check, left, lacks):
+def test_a_manifest_that_does_not_name_all_that_is_read_is_refused(tmp_path, check, left, lacks):
     folder = written(tmp_path, 4)
-    recorded = json.loads((folder / SEAL_NAME).read_text())["files"]
-    (folder / SEAL_NAME).write_text(json.dumps({"files": {name: recorded[name] for name in left}}))
+    recorded = json.loads((folder / MANIFEST_NAME).read_text())["files"]
+    (folder / MANIFEST_NAME).write_text(json.dumps({"files": {name: recorded[name] for name in left}}))
     with pytest.raises(CheckpointError, match=lacks):
         check(folder)
 
 
 @pytest.mark.parametrize("name", ["actor/model_world_size_2_rank_1.pt", "actor/optim_world_size_2_rank_0.pt"])
 def test_a_rank_without_its_file_is_incomplete(tmp_path, name):
-    folder = written(tmp_path, 4, sealed=False)
+    folder = written(tmp_path, 4, complete=False)
     (folder / name).write_bytes(b"of one rank of two")
     with pytest.raises(CheckpointError, match=r"lacks actor/[a-z]+_world_size_2_rank_"):
-        seal(folder)
-    assert not (folder / SEAL_NAME).exists()
+        write_manifest(folder)
+    assert not (folder / MANIFEST_NAME).exists()
 
 
 def test_a_file_that_would_be_loaded_unlisted_is_refused(tmp_path):
@@ -177,22 +177,22 @@ def test_a_file_that_would_be_loaded_unlisted_is_refused(tmp_path):
     (folder / "actor" / "optim_world_size_1_rank_0.pt").write_bytes(b"of somebody else")
     (folder / "actor" / "notes.txt").write_text("a person's own")
     with pytest.raises(CheckpointError, match=r"lacks actor/optim_world_size_1_rank_0\.pt"):
-        check_seal(folder)
+        check_manifest(folder)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../global_step_1/data.pt"])
-def test_a_seal_names_nothing_outside(tmp_path, name):
+def test_a_manifest_names_nothing_outside(tmp_path, name):
     folder = written(tmp_path, 4)
-    recorded = json.loads((folder / SEAL_NAME).read_text())
+    recorded = json.loads((folder / MANIFEST_NAME).read_text())
     recorded["files"][name] = {"bytes": 1, "sha256": ""}
-    (folder / SEAL_NAME).write_text(json.dumps(recorded))
+    (folder / MANIFEST_NAME).write_text(json.dumps(recorded))
     with pytest.raises(CheckpointError, match="below the folder"):
-        check_seal(folder)
+        check_manifest(folder)
 
 
 def test_large_files_are_measured_before_the_start_and_other_nodes_files_are_theirs(tmp_path, monkeypatch):
     folder = written(tmp_path, 4)
-    monkeypatch.setattr(seals, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(manifests, "_SMALL_BYTES", 0)
     weights = folder / WEIGHTS
     weights.write_bytes(weights.read_bytes()[::-1])
     before_start(folder)
@@ -209,8 +209,8 @@ def test_large_files_are_measured_before_the_start_and_other_nodes_files_are_the
 def test_other_folders_are_no_checkpoints(tmp_path):
     for name in ("global_step_x", "global_step_7_old"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / SEAL_NAME).write_text("{}")
-    assert newest_sealed(tmp_path) is None
+        (tmp_path / name / MANIFEST_NAME).write_text("{}")
+    assert newest_complete(tmp_path) is None
 
 
 def names(root) -> set[str]:
@@ -218,17 +218,17 @@ def names(root) -> set[str]:
 
 
 def test_only_complete_ones_count_and_interrupted_older_ones_go(tmp_path):
-    for step, sealed in ((1, True), (2, False), (3, True), (10, True), (11, False)):
-        written(tmp_path, step, sealed=sealed)
+    for step, complete in ((1, True), (2, False), (3, True), (10, True), (11, False)):
+        written(tmp_path, step, complete=complete)
     (tmp_path / "global_step_1_copy").mkdir()
     keep_newest(tmp_path, 2)
     assert names(tmp_path) == {"global_step_3", "global_step_10", "global_step_11", "global_step_1_copy"}
-    written(tmp_path / "b", 1, sealed=False)
+    written(tmp_path / "b", 1, complete=False)
     keep_newest(tmp_path / "b", 1)
-    assert names(tmp_path / "b") == {"global_step_1"}, "nothing is sealed, so nothing goes"
+    assert names(tmp_path / "b") == {"global_step_1"}, "none is complete, so nothing goes"
 
 
-def test_an_interrupted_deletion_leaves_no_seal_and_is_finished_later(tmp_path, monkeypatch, caplog):
+def test_an_interrupted_deletion_leaves_no_manifest_and_is_finished_later(tmp_path, monkeypatch, caplog):
     for step in (1, 2):
         written(tmp_path, step)
 
@@ -239,7 +239,7 @@ def test_an_interrupted_deletion_leaves_no_seal_and_is_finished_later(tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", killed)
         keep_newest(tmp_path, 1)
-    assert (tmp_path / "global_step_1").exists() and not (tmp_path / "global_step_1" / SEAL_NAME).exists()
+    assert (tmp_path / "global_step_1").exists() and not (tmp_path / "global_step_1" / MANIFEST_NAME).exists()
     assert "global_step_1 can't be deleted as a whole (busy)" in caplog.text
     keep_newest(tmp_path, 1)
     assert names(tmp_path) == {"global_step_2"}
@@ -248,15 +248,15 @@ def test_an_interrupted_deletion_leaves_no_seal_and_is_finished_later(tmp_path, 
 def test_later_ones_are_set_aside(tmp_path, caplog):
     for step in (10, 20, 30, 40):
         written(tmp_path, step)
-    written(tmp_path, 50, sealed=False)
+    written(tmp_path, 50, complete=False)
     (tmp_path / TRACKER_NAME).write_text("40")
     assert set_aside_after(tmp_path, 20) == [
         tmp_path / "replaced" / "global_step_40.1",
         tmp_path / "replaced" / "global_step_30.1",
     ]
-    assert newest_sealed(tmp_path) == 20 and (tmp_path / TRACKER_NAME).read_text() == "20"
+    assert newest_complete(tmp_path) == 20 and (tmp_path / TRACKER_NAME).read_text() == "20"
     assert f"{tmp_path}/global_step_40 is now {tmp_path}/replaced/global_step_40.1" in caplog.text
-    check_seal(tmp_path / "replaced" / "global_step_40.1")
+    check_manifest(tmp_path / "replaced" / "global_step_40.1")
     written(tmp_path, 40)
     set_aside_after(tmp_path, 0)
     assert names(tmp_path) == {"replaced", "global_step_50"}
@@ -279,4 +279,4 @@ def test_a_kill_while_later_ones_are_set_aside_leaves_no_gap(tmp_path, monkeypat
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         set_aside_after(tmp_path, 10)
-    assert newest_sealed(tmp_path) == 20
+    assert newest_complete(tmp_path) == 20

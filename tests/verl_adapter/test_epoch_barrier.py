@@ -1,4 +1,4 @@
-"""Passes that are drained: a method changes its phase when everything of a pass was trained."""
+"""Barriers between epochs: a method changes its phase when everything of an epoch was trained."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.policy import Policy, PolicySet
-from marsrl_verl.core.schedule import Passes, Schedule, Trained
+from marsrl_verl.core.schedule import EpochMode, Schedule, Trained
 from marsrl_verl.verl_adapter.trainer.problem_stream import NothingToTrainError
 
 pytestmark = pytest.mark.slow
 
 STEPS = 24
-PER_PASS = len(ROWS) // BATCH_SIZE * BATCH_SIZE
+PER_EPOCH = len(ROWS) // BATCH_SIZE * BATCH_SIZE
 
 
 class Phases(Schedule):
-    """As ReMA with two policies (arXiv 2503.09501, alg. 1): a pass looks which problems are neither too easy
-    nor too hard, the next ones train on these, the Solver first, then the others."""
+    """As ReMA with two policies (arXiv 2503.09501, alg. 1): one epoch finds problems that are neither
+    too easy nor too hard, the next ones train on these, the Solver first, then the others."""
 
-    passes = Passes.DRAINED
+    epoch_mode = EpochMode.BARRIER
 
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
@@ -35,7 +35,7 @@ class Phases(Schedule):
     def admits(self, problem):
         return self.filters or problem.row in self.kept
 
-    def pass_ended(self, step):
+    def epoch_ended(self, step):
         self.phase += 1
         self.ends.append([step, len(self.seen)])
         self.seen = []
@@ -91,7 +91,7 @@ def test_a_phase_begins_when_all_of_the_last_pass_was_trained(tmp_path, changes)
     begins = [step for step, _ in method.schedule.ends]
     assert len(begins) >= 2 and begins == sorted(set(begins))
     seen = [count for _, count in method.schedule.ends]
-    assert seen[0] == PER_PASS and all(0 < count < PER_PASS for count in seen[1:3])
+    assert seen[0] == PER_EPOCH and all(0 < count < PER_EPOCH for count in seen[1:3])
     phase_of = {step: sum(step >= begin for begin in begins) % 3 for step in range(1, STEPS + 1)}
     assert trainer.described == {step: phase != 0 for step, phase in phase_of.items()}
     for policy, phase in (("solver", 1), ("others", 2)):
@@ -99,7 +99,7 @@ def test_a_phase_begins_when_all_of_the_last_pass_was_trained(tmp_path, changes)
         assert trainer.weights.steps_of[policy] or phase == 2
     for line in batches(tmp_path):
         ids = {row[0].partition("/")[0] for row in line["rows"]}
-        passes = {int(name.removeprefix("p")) // PER_PASS for name in ids}
+        passes = {int(name.removeprefix("p")) // PER_EPOCH for name in ids}
         assert passes <= {sum(line["step"] >= begin for begin in begins)}, "no group is left for later"
 
 
@@ -119,7 +119,7 @@ def test_a_resumed_run_is_in_the_same_phase_of_the_same_pass(tmp_path, stop, mod
 @pytest.mark.parametrize(
     ("schedule", "said"),
     [(Phases, r"Closed\.admits let no problem"), (Schedule, "admits no problem")],
-    ids=["drained", "continuous"],
+    ids=["barrier", "continuous"],
 )
 def test_a_method_that_admits_nothing_is_told(tmp_path, schedule, said):
     class Closed(schedule):

@@ -11,11 +11,11 @@ from typing import Any
 from omegaconf import open_dict
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
-from marsrl_verl.reporting.seal import remedy, step_folder
-from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.reporting.manifest import remedy, step_folder
+from marsrl_verl.verl_adapter.checkpoint import files as checkpoint
 
 
-class SealedCheckpointTrainer(RayPPOTrainer, ABC):
+class CheckpointTrainer(RayPPOTrainer, ABC):
     """Upstream behaviour: verl writes weights, optimizer and data state one after another, marks the step as
     the newest last, and deletes older weights in between."""
 
@@ -23,7 +23,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
     """If true, the run's folder held a run that goes on; otherwise `resume_mode=auto` starts from scratch,
     whatever lies in the folder of checkpoints by now."""
 
-    sealed_step: int | None = None
+    complete_step: int | None = None
     """The step of the checkpoint that was written or loaded last."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
         """Continue with a saved state."""
 
     def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
-        """verl's checkpoint with the plugin's state in it, sealed when all of it is written.
+        """verl's checkpoint with the plugin's state in it, and the manifest when all of it is written.
 
         Older ones are deleted after that, by `trainer.max_actor_ckpt_to_keep`. What could not be written as a
         whole is deleted, and CheckpointError raised. `state` is the plugin's at the end of step
@@ -45,14 +45,14 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
         folder = step_folder(root, self.global_steps)
         checkpoint.without_lock_files()
         try:
-            checkpoint.unseal(folder)
+            checkpoint.remove_manifest(folder)
             checkpoint.save_state(folder, self.plugin_state() if state is None else state)
             with self._verl_deletes_nothing() as keep:
                 super()._save_checkpoint()
-            checkpoint.seal(folder, self._shards)
+            checkpoint.write_manifest(folder, self._shards)
         except Exception as error:
             raise checkpoint.give_up(folder, error) from error
-        self.sealed_step = self.global_steps
+        self.complete_step = self.global_steps
         checkpoint.keep_newest(root, keep)
 
     @contextmanager
@@ -60,7 +60,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
         """Hides `trainer.max_actor_ckpt_to_keep` from verl, and yields it.
 
         Upstream behaviour: verl deletes older weights as soon as the new ones are written, when data state
-        and seal are still missing; a kill at that moment would leave no complete checkpoint.
+        and manifest are still missing; a kill at that moment would leave no complete checkpoint.
         """
         settings = self.config.trainer
         keep = settings.get("max_actor_ckpt_to_keep")
@@ -87,9 +87,9 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
             return 0
         if mode == "resume_path":
             with self._remedy():
-                checkpoint.check_seal(self._resumed_folder(), self._shards)
+                checkpoint.check_manifest(self._resumed_folder(), self._shards)
         elif mode == "auto":
-            self.global_steps = checkpoint.newest_sealed(root) or 0
+            self.global_steps = checkpoint.newest_complete(root) or 0
             with self._remedy():
                 checkpoint.point_tracker_at_newest(root, self._shards)
             self.global_steps = 0
@@ -98,7 +98,7 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
             with self._remedy():
                 state = checkpoint.load_state(self._resumed_folder())
             self.load_plugin_state(state)
-            self.sealed_step = self.global_steps
+            self.complete_step = self.global_steps
         return self.global_steps
 
     @contextmanager

@@ -10,14 +10,14 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, Question
 from marsrl_verl.endpoints.config import holds_password, url_problem
-from marsrl_verl.rollout.frozen.answer_file import (
-    AnswerFileError,
+from marsrl_verl.rollout.external.config import AnswerFileConfig, PolicyEndpoint
+from marsrl_verl.rollout.external.recorded_answers import (
     FileSource,
+    RecordedAnswersError,
     data_names,
     open_source,
     questions_of,
 )
-from marsrl_verl.rollout.frozen.config import AnswerFileConfig, PolicyEndpoint
 from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.run_view import RunView
@@ -154,7 +154,7 @@ def _check_file(run: Run, policy: str, settings: AnswerFileConfig) -> Iterator[C
         by_file = {file.path: questions_of(file.path, prompt_key, column) for file in run.files}
         every = [one for some in by_file.values() for one in some]
         source = open_source(settings, run.settings.run.seed, every)
-    except AnswerFileError as error:
+    except RecordedAnswersError as error:
         text = str(error)
         line = f'{{"{"question" if column is None else "id"}": …, "answers": [text, …]}}'
         yield run.issue(key, f"{text[:1].upper()}{text[1:]}.", f"Put it right; a line is {line}.")

@@ -20,7 +20,13 @@ from marsrl_verl.demo.assets import model_path
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.context import answered
-from marsrl_verl.rollout.frozen.answer_file import AnswerFile, AnswerFileError, FileSource, LineKey, draw
+from marsrl_verl.rollout.external.recorded_answers import (
+    FileSource,
+    LineKey,
+    RecordedAnswers,
+    RecordedAnswersError,
+    draw,
+)
 from marsrl_verl.testing.client import AddedTokens
 
 
@@ -53,7 +59,7 @@ def drawn(source: FileSource, item: RolloutRequest) -> list[str]:
 
 def test_a_file_is_read_by_question(tmp_path):
     path = write(tmp_path, row("1 + 1?", "2", "drei"), "", row(" é? ", "<think>long…</think> ä", "b"))
-    file = AnswerFile.scan(path, LineKey.QUESTION)
+    file = RecordedAnswers.scan(path, LineKey.QUESTION)
     assert file.counts == {"1 + 1?": 2, "é?": 2}
     assert file.answers("é?") == ["<think>long…</think> ä", "b"]
     assert file.answers("nobody asked") == []
@@ -62,14 +68,14 @@ def test_a_file_is_read_by_question(tmp_path):
 
 def test_lines_about_one_problem_are_joined_in_their_order(tmp_path):
     path = write(tmp_path, row("q", "a"), row("p", "x"), row("q", "b", "a"))
-    file = AnswerFile.scan(path, LineKey.QUESTION)
+    file = RecordedAnswers.scan(path, LineKey.QUESTION)
     assert file.answers("q") == ["a", "b", "a"]
     assert file.counts["q"] == 3
 
 
 def test_a_file_is_read_by_id(tmp_path):
     path = write(tmp_path, {"id": 7, "answers": ["a"]}, {"id": "x/8", "answers": ["b"], "model": "big"})
-    source = FileSource(AnswerFile.scan(path, LineKey.ID), 1, {"first?": ("7",), "both?": ("7", "x/8")})
+    source = FileSource(RecordedAnswers.scan(path, LineKey.ID), 1, {"first?": ("7",), "both?": ("7", "x/8")})
     assert drawn(source, make_request(question=" first? ", n=1)) == ["a"]
     assert sorted(drawn(source, make_request(question="both?"))) == ["a", "b"]
     assert (source.count("first?"), source.count("both?"), source.count("other?")) == (1, 2, 0)
@@ -90,8 +96,8 @@ def test_a_file_is_read_by_id(tmp_path):
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line, hint):
-    with pytest.raises(AnswerFileError) as refused:
-        AnswerFile.scan(write(tmp_path, row("q", "a"), line), LineKey.QUESTION)
+    with pytest.raises(RecordedAnswersError) as refused:
+        RecordedAnswers.scan(write(tmp_path, row("q", "a"), line), LineKey.QUESTION)
     assert hint in str(refused.value)
 
 
@@ -108,8 +114,8 @@ def test_a_file_that_can_not_be_read_is_refused(tmp_path, content, key, hint):
     path = tmp_path / "solutions.jsonl"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(AnswerFileError, match=hint):
-        AnswerFile.scan(path, key)
+    with pytest.raises(RecordedAnswersError, match=hint):
+        RecordedAnswers.scan(path, key)
 
 
 @given(st.integers(1, 12), st.integers(1, 30), st.integers(0, 2**32))
@@ -133,9 +139,9 @@ def test_every_answer_can_come_first():
 
 def test_the_choice_depends_on_seed_and_group_alone(tmp_path):
     path = write(tmp_path, row("1 + 1?", *"abcdefghijkl"), row("other", "x"))
-    file = AnswerFile.scan(path, LineKey.QUESTION)
+    file = RecordedAnswers.scan(path, LineKey.QUESTION)
     first = drawn(FileSource(file, 1), make_request(n=6))
-    used = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
+    used = FileSource(RecordedAnswers.scan(path, LineKey.QUESTION), 1)
     drawn(used, make_request("p9", n=6))
     assert drawn(used, make_request(n=6)) == first, "not on what was asked before"
     assert drawn(FileSource(file, 2), make_request(n=6)) != first
@@ -143,7 +149,9 @@ def test_the_choice_depends_on_seed_and_group_alone(tmp_path):
 
 
 def test_evaluations_before_and_after_judge_the_same_solutions(tmp_path):
-    source = FileSource(AnswerFile.scan(write(tmp_path, row("1 + 1?", *"abcdefghijkl")), LineKey.QUESTION), 1)
+    source = FileSource(
+        RecordedAnswers.scan(write(tmp_path, row("1 + 1?", *"abcdefghijkl")), LineKey.QUESTION), 1
+    )
     before = drawn(source, make_request("v3", n=1, prefix="eval-before/"))
     assert drawn(source, make_request("v3", n=1, prefix="eval-after_greedy/")) == before
     others = {drawn(source, make_request(f"v{i}", n=1, prefix="eval-before/"))[0] for i in range(20)}
@@ -152,7 +160,7 @@ def test_evaluations_before_and_after_judge_the_same_solutions(tmp_path):
 
 def test_a_problem_without_answers_is_data(tmp_path):
     path = write(tmp_path, row("1 + 1?", "a"))
-    source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
+    source = FileSource(RecordedAnswers.scan(path, LineKey.QUESTION), 1)
     answers = answers_of(source, make_request(question="unknown"))
     assert [answer.finish for answer in answers] == [FinishReason.ERROR] * 2
     assert "no answers to this problem" in answers[0].detail
@@ -161,7 +169,7 @@ def test_a_problem_without_answers_is_data(tmp_path):
 @pytest.mark.parametrize("content", [None, "short", '{"question": "other!", "answers": ["a"]}\n'])
 def test_a_file_that_changed_is_noticed(tmp_path, content):
     path = write(tmp_path, row("1 + 1?", "a"))
-    source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
+    source = FileSource(RecordedAnswers.scan(path, LineKey.QUESTION), 1)
     path.unlink()
     if content is not None:
         path.write_text(content)
@@ -171,7 +179,7 @@ def test_a_file_that_changed_is_noticed(tmp_path, content):
 
 
 def test_ids_belong_to_a_file_with_ids(tmp_path):
-    file = AnswerFile.scan(write(tmp_path, row("q", "a")), LineKey.QUESTION)
+    file = RecordedAnswers.scan(write(tmp_path, row("q", "a")), LineKey.QUESTION)
     with pytest.raises(ValueError, match="named by question"):
         FileSource(file, 1, {"q": ("1",)})
 
@@ -179,7 +187,7 @@ def test_ids_belong_to_a_file_with_ids(tmp_path):
 def test_half_of_a_surrogate_pair_in_a_file_is_no_end_of_the_run(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"question": "1 + 1?", "answers": ["2\\ud800"]}\n')
-    source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
+    source = FileSource(RecordedAnswers.scan(path, LineKey.QUESTION), 1)
     first = answered("p1/solver/0#0", answers_of(source, make_request())[0], ChatTokenizer(AddedTokens()))
     assert (first.text, first.finish) == ("2\ufffd", FinishReason.STOP)
     counter = open_tokenizer(Path(model_path()))

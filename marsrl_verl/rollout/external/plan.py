@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from marsrl_verl.core.policy import PolicyKind
-from marsrl_verl.rollout.frozen.answer_file import FileSource
-from marsrl_verl.rollout.frozen.config import PolicyEndpoint
+from marsrl_verl.rollout.external.config import PolicyEndpoint
+from marsrl_verl.rollout.external.recorded_answers import FileSource
 
 
 def plan_lines(config: Any, settings: Any, answers: Mapping[str, FileSource]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Inside of a sandbox: its keeper, and what becomes of a fork of it before a program comes.
+"""Inside of a sandbox: its init process, and what becomes of a fork of it before a program comes.
 
-The keeper is a fork of the supervisor, or of a command such as bubblewrap's, and the first process of the
-sandbox: in a process namespace no signal from inside reaches it, it inherits whatever a program leaves
+The init process is a fork of the supervisor, or of a command such as bubblewrap's, and the sandbox's first
+process: in a process namespace no signal from inside reaches it, it inherits whatever a program leaves
 behind, and with it all of that ends.
 """
 
@@ -17,7 +17,7 @@ import struct
 import sys
 from typing import NoReturn
 
-from . import kernel, program, seccomp, wall
+from . import mounts, program, seccomp, syscalls
 from .rules import LANDLOCK, MIB, Rules, content, unframed
 
 
@@ -26,8 +26,8 @@ def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space
     is named, waits for its end and ends. `status` is told that the program can come, and how it ended;
     `address_space` is that of `Site`."""
     try:
-        kernel.end_with_parent()
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        syscalls.end_with_parent()
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         child = os.fork()
@@ -50,24 +50,24 @@ def _become_program(rules: Rules, code: int, status: int, run_as: int | None, ad
         nothing = os.open("/dev/null", os.O_RDONLY)  # all that it has as standard input
         os.dup2(nothing, 0)
         os.close(nothing)
-        kernel.drop_bounds()
+        syscalls.drop_bounds()
         if run_as is not None:
             os.setgroups([])
             os.setresgid(run_as, run_as, run_as)
             os.setresuid(run_as, run_as, run_as)
-        kernel.drop_capabilities()
-        kernel.end_with_parent()  # again: it does not outlast another user
+        syscalls.drop_capabilities()
+        syscalls.end_with_parent()  # again: it does not outlast another user
         if rules.processes and not rules.alone:
-            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # the supervisor sees what its processes share
+            syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)  # the supervisor sees what its processes share
         _limit(rules, address_space)
         os.chdir("/" if rules.alone else "/tmp")
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if rules.kind == LANDLOCK:
-            kernel.landlock([*rules.readable, *(one for one in wall.DEVICES if os.path.exists(one))])
+            syscalls.landlock([*rules.readable, *(one for one in mounts.DEVICES if os.path.exists(one))])
         calls = seccomp.build_filter(os.getpid(), alone=rules.alone, processes=rules.processes > 0)
-        kernel.install_filter(calls)
+        syscalls.install_filter(calls)
     except BaseException as error:
         os.write(2, f"the sandbox can't be closed: {type(error).__name__}: {error}".encode())
         os._exit(70)
@@ -107,7 +107,7 @@ def _limit(rules: Rules, address_space: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """A sandbox that a command has closed (`Rules.command`): the keeper in a fresh interpreter."""
+    """A sandbox that a command has closed (`Rules.command`): the init process in a fresh interpreter."""
     code, status, rules = int(arguments[0]), int(arguments[1]), Rules(**json.loads(arguments[2]))
     load(rules)
     keep(rules, code, status, None, address_space_of(os.open("/proc", os.O_PATH | os.O_CLOEXEC)))

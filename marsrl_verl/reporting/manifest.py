@@ -1,8 +1,8 @@
-"""The seal of a checkpoint: `global_step_N/sealed.json` lists every file with its size and SHA-256 checksum.
+"""Manifest of a checkpoint: `global_step_N/manifest.json` lists every file with its size and SHA-256.
 
-It is the last file that is written. A folder without it was interrupted, and a seal must name at least what
-a resume reads: the plugin's state, the data's position, and the files of every rank. A resume looks at sizes,
-and at the content of small files, before anything is started; `verl_adapter.checkpoint.sealed` reads all
+It is the last file that is written. A folder without it was interrupted, and it must name at least what a
+resume reads: the plugin's state, the data's position, and the files of every rank. A resume looks at sizes,
+and at the content of small files, before anything is started; `verl_adapter.checkpoint.files` reads all
 of them when the ranks are there.
 """
 
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-SEAL_NAME = "sealed.json"
+MANIFEST_NAME = "manifest.json"
 STATE_NAME = "marsrl.pt"
 """The plugin's state."""
 DATA_NAME = "data.pt"
@@ -31,7 +31,7 @@ _SMALL_BYTES = 16 * 2**20
 """Files up to this size are read before the start of a resume."""
 
 Facts = dict[str, object]
-"""Facts of a seal about a file: `bytes` and `sha256`."""
+"""Facts of a manifest about a file: `bytes` and `sha256`."""
 
 
 class CheckpointError(RuntimeError):
@@ -49,14 +49,14 @@ def steps(root: Path) -> list[int]:
     return [int(match.group(1)) for match in found if match]
 
 
-def sealed_steps(root: Path) -> list[int]:
+def complete_steps(root: Path) -> list[int]:
     """The steps that have a complete checkpoint below `root`."""
-    return [step for step in steps(root) if (step_folder(root, step) / SEAL_NAME).is_file()]
+    return [step for step in steps(root) if (step_folder(root, step) / MANIFEST_NAME).is_file()]
 
 
-def newest_sealed(root: Path) -> int | None:
+def newest_complete(root: Path) -> int | None:
     """The step of the newest complete checkpoint below `root`; interrupted ones are passed over."""
-    return max(sealed_steps(root), default=None)
+    return max(complete_steps(root), default=None)
 
 
 def rank_of(name: str) -> int | None:
@@ -83,15 +83,15 @@ def missing_files(names: Iterable[str]) -> list[str]:
     return missing
 
 
-def read_seal(folder: Path) -> dict[str, Facts]:
-    """The files of a complete checkpoint; CheckpointError if there is no seal, it cannot be read, or it does
-    not name all that a resume needs."""
-    path = folder / SEAL_NAME
+def read_manifest(folder: Path) -> dict[str, Facts]:
+    """The files of a complete checkpoint; CheckpointError if it has no manifest, or one that can't be read or
+    does not name all that a resume needs."""
+    path = folder / MANIFEST_NAME
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))["files"]
     except FileNotFoundError:
         raise CheckpointError(
-            f"{folder} has no {SEAL_NAME}: writing it was interrupted, or another trainer wrote it"
+            f"{folder} has no {MANIFEST_NAME}: writing it was interrupted, or another trainer wrote it"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); it is damaged") from error
@@ -126,8 +126,8 @@ def _read_on_resume(folder: Path) -> list[str]:
 def check_before_start(folder: Path, *, one_node: bool) -> None:
     """Looks at a checkpoint that is going to be resumed, without reading large files. With `one_node` every
     file must lie here, else other nodes may hold those of their ranks. CheckpointError if a file is missing
-    or differs from what the seal says."""
-    for name, expected in read_seal(folder).items():
+    or differs from what the manifest says."""
+    for name, expected in read_manifest(folder).items():
         path = folder / name
         if not path.is_file():
             if one_node or rank_of(name) is None:
@@ -150,7 +150,7 @@ def remedy(folder: Path, named: bool) -> str:
 def damaged(
     path: Path, expected: Mapping[str, object], found: Mapping[str, object] | None
 ) -> CheckpointError:
-    """The error for a file that is not as its seal says."""
+    """The error for a file that is not as its manifest says."""
     return CheckpointError(
         f"{path} is damaged: expected {dict(expected)}, found {dict(found) if found else 'no such file'}"
     )
@@ -166,9 +166,9 @@ def describe(path: Path) -> Facts:
     return {"bytes": size, "sha256": checksum.hexdigest()}
 
 
-def sealed_bytes(root: Path) -> int | None:
+def checkpoint_bytes(root: Path) -> int | None:
     """Size of the newest complete checkpoint below `root`; None where there is none."""
-    step = newest_sealed(root)
+    step = newest_complete(root)
     if step is None:
         return None
-    return sum(int(str(facts["bytes"])) for facts in read_seal(step_folder(root, step)).values())
+    return sum(int(str(facts["bytes"])) for facts in read_manifest(step_folder(root, step)).values())

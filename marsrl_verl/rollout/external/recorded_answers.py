@@ -25,10 +25,10 @@ from marsrl_verl.core.thinking import final_text
 from marsrl_verl.data.files import Question, as_list, read_questions, splits_read
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.endpoints.answer import ChatAnswer, failed
-from marsrl_verl.rollout.frozen.config import AnswerFileConfig
+from marsrl_verl.rollout.external.config import AnswerFileConfig
 
 
-class AnswerFileError(ValueError):
+class RecordedAnswersError(ValueError):
     """A file of answers that can't be used; the message names the line."""
 
 
@@ -42,7 +42,7 @@ class LineKey(str, Enum):
 
 
 @dataclass(slots=True)
-class AnswerFile:
+class RecordedAnswers:
     """Places of the answers to each problem in a file. The answers themselves stay in the file: with their
     thinking parts they may be larger than the memory of all the processes that read it."""
 
@@ -56,9 +56,9 @@ class AnswerFile:
     """(offset, length) in bytes of the lines about a problem."""
 
     @classmethod
-    def scan(cls, path: Path, key: LineKey) -> AnswerFile:
-        """Read the whole file once and note where everything is. Raises AnswerFileError: it can't be read, a
-        line is not as it should be, or there is none."""
+    def scan(cls, path: Path, key: LineKey) -> RecordedAnswers:
+        """Read the whole file once and note where everything is. Raises RecordedAnswersError: it can't be
+        read, a line is not as it should be, or there is none."""
         found, offset = cls(path, key), 0
         with found._opened() as file:
             for number, line in enumerate(file, 1):
@@ -66,7 +66,7 @@ class AnswerFile:
                     found._add(number, offset, line)
                 offset += len(line)
         if not found.counts:
-            raise AnswerFileError("it has no line with answers")
+            raise RecordedAnswersError("it has no line with answers")
         return found
 
     def _add(self, number: int, offset: int, line: bytes) -> None:
@@ -77,7 +77,7 @@ class AnswerFile:
 
     def answers(self, name: str) -> list[str]:
         """The answers to one problem, by its question or id; none for one that the file does not have. Raises
-        AnswerFileError: the file is not the one that was scanned any more."""
+        RecordedAnswersError: the file is not the one that was scanned any more."""
         answers: list[str] = []
         if name not in self._places:
             return answers
@@ -86,7 +86,7 @@ class AnswerFile:
                 file.seek(offset)
                 found, some = _parse(file.read(length), self.key, f"byte {offset}")
                 if found != name:
-                    raise AnswerFileError(f"byte {offset}: the file was changed after it was read")
+                    raise RecordedAnswersError(f"byte {offset}: the file was changed after it was read")
                 answers += some
         return answers
 
@@ -96,7 +96,7 @@ class AnswerFile:
             with self.path.open("rb") as file:
                 yield file
         except OSError as error:
-            raise AnswerFileError(f"it can't be read ({error.strerror or error})") from error
+            raise RecordedAnswersError(f"it can't be read ({error.strerror or error})") from error
 
 
 def _parse(line: bytes, key: LineKey, place: str) -> tuple[str, list[str]]:
@@ -104,13 +104,13 @@ def _parse(line: bytes, key: LineKey, place: str) -> tuple[str, list[str]]:
     try:
         row: Any = json.loads(line)
     except ValueError as error:
-        raise AnswerFileError(f"{place} is not JSON ({error})") from error
+        raise RecordedAnswersError(f"{place} is not JSON ({error})") from error
     if not isinstance(row, dict):
-        raise AnswerFileError(f"{place} is {type(row).__name__}, expected an object")
+        raise RecordedAnswersError(f"{place} is {type(row).__name__}, expected an object")
     missing = [name for name in (key.value, "answers") if name not in row]
     if missing:
         listed = ", ".join(sorted(row)) or "nothing"
-        raise AnswerFileError(f"{place} has no {' and no '.join(map(repr, missing))}; found: {listed}")
+        raise RecordedAnswersError(f"{place} has no {' and no '.join(map(repr, missing))}; found: {listed}")
     return _name(row[key.value], key, place), _texts(row["answers"], place)
 
 
@@ -118,18 +118,20 @@ def _name(value: Any, key: LineKey, place: str) -> str:
     kinds = (str, int) if key is LineKey.ID else (str,)
     if not isinstance(value, kinds) or isinstance(value, bool) or not str(value).strip():
         expected = "a text or a whole number" if key is LineKey.ID else "a text"
-        raise AnswerFileError(f"{place}: {key.value!r} is {value!r}, expected {expected}")
+        raise RecordedAnswersError(f"{place}: {key.value!r} is {value!r}, expected {expected}")
     return str(value).strip()
 
 
 def _texts(value: Any, place: str) -> list[str]:
     if not isinstance(value, list) or not value:
-        raise AnswerFileError(
+        raise RecordedAnswersError(
             f"{place}: 'answers' is {_short(value)}, expected a list of texts, at least one"
         )
     for number, answer in enumerate(value):
         if not isinstance(answer, str):
-            raise AnswerFileError(f"{place}: answer {number} (from 0) is {_short(answer)}, expected a text")
+            raise RecordedAnswersError(
+                f"{place}: answer {number} (from 0) is {_short(answer)}, expected a text"
+            )
     return value
 
 
@@ -160,7 +162,9 @@ class FileSource:
         ids: the ids of every question, where lines are named by id.
     """
 
-    def __init__(self, file: AnswerFile, seed: int, ids: Mapping[str, tuple[str, ...]] | None = None) -> None:
+    def __init__(
+        self, file: RecordedAnswers, seed: int, ids: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
         if (ids is not None) != (file.key is LineKey.ID):
             raise ValueError(f"the lines of {file.path} are named by {file.key.value}, ids were given: {ids}")
         self.file, self.seed, self.ids = file, seed, ids
@@ -186,7 +190,7 @@ class FileSource:
         names = self.names(request.problem.question)
         try:
             found = [text for name in names for text in self.file.answers(name)]
-        except AnswerFileError as error:
+        except RecordedAnswersError as error:
             return failed(f"{self.file.path}: {error}")
         if not found:
             return failed(f"{self.file.path} has no answers to this problem")
@@ -201,23 +205,23 @@ def _without_tag(request: RolloutRequest) -> str:
 
 
 def questions_of(path: Path, prompt_key: str, id_column: str | None) -> list[Question]:
-    """Questions of a data file. Raises AnswerFileError: the file can't be read, or has no such column."""
+    """Questions of a data file. RecordedAnswersError: the file can't be read, or has no such column."""
     try:
         return list(read_questions(path, prompt_key, id_column))
     except DataError as error:
-        raise AnswerFileError(f"{path}: {error.what}") from error
+        raise RecordedAnswersError(f"{path}: {error.what}") from error
 
 
 def ids_by_question(questions: Iterable[Question]) -> dict[str, tuple[str, ...]]:
-    """The ids of every question. Raises AnswerFileError: a row has no id, or one id names two questions."""
+    """The ids of every question. RecordedAnswersError: a row has no id, or one id names two questions."""
     ids: dict[str, tuple[str, ...]] = {}
     first: dict[str, Question] = {}
     for one in questions:
         if one.problem_id is None:
-            raise AnswerFileError(f"{one.file}: row {one.number} (from 0) has no id")
+            raise RecordedAnswersError(f"{one.file}: row {one.number} (from 0) has no id")
         other = first.setdefault(one.problem_id, one)
         if other.text != one.text:
-            raise AnswerFileError(
+            raise RecordedAnswersError(
                 f"id {one.problem_id!r} names two problems: row {other.number} of {other.file} and row "
                 f"{one.number} of {one.file} (from 0)"
             )
@@ -229,11 +233,11 @@ def ids_by_question(questions: Iterable[Question]) -> dict[str, tuple[str, ...]]
 
 def open_source(settings: AnswerFileConfig, seed: int, questions: Iterable[Question]) -> FileSource:
     """Read the file of answers. Questions are those of the data, where lines have ids; else not looked at.
-    Raises AnswerFileError: a file can't be used; the message says which line or row."""
+    Raises RecordedAnswersError: a file can't be used; the message says which line or row."""
     if settings.path is None:
-        raise AnswerFileError("its path is null")
+        raise RecordedAnswersError("its path is null")
     key = LineKey.QUESTION if settings.id_column is None else LineKey.ID
-    file = AnswerFile.scan(Path(settings.path).expanduser(), key)
+    file = RecordedAnswers.scan(Path(settings.path).expanduser(), key)
     return FileSource(file, seed, None if key is LineKey.QUESTION else ids_by_question(questions))
 
 
@@ -258,7 +262,7 @@ def _absolute(name: Any) -> str:
 
 
 def all_questions(config: Any, column: str | None) -> Iterator[Question]:
-    """Questions of the data files that a run reads; `column` names problems. Raises AnswerFileError: as
+    """Questions of the data files that a run reads; `column` names problems. Raises RecordedAnswersError: as
     `questions_of`, when a file's first one is read."""
     for name in data_names(config):
         yield from questions_of(Path(name).expanduser(), str(config.data.prompt_key), column)

@@ -18,7 +18,7 @@ CLONE_NEWNET = 0x40000000
 ANY_NAMESPACE = 0x7E020000
 """All flags of `clone` that make a namespace, cgroups' included."""
 SPACES = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
-"""Namespaces that the wall and every sandbox behind it have."""
+"""Namespaces that the server and every sandbox have."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_REC = 1024, 2048, 4096, 16384

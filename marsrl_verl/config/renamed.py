@@ -1,0 +1,102 @@
+"""Settings under their former names (`tables/renamed.yaml`), which are read for one release, with a note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.config.node import chosen_method
+from marsrl_verl.config.tables import read_table
+from marsrl_verl.reporting.record import setting_of
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.settings.reading import defaults
+
+_TABLE = read_table("renamed")
+RENAMED: dict[str, str] = _TABLE["settings"]
+"""Former names, and the names now."""
+RENAMED_VALUES: dict[str, dict[Any, Any]] = _TABLE["values"]
+"""Settings by their names now: former values, and the values now."""
+_METHOD, _TOOLS = "marsrl.algo.", "marsrl.tools."
+
+
+def rename_overrides(words: Iterable[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Overrides with the settings that every run has under their names now, and a note for each; those
+    of methods and tools have theirs once a configuration is composed (`rename_settings`)."""
+    found, notes = [], []
+    for word in words:
+        key = setting_of(word)
+        new = RENAMED.get(key)
+        if new is None or key.startswith(_METHOD):
+            found.append(word)
+        else:
+            found.append(word.replace(key, new, 1))
+            notes.append(_note(key, new))
+    return tuple(found), notes
+
+
+def rename_settings(config: DictConfig, words: Iterable[str]) -> list[str]:
+    """Gives settings of a composed configuration their names now; returns a note for each. ConfigError: the
+    command line (`words`) sets one under both names."""
+    named = {setting_of(word) for word in words}
+    notes, problems = [], []
+    for old, new in _present(config):
+        if old in named and new in named:
+            problems.append(
+                ConfigIssue(old, f"It is named {new} now, which is set as well.", "Leave it out.")
+            )
+            continue
+        value = _taken(config, old)
+        if new not in named:  # else a file has the former name, and the command line the last word
+            value = RENAMED_VALUES.get(new, {}).get(value, value)
+            OmegaConf.update(config, new, value, merge=False, force_add=True)
+        notes.append(_note(old, new))
+    if problems:
+        raise ConfigError(problems)
+    return notes
+
+
+def _note(old: str, new: str) -> str:
+    return f"{old} is named {new} now; the next release rejects the former name"
+
+
+def _present(config: DictConfig) -> Iterator[tuple[str, str]]:
+    """Former names in a configuration, and what they are named now."""
+    for old, new in RENAMED.items():
+        parent, _, name = old.rpartition(".")
+        if old.startswith(_TOOLS):
+            tools = OmegaConf.select(config, _TOOLS.rstrip("."), throw_on_missing=False)
+            target = parent.rpartition("@")[2].rstrip(">") if "@" in parent else None
+            entries = {str(tool): one for tool, one in tools.items()} if isinstance(tools, DictConfig) else {}
+            for tool, entry in entries.items():
+                if isinstance(entry, DictConfig) and name in entry and target in (None, entry.get("target")):
+                    yield f"{_TOOLS}{tool}.{name}", f"{_TOOLS}{tool}.{new}"
+        elif name in _node(config, parent) and (not old.startswith(_METHOD) or _has(config, new, old)):
+            yield old, new
+
+
+def _node(config: DictConfig, key: str) -> dict[Any, Any]:
+    """The node of a key with interpolations as written; empty where there is none."""
+    node = OmegaConf.select(config, key, throw_on_resolution_failure=False)
+    plain = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else {}
+    return plain if isinstance(plain, dict) else {}
+
+
+def _has(config: DictConfig, new: str, old: str) -> bool:
+    """True if the chosen method has the setting under its name now, and none of the former name."""
+    try:
+        node: Any = {"algo": defaults(chosen_method(_node(config, "marsrl.algo")).Config)}
+    except ConfigError:
+        return False  # the checks say so
+    own = OmegaConf.create({"marsrl": node})
+    known = [key.rpartition(".")[2] in _node(own, key.rpartition(".")[0]) for key in (new, old)]
+    return known == [True, False]
+
+
+def _taken(config: DictConfig, key: str) -> Any:
+    """The value of a setting as written, which is removed."""
+    parent, _, name = key.rpartition(".")
+    value = _node(config, parent)[name]
+    del OmegaConf.select(config, parent)[name]
+    return value

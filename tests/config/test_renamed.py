@@ -1,0 +1,90 @@
+"""Former names of settings: read with a note, on the command line and in files."""
+
+from __future__ import annotations
+
+import pytest
+from messages import accepted, assert_refused
+from omegaconf import OmegaConf
+
+from marsrl_verl.algos.registry import installed_methods, method_class
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.config.reference import find_unknown
+from marsrl_verl.config.renamed import RENAMED, RENAMED_VALUES
+from marsrl_verl.settings.reading import defaults
+from marsrl_verl.tools.base import ToolConfig
+from marsrl_verl.tools.python.config import PythonConfig
+
+
+def composed(*words):
+    return compose_config(parse_arguments(["cluster=cpu", *words]))
+
+
+def has(kind, key):
+    return OmegaConf.select(OmegaConf.create(defaults(kind)), key, default="absent") != "absent"
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_the_former_name_is_gone_and_the_new_one_exists(old, new):
+    name = old.rpartition(".")[2]
+    if old.startswith("marsrl.tools."):
+        kind = PythonConfig if "@python" in old else ToolConfig
+        assert has(kind, new) and not has(kind, name)
+    elif old.startswith("marsrl.algo."):
+        kinds = [method_class(one).Config for one in installed_methods()]
+        having = [has(kind, new.removeprefix("marsrl.algo.")) for kind in kinds]
+        assert not any(has(kind, old.removeprefix("marsrl.algo.")) for kind in kinds)
+        owners = {"attnrl", "rema_dialogue", "rema"} & set(installed_methods())
+        assert any(having) or not owners
+    else:
+        assert find_unknown(old) is not None and find_unknown(new) is None
+
+
+def test_on_the_command_line():
+    found = composed("marsrl.run.existing=replace", "marsrl.run.cluster_wait=600")
+    assert found.config.marsrl.run.if_exists == "replace" and found.config.marsrl.run.cluster_wait_s == 600
+    assert found.notes[0].startswith("marsrl.run.existing is named marsrl.run.if_exists now")
+    assert len(found.notes) == 2
+
+
+@pytest.mark.with_presets("attnrl")
+def test_settings_of_a_method_with_their_values():
+    found = composed("algo=attnrl", "marsrl.algo.shortfall=apart", "marsrl.algo.top_share=0.1")
+    assert found.config.marsrl.algo.on_too_few == "spread" and found.config.marsrl.algo.top_frac == 0.1
+    assert "shortfall" not in found.config.marsrl.algo and len(found.notes) == 2
+    assert set(RENAMED_VALUES) <= set(RENAMED.values())
+
+
+@pytest.mark.with_presets("arpo")
+def test_settings_of_tools_by_their_kind(run):
+    tool = "marsrl.tools.my_python"
+    words = ("algo=arpo", f"+{tool}.target=python", f"{tool}.warm=2", f"{tool}.places=3")
+    found = composed(*words).config.marsrl.tools.my_python
+    assert (found.prewarmed, found.max_concurrency) == (2, 3)
+    other = ("algo=arpo", "+marsrl.tools.my_search.target=search", "marsrl.tools.my_search.warm=2")
+    assert_refused(run("cluster=cpu", *other), "marsrl.tools.my_search.warm", "There is no such key.")
+
+
+@pytest.mark.with_presets("grpo", "attnrl")
+def test_in_files_where_the_command_line_has_the_last_word(run, tmp_path):
+    (tmp_path / "algo").mkdir()
+    (tmp_path / "algo" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults: [attnrl, _self_]\n"
+        "marsrl: {run: {existing: replace}, algo: {keep_unbranched: false, num_branch_points: 3}}\n"
+    )
+    own = ("--config-dir", str(tmp_path), "algo=mine")
+    found = composed(*own)
+    algo, notes = found.config.marsrl.algo, " ".join(found.notes)
+    assert found.config.marsrl.run.if_exists == "replace" and algo.train_unbranched is False
+    assert "marsrl.algo.keep_unbranched is named" in notes and "marsrl.run.existing is named" in notes
+    assert composed(*own, "marsrl.algo.train_unbranched=true").config.marsrl.algo.train_unbranched is True
+    done = accepted(run, *own, "cluster=cpu", "dry_run=true")
+    assert "marsrl.run.existing is named marsrl.run.if_exists now" in done.text
+
+
+@pytest.mark.with_presets("grpo", "attnrl")
+def test_both_names_or_another_methods_are_refused(run):
+    both = ("marsrl.algo.shortfall=apart", "marsrl.algo.on_too_few=fill")
+    done = run("cluster=cpu", "algo=attnrl", *both)
+    assert_refused(done, "marsrl.algo.shortfall", "is named marsrl.algo.on_too_few now")
+    assert_refused(run("cluster=cpu", "algo=grpo", both[0]), "marsrl.algo.shortfall", "")
