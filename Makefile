@@ -15,7 +15,7 @@ TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 help:
 	@echo "make install"
 	@echo "            .venv with the CPU builds of torch and vLLM (PYTHON=python3.11: another interpreter)"
-	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, two minutes);"
+	@echo "make demo   train MarsRL on the tiny task and print a table before -> after (CPU, two minutes);"
 	@echo "            again: make demo ARGS=marsrl.run.if_exists=replace"
 	@echo "make smollm2"
 	@echo "            train a real language model of 135 million parameters on word problems (CPU, a quarter of"

@@ -1,6 +1,6 @@
 r"""Does hiding a step that later reasoning attends to hurt more than hiding another one?
 
-    python -m benchmarks.attention_disruption        # the tiny model on held-out problems of the tiny world
+    python -m benchmarks.attention_disruption        # the tiny model on held-out problems of the tiny task
     python -m benchmarks.attention_disruption --model deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B \
         --data aime24.parquet --temperature 0.6 --json rows.json \
         --instruction "Let's think step by step and output the final answer within \boxed{}."
@@ -14,7 +14,7 @@ are also split by whether the step lies in the first or the second half of the r
 
 A response takes part where it is right, so that there is an answer to lose (one that is cut off is wrong),
 and has a step of each kind. `nothing hidden` samples the rest anew from the same places with the same random
-numbers. Without `--data` the problems are the tiny world's, other ones for each seed. A file has verl's
+numbers. Without `--data` the problems are the tiny task's, other ones for each seed. A file has verl's
 format or plain columns (`docs/guides/data.md`), and its problems are the same for all seeds.
 """
 
@@ -47,7 +47,7 @@ ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Defaults that differ between the tiny world and a file of problems."""
+    """Defaults that differ between the tiny task and a file of problems."""
 
     problems: int | None
     samples: int

@@ -1,6 +1,6 @@
 """What a run's logs, and the page that shows it while it runs, cost a training step.
 
-    python -m benchmarks.logging_cost             # three repeats of runs of 12 steps of the tiny world
+    python -m benchmarks.logging_cost             # three repeats of runs of 12 steps of the tiny task
     python -m benchmarks.logging_cost --repeat 5 --steps 20 --json rows.json -- algo=attnrl
 
 Three variants of one run, with the same seed, in turn: `without` (marsrl.run.log_rollouts=false), `with`, and

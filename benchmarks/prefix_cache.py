@@ -4,7 +4,7 @@
     python -m benchmarks.prefix_cache --blocks 16 32 128 --lengths 256 768 1536 --json rows.json
     python -m benchmarks.prefix_cache --steps 0 -- trainer.n_gpus_per_node=2    # rounds alone, two engines
 
-Two parts. Training: runs of AttnRL in both modes, with the metrics that any run logs; the tiny world's
+Two parts. Training: runs of AttnRL in both modes, with the metrics that any run logs; the tiny task's
 prompts are shorter than a block. Rounds (`benchmarks.prefix_rounds`): the same rollout path at realistic
 lengths, without training. In `pipelined` rounds continuations come after a weight sync, beside first
 responses to new problems, so they share with each other alone. In `sequential` rounds no sync lies between
@@ -58,7 +58,7 @@ def block_size(tokens: int) -> str:
 
 
 def training(mode: str, count: int, block: int, root: Path, overrides: Sequence[str]) -> Trained:
-    """One run of AttnRL on the tiny world."""
+    """One run of AttnRL on the tiny task."""
     folder = train(
         root,
         f"{mode}-{block}",
@@ -243,7 +243,7 @@ def main() -> None:
             block = min(arguments.blocks)
             for mode in (PIPELINED, SEQUENTIAL):
                 trained.append(training(mode, arguments.steps, block, root, arguments.overrides))
-            print(f"\nTraining on the tiny world, blocks of {block}\n\n{training_table(trained)}", flush=True)
+            print(f"\nTraining on the tiny task, blocks of {block}\n\n{training_table(trained)}", flush=True)
         for block in arguments.blocks:
             rows += rounds(arguments, block, root)
     finally:

@@ -30,7 +30,7 @@ COMMON = (
     # The whole rate from the first update on, so that few steps change enough.
     "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
 )
-REMA = ("data=rema_world", "model=tiny_rema")
+REMA = ("data=rema_task", "model=tiny_rema")
 RUNS: dict[str, tuple[str, ...]] = {
     "marsrl": ("marsrl.algo.group_size=4", "pipeline=sequential"),
     "marsrl_segments": (
@@ -41,7 +41,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
     "attnrl": ("algo=attnrl", "pipeline=pipelined"),
     "grpo": ("algo=grpo",),
-    "arpo": ("algo=arpo", "data=tool_world", "model=tiny_tools"),
+    "arpo": ("algo=arpo", "data=tool_task", "model=tiny_tools"),
     "rema": ("algo=rema", *REMA),
     "rema_json": (
         "algo=rema_json",

@@ -1,6 +1,6 @@
 """A workload with responses as uneven as those of reasoning models: most are short, some fill their limit.
 
-The tiny world's own responses hardly differ in length, so that no schedule of a round can gain from it. Here
+The tiny task's own responses hardly differ in length, so that no schedule of a round can gain from it. Here
 the tiny model's logits are divided by a number, which is sampling at that temperature: it rambles. (vLLM
 takes no temperature over 2.) With 2.8 and a limit of 144 tokens the Solver's responses have about 40 tokens
 on average, so the limit is 3.6 times the mean; at the published lengths, 64k against 19k, it is 3.4 times.

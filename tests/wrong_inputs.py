@@ -72,7 +72,7 @@ def _several(text: str) -> Iterator[WrongInput]:
 
 
 _OWN = "data=parquet data.val_files=held_out.jsonl data.train_files="
-_TOOLS = "algo=arpo model=tiny_tools data=tool_world"
+_TOOLS = "algo=arpo model=tiny_tools data=tool_task"
 _PREPARE = "prepare_data --output out --without-answers --input"
 CASES: dict[str, tuple[WrongInput, ...]] = {
     "The command line": tuple(
@@ -129,7 +129,7 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
     "Models and rewards": tuple(
         _several("""
         plan model=custom | No model is named. | hub id organisation/name
-        plan actor_rollout_ref.model.path=Qwen/Qwen3-4B | the tiny world's prompts | model=custom
+        plan actor_rollout_ref.model.path=Qwen/Qwen3-4B | the tiny task's prompts | model=custom
         plan actor_rollout_ref.model.path=no_tokenizer | has no tokenizer | tokenizer_path
         plan actor_rollout_ref.model.path=no_weights | has no weights | Save the model's weights
         plan policies=lora actor_rollout_ref.model.target_modules=[q_projj] | no layer q_projj | mean q_proj?
@@ -159,7 +159,7 @@ CASES: dict[str, tuple[WrongInput, ...]] = {
         plan algo=attnrl marsrl.algo.num_branch_points=-1 | a tree branches | 1 or more
         plan algo=attnrl marsrl.algo.criterion=attention | There is no such choice. | fci, surprisal
         plan algo=attnrl training=arpo_reasoning | It is a setting of arpo | Leave it out
-        plan algo=attnrl model=tiny_tools data=tool_world | call no tools | choose another method
+        plan algo=attnrl model=tiny_tools data=tool_task | call no tools | choose another method
         plan algo=arpo | There is no tool | marsrl.tools.python.target=python
         plan {_TOOLS} marsrl.tools.python.target=pyton | There is no such tool. | Did you mean python?
         plan {_TOOLS} marsrl.tools.python.timeout_s=0 | above 0 | at most 3600

@@ -32,7 +32,7 @@ _GRADERS = 2
 
 
 def tiny_problems(count: int, seed: int) -> list[Problem]:
-    """Held-out problems of the tiny world."""
+    """Held-out problems of the tiny task."""
     return [as_problem(chain) for chain in generate(Split.HELD_OUT, count, seed)]
 
 

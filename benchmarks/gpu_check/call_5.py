@@ -24,7 +24,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "model=tiny", "policies=lora_per_role", "actor_rollout_ref.model.lora_rank=8",
     ),
     "two models": (
-        "model=tiny_rema", "data=rema_world", "algo=rema_single_turn", "policies=model_per_role",
+        "model=tiny_rema", "data=rema_task", "algo=rema_single_turn", "policies=model_per_role",
         "pipeline=sequential",
         # A pass is one step, and none is spent on counting: one agent's, then the other's.
         "data.train_max_samples=8", "marsrl.algo.iterations=1", "marsrl.algo.filter.enabled=false",
@@ -34,7 +34,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         "model=tiny", "algo=attnrl", "pipeline=sequential", "training=shared_prefixes", f"{FUSED}=false",
     ),
     "arpo with tools": (
-        "model=tiny_tools", "data=tool_world", "algo=arpo", "marsrl.tools.python.target=python",
+        "model=tiny_tools", "data=tool_task", "algo=arpo", "marsrl.tools.python.target=python",
     ),
 }  # fmt: skip
 _GAP = "rollout/log_probs_diff_mean"

@@ -25,11 +25,11 @@ SMALL = {
 }  # fmt: skip
 """For processors."""
 PLANNED = {**SMALL, "vocab_size": QWEN3_06B["vocab_size"]}
-"""For plans, which read the shape alone; a vocabulary as small as `SMALL`'s is taken for the tiny world's."""
+"""For plans, which read the shape alone; a vocabulary as small as `SMALL`'s is taken for the tiny task's."""
 
 
 def random_model(folder: Path, shape: Mapping[str, float] = QWEN3_06B, *, tied: bool = True) -> Path:
-    """A Qwen3 network of random weights in bfloat16 with the tiny world's tokenizer, in which every further
+    """A Qwen3 network of random weights in bfloat16 with the tiny task's tokenizer, in which every further
     id is a word of its own: verl keeps its engine from ids that the tokenizer does not know, and then engine
     and trainer would normalise over different vocabularies.
 

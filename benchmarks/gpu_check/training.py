@@ -23,7 +23,7 @@ from marsrl_verl.reporting.manifest import newest_complete
 
 _ACTOR = "actor_rollout_ref.actor"
 TOKENS = 32768
-"""Of a micro-batch: the presets' is one longest sequence, and the tiny world's sequences are short."""
+"""Of a micro-batch: the presets' is one longest sequence, and the tiny task's sequences are short."""
 USUAL_GIB = 80
 _QUIET = (
     "marsrl.run.progress=false",

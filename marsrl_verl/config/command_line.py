@@ -37,7 +37,7 @@ TRAIN = "python -m recipe.marsrl.main_marsrl"
 EVALUATE = "python -m recipe.marsrl.main_eval"
 SERVE = "python -m recipe.marsrl.serve"
 _DESCRIPTIONS = {
-    TRAIN: "Train a language model that reasons in several roles. Without arguments: the tiny world.",
+    TRAIN: "Train a language model that reasons in several roles. Without arguments: the tiny task.",
     EVALUATE: "Evaluate a model, alone or in a method's system of several roles; nothing is trained. "
     "checkpoint=… names a run's folder (its newest checkpoint) or a global_step_N, benchmarks=a,b what is "
     "evaluated.",

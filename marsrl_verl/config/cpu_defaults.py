@@ -1,6 +1,6 @@
 """Defaults of `cluster=cpu` that depend on the model and the processor.
 
-Models of up to `SMALL_MODEL_BYTES`, such as those of the tiny worlds, compute in float32 on one thread, each
+Models of up to `SMALL_MODEL_BYTES`, such as those of the toy tasks, compute in float32 on one thread, each
 row by itself. For a real model that is several times too slow.
 """
 
@@ -26,7 +26,7 @@ emulated: slower than float32, and less exact."""
 
 
 def is_real(model: Any) -> bool:
-    """True if a model is larger than those of the tiny worlds; one that is not here yet counts as real."""
+    """True if a model is larger than those of the toy tasks; one that is not here yet counts as real."""
     if model is None:
         return False
     folder = hf_folder.local_folder(str(model))

@@ -20,7 +20,7 @@ def missing_studies(tree: Mapping[str, Any], choices: Mapping[str, str]) -> list
     written, and can't be imported; `choices` has the option chosen in each group."""
     named = {key: found for key, value in leaves(tree) if (found := _NAMED.findall(str(value)))}
     modules = sorted({module for found in named.values() for module in found})
-    if not modules or _there("studies.worlds") or all(map(_there, modules)):
+    if not modules or _there("studies.toy_tasks") or all(map(_there, modules)):
         return []
     presets = [f"{group}={option}" for group, option in choices.items() if _is_of_studies(group, option)]
     what = (

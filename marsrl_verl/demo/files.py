@@ -22,32 +22,32 @@ _PACKAGES = {"tiny": "marsrl_verl.demo", "smollm2": "marsrl_verl.demo.smollm2"}
 
 
 def tiny_model() -> str:
-    """The folder of the tiny world's warm-started model and tokenizer."""
+    """The folder of the tiny task's warm-started model and tokenizer."""
     from marsrl_verl.demo import assets
 
     return assets.model_path()
 
 
-def tiny_data(split: str, count: int, world: str = "tiny", *levels: int) -> str:
+def tiny_data(split: str, count: int, task: str = "tiny", *levels: int) -> str:
     """The parquet file with `count` problems of a split (`train`, `held_out`); of some levels alone, in turn,
-    where the world has levels and these are named.
+    where the task has levels and these are named.
 
     The same arguments give the same file; its name holds a fingerprint of the generator's source, of the
-    usual world's, whose parts others use, and of the further files that it names (`SOURCES`).
+    usual task's, whose parts others use, and of the further files that it names (`SOURCES`).
 
     Args:
-        world: `tiny`, `smollm2`, or the dotted name of a package that has a module `problems`.
+        task: `tiny`, `smollm2`, or the dotted name of a package that has a module `problems`.
     """
     from marsrl_verl.demo import problems
 
-    generator = importlib.import_module(f"{_PACKAGES.get(world, world)}.problems")
+    generator = importlib.import_module(f"{_PACKAGES.get(task, task)}.problems")
 
     def write(path: Path) -> None:
         of_levels = [levels] if levels else []
         write_rows(path, generator.rows(problems.Split(split), count, DATA_SEED, *of_levels))
 
     files = (str(generator.__file__), str(problems.__file__), *getattr(generator, "SOURCES", ()))
-    name = "-".join(map(str, (world.rpartition(".")[2], split, count, DATA_SEED, *levels)))
+    name = "-".join(map(str, (task.rpartition(".")[2], split, count, DATA_SEED, *levels)))
     return made_once(name, ".parquet", tuple(dict.fromkeys(files)), write)
 
 

@@ -20,7 +20,7 @@ LARGEST_TOTAL = 29
 
 
 class Split(str, Enum):
-    """Part of the world that a problem belongs to; the parts share no problem."""
+    """Part of the task that a problem belongs to; the parts share no problem."""
 
     WARM_START = "warm_start"
     """Transcripts of the supervised warm start."""
@@ -35,7 +35,7 @@ _SHARES = ((Split.WARM_START, 50), (Split.TRAIN, 30), (Split.HELD_OUT, 20))
 
 
 def hashed_split(key: str, shares: Sequence[tuple[Split, int]] = _SHARES) -> Split:
-    """The part of a world that a problem belongs to, a stable function of its key."""
+    """The part of a task that a problem belongs to, a stable function of its key."""
     bucket = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % 100
     for split, share in shares:
         if bucket < share:
@@ -110,7 +110,7 @@ class Chain:
 
     @property
     def split(self) -> Split:
-        """The part of the world this problem belongs to; a stable function of its signed terms."""
+        """The part of the task this problem belongs to; a stable function of its signed terms."""
         return hashed_split(",".join(map(str, sorted(self.terms))))
 
 
@@ -120,10 +120,10 @@ def parse_question(question: str) -> Chain:
     try:
         terms = tuple(int(part) for part in expression.replace("-", "+-").split("+"))
     except ValueError:
-        raise ValueError(f"not a question of the tiny world: {question!r}") from None
+        raise ValueError(f"not a question of the tiny task: {question!r}") from None
     chain = Chain(terms)
     if chain.question != question:
-        raise ValueError(f"not a question of the tiny world: {question!r}")
+        raise ValueError(f"not a question of the tiny task: {question!r}")
     return chain
 
 
@@ -166,7 +166,7 @@ def generate(split: Split, count: int, seed: int, difficulty: Difficulty = DEFAU
 def verl_row(
     data_source: str, question: str, answer: object, ability: str = "math", **extra_info: Any
 ) -> dict[str, Any]:
-    """A row in the format of verl's RL dataset; `data_source` is the world's name."""
+    """A row in the format of verl's RL dataset; `data_source` is the task's name."""
     return {
         "data_source": data_source,
         "prompt": [{"role": "user", "content": question}],
@@ -179,7 +179,7 @@ def verl_row(
 def rows(
     split: Split, count: int, seed: int, difficulty: Difficulty = DEFAULT_DIFFICULTY
 ) -> list[dict[str, Any]]:
-    """`count` problems of a split as rows; every world has this function."""
+    """`count` problems of a split as rows; every task has this function."""
     found = generate(split, count, seed, difficulty)
     return [
         verl_row(DATA_SOURCE, chain.question, chain.answer, index=index, split=split.value)

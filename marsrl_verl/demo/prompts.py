@@ -1,4 +1,4 @@
-"""The roles' prompts in the tiny world: as short as a role can be recognised by."""
+"""The roles' prompts in the tiny task: as short as a role can be recognised by."""
 
 from __future__ import annotations
 

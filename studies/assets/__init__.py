@@ -1,4 +1,4 @@
-"""The warm-started models of the worlds."""
+"""The warm-started models of the toy tasks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ def model_path(name: str) -> str:
     """The folder of a warm-started model: configuration, weights, tokenizer.
 
     Args:
-        name: of its folder here: a world's, or `tiny_tools`.
+        name: of its folder here: a task's, or `tiny_tools`.
     """
     return str(Path(__file__).parent / name)

@@ -1,1 +1,1 @@
-"""How the tiny world's model is made and measured; the other worlds' models are made of these parts too."""
+"""How the tiny task's model is made and measured; the other toy tasks' models are made of these parts too."""

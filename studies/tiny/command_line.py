@@ -1,4 +1,4 @@
-"""The command lines of worlds: making a warm-started model, and measuring one."""
+"""The command lines of toy tasks: making a warm-started model, and measuring one."""
 
 from __future__ import annotations
 
@@ -67,11 +67,13 @@ def warm_start_arguments(
     return arguments
 
 
-def print_premise(description: str, world: str, table: Callable[[PreTrainedModel, int, int], str]) -> None:
+def print_sanity_check(
+    description: str, task: str, table: Callable[[PreTrainedModel, int, int], str]
+) -> None:
     """Measure the model that is asked for and print the table.
 
     Args:
-        world: whose shipped model is measured unless another is named.
+        task: whose shipped model is measured unless another is named.
         table: of a model, a number of held-out problems and a seed.
     """
     from transformers import AutoModelForCausalLM
@@ -79,7 +81,7 @@ def print_premise(description: str, world: str, table: Callable[[PreTrainedModel
     from studies.assets import model_path
 
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--model", default=model_path(world), help="a folder (default: the shipped model)")
+    parser.add_argument("--model", default=model_path(task), help="a folder (default: the shipped model)")
     parser.add_argument("--problems", type=int, default=400, help="held-out problems")
     parser.add_argument("--seed", type=int, default=0, help="of problems and tokens")
     arguments = parser.parse_args()

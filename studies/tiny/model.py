@@ -1,4 +1,4 @@
-"""The tiny world's language model: a Qwen3 network of a quarter of a million parameters."""
+"""The tiny task's language model: a Qwen3 network of a quarter of a million parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build_config(hidden: int = 64, layers: int = 4, ids: Mapping[str, int] | Non
 
     Args:
         hidden: a multiple of the head size.
-        ids: every token's; None: the tiny world's.
+        ids: every token's; None: the tiny task's.
     """
     from transformers import Qwen3Config
 

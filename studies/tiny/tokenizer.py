@@ -1,4 +1,4 @@
-"""The tiny world's tokenizer: numbers, signed terms and the words of the protocol are single tokens.
+"""The tiny task's tokenizer: numbers, signed terms and the words of the protocol are single tokens.
 
 Every printable ASCII character is a token of its own; numbers from 10 to 99, terms from `+1` to `-9`
 and the words below are longer tokens, so any ASCII text survives encoding and decoding unchanged and
@@ -50,7 +50,7 @@ CHAT_TEMPLATE = (
 
 
 def vocabulary(words: Sequence[str] = WORDS) -> dict[str, int]:
-    """Every token with its id; `words` are those of a world's protocol."""
+    """Every token with its id; `words` are those of a task's protocol."""
     return {token: index for index, token in enumerate((*SPECIALS, *_CHARACTERS, *_NUMBERS, *_TERMS, *words))}
 
 
@@ -105,7 +105,7 @@ def assemble(
 
 
 def save_tokenizer(folder: str | Path, tokenizer: PreTrainedTokenizerFast | None = None) -> None:
-    """Write a tokenizer's files into a model folder; the tiny world's where none is given.
+    """Write a tokenizer's files into a model folder; the tiny task's where none is given.
 
     The chat template goes into `tokenizer_config.json` as well as into its own file, so that readers
     which know only one of the two places find it; the class is named as every release of transformers

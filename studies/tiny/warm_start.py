@@ -17,7 +17,7 @@ import torch
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Chain, Difficulty, Split, draw_chain
 from studies.tiny.command_line import make_warm_start
-from studies.tiny.drills import Drill, draw_drill
+from studies.tiny.curriculum import Drill, draw_drill
 from studies.tiny.learning import Learner, report, weighted_loss
 from studies.tiny.model import build_model
 from studies.tiny.tokenizer import build_tokenizer, save_tokenizer
@@ -161,7 +161,7 @@ def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
 def save(
     model: PreTrainedModel, folder: str | Path, tokenizer: PreTrainedTokenizerFast | None = None
 ) -> None:
-    """Write model and tokenizer (the tiny world's where none is given) as a folder that transformers and
+    """Write model and tokenizer (the tiny task's where none is given) as a folder that transformers and
     vLLM load."""
     from transformers import GenerationConfig
 

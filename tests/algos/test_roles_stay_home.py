@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "marsrl_verl"
 HOMES = (
     "algos/marsrl/",
-    "demo/",  # the tiny world is one of MarsRL's
+    "demo/",  # the tiny task is one of MarsRL's
 )
 NAMES = ("verifier", "corrector")
 

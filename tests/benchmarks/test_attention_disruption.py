@@ -244,7 +244,7 @@ def test_the_study_of_a_file_with_the_tiny_model(tmp_path, capsys):
         assert len({one["step"] for one in three}) == 3
         assert three[0]["influence"] == max(one["influence"] for one in three)
     lost = sum(one["right_with_nothing_hidden"] - one["right_with_step_hidden"] for one in answers)
-    assert lost > 0.5 * len(answers), "each step of the tiny world carries the running total"
+    assert lost > 0.5 * len(answers), "each step of the tiny task carries the running total"
     assert f"{counts['taking part']} taking part" in capsys.readouterr().out
     assert main([*words, "--batch-size", "5"]) == 0
     assert json.loads(rows.read_text())["answers"] == answers, "whatever the batches"

@@ -56,7 +56,7 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def base_overrides(model, data, held_out) -> tuple[str, ...]:
-    """Overrides that put the fixtures' model and data in place of the tiny world's."""
+    """Overrides that put the fixtures' model and data in place of the tiny task's."""
     return (f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={held_out}")
 
 

@@ -23,7 +23,7 @@ REFUSED = refusals(
     another method | {ALGO}.delta=2 | {ALGO}.delta | a setting of attnrl
     unknown filter | TREE {ALGO}.filter=hard | released
     no distance | TREE {ALGO}.delta=0 | at least 1
-    a distance that the tiny world's responses do not have | TREE {ALGO}.delta=4 | at most 5 steps
+    a distance that the tiny task's responses do not have | TREE {ALGO}.delta=4 | at most 5 steps
     one response | TREE {ALGO}.group_size=1 | at least 2
     no branch | TREE {ALGO}.num_branch_points=0 | at least 1
     no continuation | TREE {ALGO}.num_continuations=0 | least 1
@@ -145,7 +145,7 @@ def test_the_plan_of_a_step(run):
         (("marsrl.algo.delta=3",), "3 steps later"),
         (("marsrl.prompts.target=marsrl_verl.algos.marsrl.prompts:MathPrompts",), "4 steps later"),
     ],
-    ids=["tiny world", "named", "other prompts"],
+    ids=["tiny task", "named", "other prompts"],
 )
 def test_the_plan_names_the_distance_from_which_attention_counts(run, more, distance):
     prompts = ["marsrl.roles.solver.max_prompt_tokens=200"] if "target" in str(more) else []

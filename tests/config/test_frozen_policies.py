@@ -323,7 +323,7 @@ SERVER = "marsrl.policies.endpoint.endpoint"
 NAMED = f"policies=endpoint {SERVER}.base_urls=[http://host/v1] {SERVER}.model=big cluster=cpu"
 
 
-@pytest.mark.parametrize("method", ["algo=marsrl", "algo=grpo", "algo=rema model=tiny_rema data=rema_world"])
+@pytest.mark.parametrize("method", ["algo=marsrl", "algo=grpo", "algo=rema model=tiny_rema data=rema_task"])
 def test_a_whole_system_may_be_behind_an_endpoint_that_is_evaluated(run, method):
     done = accepted(run, f"{NAMED} {method}", "trainer.val_only=true", "dry_run=true")
     assert "sampling else the role's" in done.text and "with the evaluation's temperatures" in done.text
@@ -339,5 +339,5 @@ def test_long_answers_of_an_endpoint_take_no_memory_here(run):
 
 
 def test_an_agent_whose_tokens_go_on_behind_a_tools_answer_may_not(run):
-    done = run(f"{NAMED} algo=arpo model=tiny_tools data=tool_world", "trainer.val_only=true")
+    done = run(f"{NAMED} algo=arpo model=tiny_tools data=tool_task", "trainer.val_only=true")
     assert done.status == 2 and "marsrl.default_policy" in done.err and "gives text alone" in done.err

@@ -22,7 +22,7 @@ def large_vocabulary(tmp_path) -> Path:
 def test_the_tiny_worlds_prompts_are_refused_for_another_model(run, large_vocabulary):
     done = run("cluster=cpu", "dry_run=true", f"actor_rollout_ref.model.path={large_vocabulary}")
     assert done.status == 2
-    assert "tiny world's prompts" in done.err
+    assert "tiny task's prompts" in done.err
     assert "48 tokens" in " ".join(done.err.split())
     assert "model=custom" in done.err
 

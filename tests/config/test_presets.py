@@ -91,13 +91,16 @@ def test_options_compose_and_pass_the_checks(
     if alone and evaluation in LOOPS:
         assert "marsrl.evaluation.correction_rounds" in done.err and done.status == 2
         return
-    if source in ("tool_world", "calculations"):  # they bring tools, which these methods do not call
+    if source in ("tool_task", "calculations"):  # they bring tools, which these methods do not call
         assert "marsrl.tools.python.target" in done.err and done.status == 2
         return
     if name in ("tiny_rema", "smollm2_rema", "smollm2_tools") and not alone:  # prompts of other roles
         assert "marsrl.prompts.target" in done.err and done.status == 2
         return
-    if algo == "grpo_dapo" and source in ("ledger", "word_problems"):  # few problems a step for its updates
+    if algo == "grpo_dapo" and source in (
+        "copy_chain",
+        "word_problems",
+    ):  # few problems a step for its updates
         assert "marsrl.pipeline.samples_per_update" in done.err and done.status == 2
         return
     if too_big(name, cluster, pipeline, alone):

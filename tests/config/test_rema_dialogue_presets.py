@@ -15,7 +15,7 @@ from marsrl_verl.core.request import Sampling
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 SMALL = (
     "cluster=cpu",
-    "marsrl.prompts.target=studies.worlds.rema_world.prompts:TinyPlanPrompts",
+    "marsrl.prompts.target=studies.toy_tasks.rema_task.prompts:TinyPlanPrompts",
     "marsrl.algo.message_tokens=16",
     "marsrl.roles.meta_thinking.max_prompt_tokens=60",
     "marsrl.roles.reasoning.max_prompt_tokens=90",
@@ -41,7 +41,7 @@ def test_the_plan_of_dialogues(run, algo):
 )
 def test_the_tiny_world_has_room_for_dialogues(run, algo, trained):
     text = accepted(
-        run, f"algo={algo}", "model=tiny_rema", "data=rema_world", "cluster=cpu", "dry_run=true"
+        run, f"algo={algo}", "model=tiny_rema", "data=rema_task", "cluster=cpu", "dry_run=true"
     ).text
     assert "messages of up to 56 tokens" in text
     assert "room in the lists for 3 turns of them" in text

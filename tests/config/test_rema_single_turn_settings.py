@@ -19,7 +19,7 @@ from marsrl_verl.config.compose import compose_config
 
 pytestmark = pytest.mark.slow
 
-TINY = ("cluster=cpu", "model=tiny_rema", "data=rema_world")
+TINY = ("cluster=cpu", "model=tiny_rema", "data=rema_task")
 ALGO = "marsrl.algo"
 FROZEN_PLANNER = (
     "+marsrl.policies.planner.kind=endpoint",

@@ -188,7 +188,7 @@ def test_phases_bound_the_steps(run):
     """Three iterations of two phases: each counts in one epoch, then trains in four. The reasoning agent's
     steps ask a quarter of the problems, which become four prompts each."""
     words = (
-        "algo=rema_single_turn", "model=tiny_rema", "data=rema_world", "pipeline=sequential",
+        "algo=rema_single_turn", "model=tiny_rema", "data=rema_task", "pipeline=sequential",
         "policies=model_per_role", "data.train_batch_size=16", "trainer.total_training_steps=null",
         "trainer.total_epochs=10000", "marsrl.algo.iterations=3", "marsrl.algo.episodes=4",
         "marsrl.algo.plans_per_problem=4", "data.train_max_samples=200", "dry_run=true",

@@ -40,8 +40,13 @@ def message(*words: str) -> str:
     return " ".join(str(refused.value).split())
 
 
-def test_worlds_are_known_by_their_presets():
-    assert {"model=tiny_slips", "data=slips", "data=tool_world", "model=smollm2_roles"} <= {*OF_STUDIES}
+def test_toy_tasks_are_known_by_their_presets():
+    assert {
+        "model=tiny_careless_errors",
+        "data=careless_errors",
+        "data=tool_task",
+        "model=smollm2_roles",
+    } <= {*OF_STUDIES}
     assert not {"model=tiny", "data=tiny", "model=smollm2", "data=word_problems"} & {*OF_STUDIES}
 
 
@@ -55,15 +60,15 @@ def test_without_studies_a_preset_says_where_its_files_are(installed_alone, pres
 
 
 def test_all_presets_are_in_one_message(installed_alone):
-    text = message("model=tiny_slips", "data=slips")
-    assert "data=slips model=tiny_slips It needs the folder" in text
-    assert "studies.assets, studies.worlds.slips" in text
+    text = message("model=tiny_careless_errors", "data=careless_errors")
+    assert "data=careless_errors model=tiny_careless_errors It needs the folder" in text
+    assert "studies.assets, studies.toy_tasks.careless_errors" in text
     assert "in actor_rollout_ref.model.path, data.train_files" in text
 
 
 def test_a_class_of_studies_is_named_by_its_key(run, installed_alone):
-    done = run("marsrl.prompts.target=studies.worlds.slips.prompts:SlipsPrompts", "cluster=cpu")
-    assert_refused(done, "marsrl.prompts.target", "studies.worlds.slips.prompts")
+    done = run("marsrl.prompts.target=studies.toy_tasks.careless_errors.prompts:SlipsPrompts", "cluster=cpu")
+    assert_refused(done, "marsrl.prompts.target", "studies.toy_tasks.careless_errors.prompts")
 
 
 def test_the_demo_needs_no_studies(installed_alone):
@@ -79,9 +84,13 @@ def test_a_package_of_the_users_may_have_that_name(run, installed_alone, tmp_pat
         "from marsrl_verl.demo.prompts import TinyPrompts\nclass Own(TinyPrompts): pass\n"
     )
     assert run("marsrl.prompts.target=studies.own:Own", "cluster=cpu", "dry_run=true").status == 0
-    assert " model=tiny_slips It needs the folder `studies`" in message("model=tiny_slips")
+    assert " model=tiny_careless_errors It needs the folder `studies`" in message(
+        "model=tiny_careless_errors"
+    )
 
 
 def test_a_clone_has_them(quiet_machine):
-    config = compose_config(parse_arguments(["model=tiny_slips", "data=slips", "cluster=cpu"])).config
-    assert config.actor_rollout_ref.model.path == model_path("slips")
+    config = compose_config(
+        parse_arguments(["model=tiny_careless_errors", "data=careless_errors", "cluster=cpu"])
+    ).config
+    assert config.actor_rollout_ref.model.path == model_path("careless_errors")

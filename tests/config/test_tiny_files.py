@@ -1,4 +1,4 @@
-"""Files of the tiny world that the default configuration points at."""
+"""Files of the tiny task that the default configuration points at."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_problems_are_written_once_and_always_the_same(cache):
 
 
 def test_a_change_in_a_file_that_the_rows_depend_on_makes_new_ones(cache, tmp_path, monkeypatch):
-    from studies.worlds.slips import problems, transcripts
+    from studies.toy_tasks.careless_errors import problems, transcripts
 
     assert str(transcripts.__file__) in problems.SOURCES
-    first = tiny_data("held_out", 2, "studies.worlds.slips")
+    first = tiny_data("held_out", 2, "studies.toy_tasks.careless_errors")
     changed = tmp_path / "transcripts.py"
     changed.write_text(Path(transcripts.__file__).read_text() + "\n# changed")
     monkeypatch.setattr(problems, "SOURCES", (str(changed),))
-    assert tiny_data("held_out", 2, "studies.worlds.slips") != first
+    assert tiny_data("held_out", 2, "studies.toy_tasks.careless_errors") != first
 
 
 def test_splits_are_different_files(cache):

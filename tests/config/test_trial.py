@@ -383,8 +383,8 @@ def test_what_acts_on_nothing_is_told(run):
     assert "! next_requests is not called: no stage names one that may follow it (Stage.next)" in said
 
 
-CHAINS = ("model=tiny_rema", "data=rema_world")
-WORLDS = {"arpo": ("model=tiny_tools", "data=tool_world"), "rema": CHAINS, "rema_single_turn": CHAINS}
+CHAINS = ("model=tiny_rema", "data=rema_task")
+WORLDS = {"arpo": ("model=tiny_tools", "data=tool_task"), "rema": CHAINS, "rema_single_turn": CHAINS}
 """Where it is not the default one."""
 
 

@@ -15,7 +15,7 @@ few, fewer = settings(max_examples=25), settings(max_examples=10)
 
 
 @st.composite
-def worlds(draw) -> dict:
+def cases(draw) -> dict:
     """Settings of a method, a model and a stream of problems."""
     scope = draw(st.sampled_from(["problem", "group"]))
     method = {
@@ -47,8 +47,8 @@ ways = st.fixed_dictionaries({"budget": budgets}) | st.fixed_dictionaries(
 )
 
 
-def run(world: dict, mode: str, **options) -> Run:
-    return drive(marsrl(**world["method"]), mode, world["batches"], skill=world["skill"], **options)
+def run(case: dict, mode: str, **options) -> Run:
+    return drive(marsrl(**case["method"]), mode, case["batches"], skill=case["skill"], **options)
 
 
 def shuffled_portions(seed: int, hold_back: float = 0.0):
@@ -73,52 +73,52 @@ def trained_ids(result: Run) -> list[str]:
     )
 
 
-@given(worlds(), modes, budgets, budgets, st.none() | segments)
+@given(cases(), modes, budgets, budgets, st.none() | segments)
 @few
-def test_neither_mode_nor_budget_nor_segments_change_a_group(world, mode, budget, other_budget, segment):
-    sequential = run(world, "sequential", budget=budget)
-    other = run(world, mode, budget=other_budget, segment=segment)
+def test_neither_mode_nor_budget_nor_segments_change_a_group(case, mode, budget, other_budget, segment):
+    sequential = run(case, "sequential", budget=budget)
+    other = run(case, mode, budget=other_budget, segment=segment)
     assert sequential.trained == other.trained
     assert sequential.completed == other.completed
     assert sequential.ended == other.ended
 
 
-@given(worlds(), modes, budgets)
+@given(cases(), modes, budgets)
 @few
-def test_no_group_is_trained_twice_or_lost_and_every_problem_ends_once(world, mode, budget):
-    result = run(world, mode, budget=budget)
+def test_no_group_is_trained_twice_or_lost_and_every_problem_ends_once(case, mode, budget):
+    result = run(case, mode, budget=budget)
     assert len(result.decoded) == len(set(result.decoded))
     assert set(result.completed) == set(result.decoded)
     mixed = {name for name, members in result.completed.items() if len({row[2] for row in members}) > 1}
     assert set(result.trained) == mixed
-    assert set(result.ended) == {problem.problem_id for batch in world["batches"] for problem in batch}
-    last = f"corrector_{world['method']['correction_rounds']}"
+    assert set(result.ended) == {problem.problem_id for batch in case["batches"] for problem in batch}
+    last = f"corrector_{case['method']['correction_rounds']}"
     for stage, reason in result.ended.values():
         assert reason is (EndReason.FINISHED if stage == last else EndReason.NO_REQUESTS)
 
 
-@given(worlds(), modes, ways, st.integers(0, 1000))
+@given(cases(), modes, ways, st.integers(0, 1000))
 @few
-def test_the_order_of_completion_changes_no_step(world, mode, way, seed):
-    plain = run(world, mode, engine_seed=None, **way)
-    shuffled = run(world, mode, engine_seed=seed, deliver=shuffled_portions(seed), **way)
+def test_the_order_of_completion_changes_no_step(case, mode, way, seed):
+    plain = run(case, mode, engine_seed=None, **way)
+    shuffled = run(case, mode, engine_seed=seed, deliver=shuffled_portions(seed), **way)
     assert frozen(plain.results) == frozen(shuffled.results)
     assert plain.rounds == shuffled.rounds
 
 
-@given(worlds(), budgets, st.integers(0, 1000))
+@given(cases(), budgets, st.integers(0, 1000))
 @few
-def test_outputs_that_come_back_steps_later_change_no_group(world, budget, seed):
-    plain = run(world, "pipelined", budget=budget)
-    late = run(world, "pipelined", budget=budget, deliver=shuffled_portions(seed, hold_back=0.3))
+def test_outputs_that_come_back_steps_later_change_no_group(case, budget, seed):
+    plain = run(case, "pipelined", budget=budget)
+    late = run(case, "pipelined", budget=budget, deliver=shuffled_portions(seed, hold_back=0.3))
     assert plain.trained == late.trained
     assert plain.ended == late.ended
 
 
-@given(worlds(), modes, st.integers(1, 6))
+@given(cases(), modes, st.integers(1, 6))
 @few
-def test_the_budget_is_respected_and_used(world, mode, budget):
-    result = run(world, mode, budget=budget)
+def test_the_budget_is_respected_and_used(case, mode, budget):
+    result = run(case, mode, budget=budget)
     assert all(len(names) <= budget for step in result.rounds for names in step)
     if mode == "pipelined":
         assert all(len(step) <= 1 for step in result.rounds)
@@ -128,40 +128,40 @@ def test_the_budget_is_respected_and_used(world, mode, budget):
                 assert len(step[0]) == budget
 
 
-@given(worlds(), modes, ways)
+@given(cases(), modes, ways)
 @fewer
-def test_a_restart_after_every_call_changes_no_step(world, mode, way):
-    plain = run(world, mode, **way)
-    again = run(world, mode, checkpoint=True, deliver=shuffled_portions(7), **way)
+def test_a_restart_after_every_call_changes_no_step(case, mode, way):
+    plain = run(case, mode, **way)
+    again = run(case, mode, checkpoint=True, deliver=shuffled_portions(7), **way)
     assert frozen(plain.results) == frozen(again.results)
     assert plain.rounds == again.rounds
 
 
-@given(worlds())
+@given(cases())
 @fewer
-def test_a_restart_keeps_outputs_that_come_back_later(world):
-    plain = run(world, "pipelined", deliver=shuffled_portions(3, hold_back=0.3))
-    again = run(world, "pipelined", checkpoint=True, deliver=shuffled_portions(3, hold_back=0.3))
+def test_a_restart_keeps_outputs_that_come_back_later(case):
+    plain = run(case, "pipelined", deliver=shuffled_portions(3, hold_back=0.3))
+    again = run(case, "pipelined", checkpoint=True, deliver=shuffled_portions(3, hold_back=0.3))
     assert frozen(plain.results) == frozen(again.results)
 
 
-@given(worlds(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 100))
+@given(cases(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 100))
 @fewer
-def test_what_is_too_old_is_dropped_whatever_the_order_and_the_restarts(world, budget, staleness, seed):
+def test_what_is_too_old_is_dropped_whatever_the_order_and_the_restarts(case, budget, staleness, seed):
     limits = {"budget": budget, "staleness": staleness}
-    expected = run(world, "pipelined", **limits)
-    found = run(world, "pipelined", deliver=shuffled_portions(seed), checkpoint=True, **limits)
+    expected = run(case, "pipelined", **limits)
+    found = run(case, "pipelined", deliver=shuffled_portions(seed), checkpoint=True, **limits)
     assert found.trained == expected.trained and found.ended == expected.ended
-    never = run(world, "pipelined", budget=budget, staleness=10_000)
-    assert frozen(never.results) == frozen(run(world, "pipelined", budget=budget).results)
-    ids = {problem.problem_id for batch in world["batches"] for problem in batch}
+    never = run(case, "pipelined", budget=budget, staleness=10_000)
+    assert frozen(never.results) == frozen(run(case, "pipelined", budget=budget).results)
+    ids = {problem.problem_id for batch in case["batches"] for problem in batch}
     assert sorted(expected.ended) == sorted(ids), "every problem ends once"
 
 
-@given(worlds(), segments)
+@given(cases(), segments)
 @few
-def test_every_segment_has_its_length_and_version(world, segment):
-    result = run(world, "pipelined", segment=segment)
+def test_every_segment_has_its_length_and_version(case, segment):
+    result = run(case, "pipelined", segment=segment)
     members = [one for step in result.results for group in step.completed for one in group.trajectories]
     for sequence in (one.sequence for one in members):
         ends = [end for end, _ in sequence.versions]
@@ -174,21 +174,21 @@ def test_every_segment_has_its_length_and_version(world, segment):
         assert len(sequence.token_versions()) == len(sequence)
 
 
-@given(worlds(), segments, st.integers(2, 3), st.integers(1, 4))
+@given(cases(), segments, st.integers(2, 3), st.integers(1, 4))
 @few
-def test_with_parts_every_trajectory_of_a_mixed_group_is_trained_once(world, segment, min_group, min_groups):
-    whole = run(world, "pipelined", segment=segment)
-    parts = run(world, "pipelined", segment=segment, min_group=min_group, min_groups=min_groups)
+def test_with_parts_every_trajectory_of_a_mixed_group_is_trained_once(case, segment, min_group, min_groups):
+    whole = run(case, "pipelined", segment=segment)
+    parts = run(case, "pipelined", segment=segment, min_group=min_group, min_groups=min_groups)
     found = trained_ids(parts)
     assert len(found) == len(set(found))
     assert found == trained_ids(whole)
     assert parts.ended == whole.ended
 
 
-@given(worlds(), modes, st.integers(2, 5))
+@given(cases(), modes, st.integers(2, 5))
 @few
-def test_small_updates_wait_for_the_next_step_and_nothing_is_lost(world, mode, least):
-    plain, deferred = run(world, mode), run(world, mode, min_groups=least)
+def test_small_updates_wait_for_the_next_step_and_nothing_is_lost(case, mode, least):
+    plain, deferred = run(case, mode), run(case, mode, min_groups=least)
     assert trained_ids(deferred) == trained_ids(plain)
     for step in deferred.results[:-1]:
         assert not step.trained or len(step.trained) >= least

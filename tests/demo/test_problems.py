@@ -1,4 +1,4 @@
-"""The tiny world's problems: values, limits, splits."""
+"""The tiny task's problems: values, limits, splits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_impossible_difficulty_is_refused(arguments):
 
 @pytest.mark.parametrize("question", ["Compute 07+5", "7+5", "Compute seven", "Compute 7 + 5"])
 def test_other_questions_are_refused(question):
-    with pytest.raises(ValueError, match="not a question of the tiny world"):
+    with pytest.raises(ValueError, match="not a question of the tiny task"):
         parse_question(question)
 
 

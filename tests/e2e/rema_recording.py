@@ -8,11 +8,11 @@ import os
 import sys
 from typing import Any
 
-from studies.worlds.rema_world.prompts import TinyPlanPrompts
+from studies.toy_tasks.rema_task.prompts import TinyPlanPrompts
 
 
 class RecordingPrompts(TinyPlanPrompts):
-    """As in the world of definitions."""
+    """As in the task of definitions."""
 
     def __init__(self) -> None:
         if "ray" not in sys.modules:

@@ -1,4 +1,4 @@
-"""An agent with real tools, with real Ray, FSDP2 on gloo and vLLM, on CPU with the tool world's model."""
+"""An agent with real tools, with real Ray, FSDP2 on gloo and vLLM, on CPU with the tool task's model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 STEPS = 3
 SETTINGS = (
     "algo=arpo",
-    "data=tool_world",
+    "data=tool_task",
     "model=tiny_tools",
     "data.train_batch_size=4",
     "marsrl.algo.group_size=8",
@@ -102,7 +102,7 @@ def inserted(row: dict, tokenizer) -> list[str]:
 
 
 def tokenizer():
-    from studies.worlds.tool_world.tokenizer import build_tokenizer
+    from studies.toy_tasks.tool_task.tokenizer import build_tokenizer
 
     return build_tokenizer()
 

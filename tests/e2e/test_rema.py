@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500)]
 SETTINGS = (
     "algo=rema",
     "model=tiny_rema",
-    "data=rema_world",
+    "data=rema_task",
     "marsrl.algo.group_size=8",
     "marsrl.algo.message_tokens=56",
     "marsrl.algo.max_turns=3",
@@ -48,8 +48,8 @@ its thinking is missing, too."""
 
 
 def rewriting_model(folder: Path) -> Path:
-    """The world's model with that template."""
-    shutil.copytree(model_path("rema_world"), folder)
+    """The task's model with that template."""
+    shutil.copytree(model_path("rema_task"), folder)
     (folder / "chat_template.jinja").write_text(REWRITES)
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": REWRITES}))
@@ -184,7 +184,7 @@ def test_each_agents_adapter_is_trained_in_its_turn_also_after_a_kill(adapters):
 
 def test_no_end_token_stands_behind_finish_that_nobody_sampled(adapters):
     """The last token that is trained is the one that spells it."""
-    tokenizer = AutoTokenizer.from_pretrained(model_path("rema_world"))
+    tokenizer = AutoTokenizer.from_pretrained(model_path("rema_task"))
     (finish,) = tokenizer.encode(FINISH, add_special_tokens=False)
     said = [
         row

@@ -16,7 +16,7 @@ TEACHER = "marsrl.policies.teacher"
 SETTINGS = (
     "algo=rema",
     "model=tiny_rema",
-    "data=rema_world",
+    "data=rema_task",
     "marsrl.algo.group_size=8",
     "marsrl.algo.message_tokens=56",
     "marsrl.algo.max_turns=3",
@@ -30,7 +30,7 @@ SETTINGS = (
 
 
 def way_back(messages: list[dict[str, str]]) -> str:
-    """The plan of a problem of the world, then the end."""
+    """The plan of a problem of the task, then the end."""
     if any(message["role"] == "assistant" for message in messages):
         return FINISH
     text = next(message["content"] for message in messages if "=" in message["content"])

@@ -220,7 +220,7 @@ def _probe(method: Any, groups: Any) -> None:
                 one.annotations = {**one.annotations, **dict.fromkeys(names, made)}
 
 
-REMA = ("model=tiny_rema", "data=rema_world", "marsrl.algo.group_size=4")
+REMA = ("model=tiny_rema", "data=rema_task", "marsrl.algo.group_size=4")
 LONG = (
     "marsrl.roles.meta_thinking.max_prompt_tokens=2000",
     "marsrl.roles.meta_thinking.max_new_tokens=2000",

@@ -12,7 +12,7 @@ from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER
 from marsrl_verl.algos.marsrl.verdict import Verdict, parse_verdict
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.problems import LARGEST_TOTAL, Chain, Step, draw_chain
-from studies.tiny.drills import Drill, draw_drill
+from studies.tiny.curriculum import Drill, draw_drill
 from studies.tiny.transcripts import (
     Habits,
     Solution,

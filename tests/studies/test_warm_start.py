@@ -11,7 +11,7 @@ import torch
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.assets import model_path
-from studies.tiny.drills import Drill
+from studies.tiny.curriculum import Drill
 from studies.tiny.warm_start import Recipe, _Trainer
 
 

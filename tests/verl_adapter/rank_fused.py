@@ -42,7 +42,7 @@ SHARED = (
 
 
 def build(name: str) -> Any:
-    """A random network with the tiny world's vocabulary."""
+    """A random network with the tiny task's vocabulary."""
     from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     from studies.tiny.tokenizer import vocabulary

@@ -378,7 +378,7 @@ def compose(*words: str) -> Any:
 
 
 def save(network: Any, folder: Path) -> str:
-    """The setting that names a network in a folder, with the tiny world's tokenizer."""
+    """The setting that names a network in a folder, with the tiny task's tokenizer."""
     from studies.tiny.tokenizer import build_tokenizer
 
     network.save_pretrained(folder)

@@ -15,7 +15,7 @@ from marsrl_verl.verl_adapter.rollout_server.worker import describe
 
 SETTINGS = (
     "algo=rema",
-    "marsrl.prompts.target=studies.worlds.rema_world.prompts:TinyPlanPrompts",
+    "marsrl.prompts.target=studies.toy_tasks.rema_task.prompts:TinyPlanPrompts",
     "marsrl.algo.message_tokens=40",
     "marsrl.algo.max_turns=3",
 )

@@ -19,7 +19,7 @@ from marsrl_verl.rewards.base import ScoreRequest
 SETTINGS = (
     "algo=rema_json",
     "model=tiny_rema",
-    "data=rema_world",
+    "data=rema_task",
     "data.train_batch_size=8",
     "data.train_max_samples=8",
     "marsrl.algo.episodes=1",

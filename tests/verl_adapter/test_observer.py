@@ -103,7 +103,7 @@ def test_an_evaluation_says_how_many_problems_it_did_not_ask(tmp_path, capsys):
 
 @pytest.mark.with_presets("grpo_tools")
 def test_a_run_that_calls_none_of_its_tools_is_warned_of(tmp_path, capsys):
-    words = ("algo=grpo_tools", "model=tiny_tools", "data=tool_world", SHOWN)
+    words = ("algo=grpo_tools", "model=tiny_tools", "data=tool_task", SHOWN)
     observer = start(tmp_path / "run", *words)
     for step in range(1, 13):
         calls = {"rollout/executed_tool_calls": 3} if step == 2 else {}

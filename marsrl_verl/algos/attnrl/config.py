@@ -65,7 +65,7 @@ class Config(BranchRule, MaskedConfig):
     """First responses to a problem (G)."""
     delta: int | None = limits(None, ge=1, why="a step does not influence itself")
     """Least distance in steps from which attention counts as influence (Δ, eq. 6); null: that of the prompts'
-    class, 4 as in the paper, and 1 in the tiny world, whose responses have five steps at most."""
+    class, 4 as in the paper, and 1 in the tiny task, whose responses have five steps at most."""
     num_continuations: int = limits(2, ge=1, why="a branch has a continuation")
     """Continuations from each branch point (T)."""
     fci_aggregation: FciAggregation = FciAggregation.SUM

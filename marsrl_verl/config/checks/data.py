@@ -33,7 +33,7 @@ SPLITS = ("train", "val")
 _FORMAT = "verl's format: columns `prompt` (chat messages), `data_source`, `reward_model` with `ground_truth`"
 _MAKE = "`python -m recipe.marsrl.prepare_data` makes it of other columns (docs/guides/data.md)"
 _OF_WORLDS = ("marsrl_verl.demo.", "studies.")
-"""Prompts of the tiny worlds, in few words and for few tokens."""
+"""Prompts of the toy tasks, in few words and for few tokens."""
 _FILTER = "data.filter_overlong_prompts"
 
 
@@ -109,7 +109,7 @@ def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
             for role, most in longest.items():
                 fix = f"Raise it to {most} or more."
                 if ctx.settings.prompts.target.startswith(_OF_WORLDS):
-                    fix = "Name a model for this data, which the tiny world's isn't: "
+                    fix = "Name a model for this data, which the tiny task's isn't: "
                     fix += "model=custom actor_rollout_ref.model.path=… (docs/guides/models.md)."
                 yield ConfigIssue(keys[role], f"All {rows:,} {what}.", fix, limits[role])
             continue

@@ -94,7 +94,7 @@ def check_model_shape(ctx: Context) -> Iterator[ConfigIssue]:
     if ctx.settings.prompts.target == _TINY_PROMPTS and not tiny:
         response_tokens = ctx.settings.roles[ctx.first_role].max_new_tokens
         what = (
-            "It would be asked with the tiny world's prompts (a role's instructions are one word) and "
+            "It would be asked with the tiny task's prompts (a role's instructions are one word) and "
             f"have {response_tokens} tokens for an answer."
         )
         lengths = "data.max_prompt_length=… and data.max_response_length=…"

@@ -14,7 +14,7 @@ TEXT = "7+5=12\n\nso 12-3=9</think>9\n\n\\boxed{9}"
 
 
 def with_tag():
-    """The tiny world's tokenizer with `</think>` as an added token, as reasoning models have it."""
+    """The tiny task's tokenizer with `</think>` as an added token, as reasoning models have it."""
     tokenizer = build_tokenizer()
     tokenizer.add_tokens([AddedToken("</think>", normalized=False)])
     return tokenizer

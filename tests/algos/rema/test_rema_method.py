@@ -24,7 +24,7 @@ from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.runs import run_evaluation
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.rollout.engine import LocalEngine
-from studies.worlds.rema_world.prompts import TinyPlanPrompts
+from studies.toy_tasks.rema_task.prompts import TinyPlanPrompts
 
 LORA = {META_THINKING: "planner", REASONING: "worker"}
 

@@ -1,0 +1,1 @@
+"""Toy tasks beside the tiny one, each in a package of its name."""

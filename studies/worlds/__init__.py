@@ -1,1 +1,0 @@
-"""Worlds beside the tiny one, each in a package of its name."""

@@ -1,3 +1,0 @@
-"""A world for branching: long responses whose lines are copied, but for two that are computed and cited by
-later ones. Whether a response is right is decided at these two.
-"""

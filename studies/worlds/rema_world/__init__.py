@@ -1,2 +1,0 @@
-"""The tiny world in which a plan helps: letters that stand on each other, to be added in the right
-order."""

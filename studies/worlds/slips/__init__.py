@@ -1,4 +1,0 @@
-"""A world for comparisons: longer chains than the tiny world's, worked out step by step by roles that slip.
-
-A slip is no habit that a few updates unlearn, and it can be found by working the step out again.
-"""

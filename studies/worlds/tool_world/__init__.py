@@ -1,2 +1,0 @@
-"""A world in which nothing can be solved without tools: products that are too large for so small a network,
-facts that stand in a corpus alone, and problems that need both."""
