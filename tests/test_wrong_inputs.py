@@ -1,4 +1,4 @@
-"""Each wrong input is refused or warned of, in words that say what to do, and stands on its page."""
+"""Each wrong input is rejected or warned of, in words that say what to do, and stands on its page."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def plan(bench: Bench, name: str, *own: str) -> str:
     """The run's plan (a dry run), which needs no GPU.
 
     Raises:
-        CheckError: the configuration is refused.
+        CheckError: the configuration is rejected.
     """
     return bench.run(command(bench.folder, name, *own, "dry_run=true"))
 

@@ -270,7 +270,7 @@ def _prompts(ctx: Context) -> list[str]:
         how = "4 characters per token: no tokenizer here"
     rows: list[Row] = [("role", "longest", "limit", "", "sum")]
     for budget in budgets:
-        verdict = "fits" if budget.fits else "longer ones are not asked"
+        verdict = "fits" if budget.fits else "longer ones are skipped"
         if budget.unknown and budget.longest <= budget.limit:
             verdict = f"without {' and '.join(budget.unknown)}: no data was read"
         rows.append((budget.role, f"{budget.longest:,}", f"{budget.limit:,}", verdict, budget.parts))

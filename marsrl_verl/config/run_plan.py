@@ -42,7 +42,7 @@ def whole_run(ctx: Context, plan: BatchPlan) -> list[str]:
             steps += f", {epochs:,.1f} epochs; {length.per_epoch:,} in each"
         if bound is not None and bound <= length.total:
             length = RunLength(bound, length.per_epoch)
-            steps, total = f"{bound:,} at most, if every epoch asks all problems", bound * tokens
+            steps, total = f"{bound:,} at most, if every epoch has all problems", bound * tokens
     limits = ((run.max_generated_tokens, "generated tokens"), (run.max_tool_calls, "tool calls"))
     ends = [f"{limit:,} {what}" for limit, what in limits if limit is not None]
     if barrier:

@@ -22,7 +22,7 @@ _HEAD = """\
 # Settings
 
 Generated from the declarations by `python -m marsrl_verl.config.settings_page`. A value of another kind or
-out of its range is refused before anything starts, and so is a key that does not exist. All other keys are
+out of its range is rejected before anything starts, and so is a key that does not exist. All other keys are
 verl's ([coming from verl](../guides/from_verl.md)).
 """
 _TABLE_HEAD = ("| key | takes | default | |", "|---|---|---|---|")

@@ -2,7 +2,7 @@
 
 An override of a key with a clear meaning here is replaced by overrides of our own before anything is
 composed, and said in the plan and at start. Keys that the trainer does not use, or that must stay as they
-are, are refused where they are changed, with the key to set instead (`checks/upstream.py`).
+are, are rejected where they are changed, with the key to set instead (`checks/upstream.py`).
 """
 
 from __future__ import annotations

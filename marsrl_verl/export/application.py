@@ -177,7 +177,7 @@ def _unfinished(target: Path, arguments: Arguments) -> Iterator[Path]:
 
 
 def _write_models(made: Exported, work: Path, policies: Sequence[str]) -> None:
-    # Imported late: torch takes seconds, and what is refused never gets here.
+    # Imported late: torch takes seconds, and what is rejected never gets here.
     from marsrl_verl.verl_adapter.checkpoint.trained_weights import MERGED_FROM, merge_models
 
     found = merge_models(

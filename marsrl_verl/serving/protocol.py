@@ -20,7 +20,7 @@ Usage = Mapping[str, Counter[str]]
 
 
 class _Model(BaseModel):
-    # A field that would have no effect is refused.
+    # A field that would have no effect is rejected.
     model_config = ConfigDict(extra="forbid")
 
 

@@ -202,7 +202,7 @@ def dense_masks() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", dense_masks())
 def test_dense_masks_are_looked_at(name):
-    """What the mask shows is what FCI takes to be seen, or the pass is refused."""
+    """What the mask shows is what FCI takes to be seen, or the pass is rejected."""
     model, layout = model_of("qwen3"), packed_layout([FIRST], delta=1)
     mask = {"attention_mask": dense_masks()[name][None, None]}
     if name.startswith("causal"):

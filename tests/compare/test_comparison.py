@@ -164,7 +164,7 @@ def test_a_comparison_goes_on_from_the_record_of_another_machine(compare, tmp_pa
     report = (tmp_path / "out" / "report.md").read_text()
     assert "4 runs, 2 of them taken from `results_elsewhere.json`, " in report
     assert "| Solver accuracy | 40.0 % [40.0, 40.0] | 65.0 % [1.5, 128.5] | 65.0 % [1.5, 128.5] |" in report
-    # With other overrides it is another run, and a record of which nothing can be taken is refused.
+    # With other overrides it is another run, and a record of which nothing can be taken is rejected.
     (tmp_path / "out").rename(tmp_path / "gone")
     with pytest.raises(SystemExit) as stop:
         compare("--known", str(record), "--budget", "2000", seeds=1)

@@ -1,4 +1,4 @@
-"""ARPO's presets compose, pass the checks and say what they promise; settings that contradict are refused."""
+"""ARPO's presets compose, pass the checks and say what they promise; contradicting settings are rejected."""
 
 from __future__ import annotations
 

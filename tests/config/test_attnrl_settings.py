@@ -1,4 +1,4 @@
-"""AttnRL's settings: what is refused, what the presets say."""
+"""AttnRL's settings: what is rejected, what the presets say."""
 
 from __future__ import annotations
 

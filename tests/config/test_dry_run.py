@@ -48,7 +48,7 @@ def test_plan_of_the_published_setting(run):
         "responses, at most 9,216",
         "ranks 4 (32 in all, 8 per sequence)",
         "30.53 billion parameters",
-        "longer ones are not asked",
+        "longer ones are skipped",
         "data.train_files is not set: the data was not looked at.",
         "is not here yet",
     ):

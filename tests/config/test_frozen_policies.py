@@ -1,4 +1,4 @@
-"""A Solver that is not trained: what is refused, what acts, and what the plan says of it."""
+"""A Solver that is not trained: what is rejected, what acts, and what the plan says of it."""
 
 from __future__ import annotations
 

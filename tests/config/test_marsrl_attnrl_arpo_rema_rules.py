@@ -1,4 +1,4 @@
-"""Functions of the user's that settings name: wrong ones are refused before the start."""
+"""Functions of the user's that settings name: wrong ones are rejected before the start."""
 
 from __future__ import annotations
 

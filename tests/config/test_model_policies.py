@@ -105,7 +105,7 @@ def test_the_part_of_a_model_in_verls_node():
     assert model_number(node.rollout) == 0 and len(models(node.rollout)) == 2, "the whole node stays"
 
 
-# --- what is refused --------------------------------------------------------------------------------
+# --- what is rejected --------------------------------------------------------------------------------
 
 
 def test_another_tokenizer_is_refused_with_a_sentence(run, foreign):

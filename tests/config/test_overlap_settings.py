@@ -1,4 +1,4 @@
-"""Overlap and engines on GPUs of their own: what is refused, what the presets and the plan say."""
+"""Overlap and engines on GPUs of their own: what is rejected, what the presets and the plan say."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ PACKAGES = {
 @pytest.mark.with_presets("grpo")
 def test_what_another_file_sets_for_nothing_is_said(run, folder, package):
     (folder / "evaluation" / "mine.yaml").write_text(PACKAGES[package])
-    # Named in a root configuration, not on the command line, where it would be refused.
+    # Named in a root configuration, not on the command line, where it would be rejected.
     (folder / "root.yaml").write_text("defaults: [marsrl, override algo: grpo, override evaluation: mine]\n")
     done = accepted(run, *own(folder), "--config-name", "root")
     assert done.out.count("has no effect") == 1

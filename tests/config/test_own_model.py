@@ -53,7 +53,7 @@ def test_every_prompt_of_the_preset_fits(run, large_vocabulary):
     done = accepted(
         run, "cluster=cpu", "dry_run=true", "model=custom", f"actor_rollout_ref.model.path={large_vocabulary}"
     )
-    assert "longer ones are not asked" not in done.out
+    assert "longer ones are skipped" not in done.out
 
 
 def test_the_preset_asks_for_a_model(run):

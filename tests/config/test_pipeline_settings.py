@@ -1,4 +1,4 @@
-"""Segments, partial groups, off-policy correction, mastered tokens: what is refused and what acts."""
+"""Segments, partial groups, off-policy correction, mastered tokens: what is rejected and what acts."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_options_compose_and_pass_the_checks(
 
 
 def too_big(name: str, cluster: str, pipeline: str, alone: bool) -> bool:
-    """Combinations that do not fit, and are refused: the large model's training state on few GPUs, and what
+    """Combinations that do not fit, and are rejected: the large model's training state on few GPUs, and what
     has no room in the cache of the CPU preset."""
     if name == "custom" or name.startswith(("tiny", "smollm2", *SMALL, *(SHORT if alone else ()))):
         return False

@@ -1,4 +1,4 @@
-"""The presets of dialogues compose and say what they promise; what contradicts itself is refused."""
+"""The presets of dialogues compose and say what they promise; what contradicts itself is rejected."""
 
 from __future__ import annotations
 

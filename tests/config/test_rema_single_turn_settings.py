@@ -63,7 +63,7 @@ REFUSED = commands(f"""
         marsrl.evaluation.both_orders=true | marsrl.evaluation.solutions_per_plan | two judgements
     solutions without plans | {ALGO}.process=vrp {ALGO}.solutions_per_plan=2 | {ALGO}.solutions_per_plan
         | no effect
-    a model of nobody | {ALGO}.process=vrp policies=model_per_role | marsrl.default_policy | nobody asks
+    a model of nobody | {ALGO}.process=vrp policies=model_per_role | marsrl.default_policy | nobody prompts
     an adapter of nobody | {ALGO}.process=vrp policies=lora_per_role actor_rollout_ref.model.lora_rank=8
         | marsrl.default_policy | policies=lora
     one agent of one | {ALGO}.process=mrp {ALGO}.train_roles=[reasoning] | {ALGO}.train_roles

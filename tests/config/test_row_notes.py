@@ -1,4 +1,4 @@
-"""Rows that the configured reward can't grade are refused before the start; doubtful ones are warned of."""
+"""Rows that the configured reward can't grade are rejected before the start; doubtful ones are warned of."""
 
 from __future__ import annotations
 

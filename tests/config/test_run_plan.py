@@ -196,7 +196,7 @@ def test_phases_bound_the_steps(run):
     counting, planning, solving = 13, 13, 50  # of 200 problems, 16 or 4 a step
     steps = 3 * (counting + 4 * planning + counting + 4 * solving)
     text = whole_run(run(*words))
-    assert f"steps {steps} at most, if every epoch asks all problems; ends earlier" in text
+    assert f"steps {steps} at most, if every epoch has all problems; ends earlier" in text
     text = whole_run(run(*words, "marsrl.algo.iterations=null"))
     assert "steps 120,000, 9,600.0 epochs" in text
     text = whole_run(run(*words, "trainer.total_training_steps=5"))

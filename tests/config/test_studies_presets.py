@@ -33,7 +33,7 @@ def installed_alone(quiet_machine, monkeypatch):
 
 
 def message(*words: str) -> str:
-    """Why a command line is refused, spaces made single."""
+    """Why a command line is rejected, spaces made single."""
     with pytest.raises(ConfigError) as refused:
         compose_config(parse_arguments([*words, "cluster=cpu"]))
     assert str(refused.value).count("fix:") == 1

@@ -64,4 +64,4 @@ def test_no_prompt_of_the_tiny_world_is_too_long(run, cache):
         run, f"actor_rollout_ref.model.path={model_path()}", f"data.train_files={data}", "dry_run=true"
     )
     assert "counted by the model's tokenizer" in done.text
-    assert "longer ones are not asked" not in done.out
+    assert "longer ones are skipped" not in done.out

@@ -131,7 +131,7 @@ def test_the_documentation_has_every_key_in_one_of_its_tables():
 
 
 def test_no_key_is_both_taken_and_refused_as_useless():
-    """A node may be refused as a whole while a key in it is taken: the command line's is replaced before."""
+    """A node may be rejected as a whole while a key in it is taken: the command line's is replaced before."""
     exactly = {one.key for one in (*INERT_KEYS, *FIXED_KEYS)}
     only_in_files = {"actor_rollout_ref.rollout.n", "trainer.test_freq", "trainer.val_before_train"}
     assert VERL_KEYS.keys() & exactly == only_in_files

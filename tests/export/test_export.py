@@ -1,4 +1,4 @@
-"""Exported folders: the checkpoint's weights, whole or not at all, and what is refused."""
+"""Exported folders: the checkpoint's weights, whole or not at all, and what is rejected."""
 
 from __future__ import annotations
 

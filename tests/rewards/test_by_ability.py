@@ -1,4 +1,4 @@
-"""Problems of several kinds: which reward grades which, and what is refused."""
+"""Problems of several kinds: which reward grades which, and what is rejected."""
 
 from __future__ import annotations
 

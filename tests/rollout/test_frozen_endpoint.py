@@ -358,7 +358,7 @@ def test_no_more_requests_at_a_time_than_allowed():
 
 
 def test_no_more_requests_a_minute_than_allowed():
-    """Repeated ones count, too: the first is refused, five are sent."""
+    """Repeated ones count, too: the first is rejected, five are sent."""
     times: list[float] = []
 
     def busy_once(number: int, body: dict) -> web.Response:

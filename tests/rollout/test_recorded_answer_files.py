@@ -1,4 +1,4 @@
-"""Answers of a frozen Solver from a file: what is read, what is refused, what is drawn."""
+"""Answers of a frozen Solver from a file: what is read, what is rejected, what is drawn."""
 
 from __future__ import annotations
 

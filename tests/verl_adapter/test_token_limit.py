@@ -52,7 +52,7 @@ def test_a_run_that_had_reached_its_limit_takes_no_further_step(tmp_path, tokens
 
 
 class CallingTrainer(ScriptedTrainer):
-    """Every trajectory has called a tool once, and asked for another call that was refused."""
+    """Every trajectory has called a tool once, and asked for another call that was rejected."""
 
     def __init__(self, folder, calls: int | None, **settings) -> None:
         super().__init__(folder, STEPS, **settings)

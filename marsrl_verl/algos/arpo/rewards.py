@@ -99,7 +99,7 @@ def tools_used(request: ScoreRequest) -> frozenset[str]:
 def form_problem(request: ScoreRequest) -> str | None:
     """Returns why what the policy wrote is not well-formed; None: it is.
 
-    A well-formed response was ended by the model itself, and none of its calls was refused, but for those
+    A well-formed response was ended by the model itself, and none of its calls was rejected, but for those
     over the limit. With tags: reasoning is enclosed, at least once, each part for itself; no result is made
     up; one answer with a box stands at the end. (A chat template may have opened the first part of the
     reasoning. The tag of a call that is not closed is no call, and not looked at; the released code wants
@@ -108,7 +108,7 @@ def form_problem(request: ScoreRequest) -> str | None:
     if request.finish_reason is not FinishReason.STOP:
         return "not ended"
     if any(event.get("outcome") == "refused" and not event.get("over_limit") for event in request.events):
-        return "a call was refused"
+        return "a call was rejected"
     text = request.own_text
     if request.inputs.get("protocol") == ToolFormat.CHAT.value:
         return None if boxed_answer(request.final_text) is not None else "no box"

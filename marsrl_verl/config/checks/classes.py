@@ -105,7 +105,7 @@ def row_looks(ctx: Context, closing: ExitStack) -> Look:
 
 
 def remarks_of(ctx: Context) -> Iterator[ConfigIssue]:
-    """Rows that no reward can grade are refused; what may be meant is warned of (`ctx.warnings`)."""
+    """Rows that no reward can grade are rejected; what may be meant is warned of (`ctx.warnings`)."""
     found: dict[Remark, list[FileReport]] = {}
     for report in ctx.files:
         for remark in report.remarks:

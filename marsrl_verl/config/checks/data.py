@@ -88,7 +88,7 @@ def prompt_lengths(ctx: Context) -> PromptLengths | None:
 
 
 def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
-    """Data of which nothing would be asked is refused, parts of it are warned of."""
+    """Data of which every problem would be skipped is rejected, parts of it are warned of."""
     limits = ctx.settings.prompt_limits
     alone = bool(ctx.config.trainer.val_only)
     for split, required in zip(SPLITS, (not alone, alone or ctx.evaluates), strict=True):
@@ -120,7 +120,7 @@ def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
             effect = f"{_FILTER} leaves them out."
         elif split == "train":
             effect = (
-                f"they are not asked, and steps that draw them are smaller. {_FILTER}=true takes them out "
+                f"they are skipped, and steps that draw them are smaller. {_FILTER}=true takes them out "
                 f"beforehand; limits: {', '.join(keys.values())}."
             )
         ctx.warnings.append(f"{rows - prompted:,} of {rows:,} {what}: {effect}")
@@ -130,7 +130,7 @@ def broken_commands(files: list[FileReport]) -> list[str]:
     """Sentences about rows whose LaTeX commands are repaired whenever they are read."""
     return [
         f"{report.repaired:,} of {report.rows:,} rows of {report.path} hold LaTeX commands that a string "
-        "literal has broken, such as a backspace and `oxed`; they are asked with the commands repaired."
+        "literal has broken, such as a backspace and `oxed`; they are prompted with the commands repaired."
         for report in files
         if report.repaired
     ]
@@ -190,7 +190,7 @@ def asked_otherwise(files: list[FileReport]) -> Iterator[str]:
         if rows[other] and not with_system[other] and 0 < rows[split] == with_system[split]:
             yield (
                 f"Rows of data.{split}_files bring system messages of their own, those of data.{other}_files "
-                "none: where prompts show the chat, the two are asked in other words. prepare_data "
+                "none: where prompts show the chat, the two are prompted in other words. prepare_data "
                 "--drop-system leaves the words to marsrl.prompts."
             )
 

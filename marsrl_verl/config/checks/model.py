@@ -64,7 +64,7 @@ def _check_tokenizer(ctx: Context, folder: Path) -> Iterator[ConfigIssue]:
         what = "The folder has no tokenizer (tokenizer.json or the like)."
         yield ConfigIssue(key, what, f"Save the tokenizer into it, or name its folder in {own}.", place)
     elif hf_folder.chat_template(place) is None and not ctx.get(_TEMPLATE):
-        what = "The tokenizer has no chat template, so the roles can't be asked."
+        what = "The tokenizer has no chat template, so the roles can't be prompted."
         yield ConfigIssue(key, what, f"Use a chat model, or set {_TEMPLATE}.", place)
 
 
@@ -94,7 +94,7 @@ def check_model_shape(ctx: Context) -> Iterator[ConfigIssue]:
     if ctx.settings.prompts.target == _TINY_PROMPTS and not tiny:
         response_tokens = ctx.settings.roles[ctx.first_role].max_new_tokens
         what = (
-            "It would be asked with the tiny task's prompts (a role's instructions are one word) and "
+            "It would be prompted with the tiny task's prompts (a role's instructions are one word) and "
             f"have {response_tokens} tokens for an answer."
         )
         lengths = "data.max_prompt_length=… and data.max_response_length=…"

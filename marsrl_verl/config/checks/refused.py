@@ -1,4 +1,4 @@
-"""Combinations of settings that are refused: `config/tables/refused.yaml` has them, and says how."""
+"""Combinations of settings that are rejected: `config/tables/refused.yaml` has them, and says how."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checks of verl's own settings: what it would check late or not at all, and what the trainer does not use.
 
-A setting that has no effect is refused when it was changed (against verl's default, or against the
+A setting that has no effect is rejected when it was changed (against verl's default, or against the
 value that our root configuration gives it), never ignored.
 """
 

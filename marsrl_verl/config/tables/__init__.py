@@ -1,4 +1,4 @@
-"""Tables that are data: verl's keys, their values, and what is refused of them."""
+"""Tables that are data: verl's keys, their values, and what is rejected of them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ async def look_up(host: str, port: int) -> Sequence[tuple[Any, ...]]:
 
 class CheckedResolver(AbstractResolver):
     """Resolves a name once, for the connection itself: what was checked is what is connected to, so that a
-    name can't have another address a moment later. A name of which one address is refused is refused."""
+    name can't have another address a moment later. A name of which one address is rejected is rejected."""
 
     def __init__(self, rules: AddressRules) -> None:
         self._rules = rules

@@ -79,7 +79,7 @@ class BrowserTool(Tool):
                 text = await self._reader.summariser.summarise(page, query)
             except SummaryError as error:
                 note = "The page was read, but not summed up."
-                # What is refused once is refused again; anything else may be asked for once more.
+                # What is rejected once is rejected again; anything else may be asked for once more.
                 outcome = ToolOutcome.ERROR if error.refused else ToolOutcome.FAILED
                 return ToolResult(note, outcome, info={**info, "detail": str(error)})
             return ToolResult(text, truncated=fetched.truncated, info=info)

@@ -78,8 +78,8 @@ class PythonConfig(ToolConfig):
     isolation: Isolation | None = limits(None, needs=_LOCAL)
     """Isolation of sandboxes; null: the strongest that the machine offers, in the order of the choices."""
     min_isolation: Isolation = limits(Isolation.LANDLOCK, needs=_LOCAL)
-    """The weakest that will do: a run on a machine that offers less is refused. `namespaces` and `bubblewrap`
-    count as equal."""
+    """The weakest that will do: a run on a machine that offers less is rejected. `namespaces` and
+    `bubblewrap` count as equal."""
     memory_mb: int = limits(512, ge=16, why="the interpreter itself takes some")
     """MiB that the processes of a program may take together beside the interpreter, which counts once."""
     disk_mb: int = limits(64, ge=1, why="a file system has a size", needs=_LOCAL)

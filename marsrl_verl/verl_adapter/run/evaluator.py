@@ -75,7 +75,7 @@ class SystemEvaluator:
             if engine.failed:
                 warnings = [
                     f"{engine.failed} answers count as wrong since their requests or their grades failed: "
-                    "the same command with marsrl.run.if_exists=resume asks for these alone again"
+                    "the same command with marsrl.run.if_exists=resume generates only these again"
                 ]
             self.observer.say([f"warning: {one}" for one in warnings])
             self.observer.finish_evaluation(self.step, warnings)

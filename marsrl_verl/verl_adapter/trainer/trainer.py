@@ -277,7 +277,7 @@ class RayMarsRLTrainer(EndingTrainer):
         skipped = self.skipped_updates and f"verl skipped an update: {self.skipped_updates}"
         said = self.watch.note(NOT_FINITE, self.global_steps, skipped if updated else None)
         gap = self.metrics.get("rollout/log_probs_diff_mean")
-        # Where any role is cut, `tis` is refused.
+        # Where any role is cut, `tis` is rejected.
         weighs = not self.cut_roles and self.settings.off_policy.mode is not OffPolicyMode.TIS
         said += self.watch.look_at_gap(self.global_steps, gap, could_weigh=weighs)
         said += self.watch.look(self.global_steps, facts)

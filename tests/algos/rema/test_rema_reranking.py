@@ -1,4 +1,4 @@
-"""k1 plans with k2 solutions: figures by enumeration, the runs of an evaluation, and what is refused."""
+"""k1 plans with k2 solutions: figures by enumeration, the runs of an evaluation, and what is rejected."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class VerifyCorrect(Evaluation):
         """Describes when the system stops, and its answer."""
         return (
             f"Solver, then up to {self.rules.correction_rounds} verify–correct round(s). "
-            f"{_stops(self.rules)} An unreadable verdict is asked for once more and then counts as Wrong; a "
+            f"{_stops(self.rules)} An unreadable verdict is sampled once more and then counts as Wrong; a "
             "Corrector's text counts only if it is finished. The Verifier and the Corrector are measured on "
             "what the system showed them in this evaluation, all rounds together: after training that is "
             "other text than before, from a better or worse Solver. Fewer incorrect solutions alone lower "

@@ -13,7 +13,7 @@ A dialogue ends (`Trajectory.finish`; `detail`, and `end` of the last of its `ev
             empty_message, same_message, repetition: as `marsrl.algo.guards` say
     length  message_cut, where a message has reached `message_tokens` (`stop_when_truncated`)
 
-or like a request that was refused or failed (`prompt_too_long` of the first one, `error`, `aborted`,
+or like a request that was rejected or failed (`prompt_too_long` of the first one, `error`, `aborted`,
 `refused`). A message that ended at [FINISH] has no end token in the sequence: what the chat template writes
 after it is not sampled, and not trained.
 """

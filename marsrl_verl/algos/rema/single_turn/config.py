@@ -287,7 +287,7 @@ def _one_agent(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         own, default = settings.roles[META_THINKING].policy, settings.default_policy
         key = "marsrl.default_policy" if own is None else f"marsrl.roles.{META_THINKING}.policy"
         what = (
-            f"With {_ALGO}.process = {config.process} nobody asks {META_THINKING}, whose weights would be "
+            f"With {_ALGO}.process = {config.process} nobody prompts {META_THINKING}, whose weights would be "
             "loaded, served and saved for nothing."
         )
         fix = "Choose policies=shared, or policies=lora for an adapter." if own is None else "Leave it out."
