@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     add("--temperature", type=float, default=1.0)
     add("--top-p", type=float, default=1.0)
     add(
-        "--top-share",
+        "--top-frac",
         type=float,
         default=0.2,
         help="share of a response's steps that is on top (%(default)s)",

@@ -115,7 +115,7 @@ def effort_markdown(result: EvaluationResult) -> str:
             base = name.removesuffix(GREEDY_SUFFIX)
             if name == f"{base}{suffix}" and value.n:
                 shown = percent(value) if base.endswith("_frac") else _mean(value)
-                lines.append(f"| {markdown(base.replace('_', ' '))} | {shown} |")
+                lines.append(f"| {markdown(base.removesuffix('_frac').replace('_', ' '))} | {shown} |")
         for role, ends in _ends(runs).items():
             told = ", ".join(f"{name} {count:,}" for name, count in ends.most_common())
             lines.append(f"| {markdown(role)}: responses ended by | {told} |")

@@ -70,7 +70,7 @@ def test_the_report_says_what_a_run_took_and_how_responses_ended(record):
     assert lines[2:] == [
         "| **temperature 0.6** | |",
         "| calls | 3.0 [2.5, 3.5] |",
-        "| accepted share | 50.0 % [40.0, 60.0] |",
+        "| accepted | 50.0 % [40.0, 60.0] |",
         "| solver: responses ended by | stop 2, length 1 |",
         "| **greedy** | |",
         "| calls | 1,200.0 |",
