@@ -1,4 +1,4 @@
-"""Drives a method with a rollout program of its own: scheduler steps, each of them a process of its own."""
+"""Drives a method with a workflow of its own: scheduler steps, each of them a process of its own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Models and engine without a model: answers come from a function, everything else is as in a run.
 
-A request goes through `RolloutRunner`, its rollout program and its conversations; the scripted part is the
+A request goes through `RolloutRunner`, its workflow and its conversations; the scripted part is the
 token client and the source of answers of other models. A token is a byte.
 """
 

@@ -1,4 +1,4 @@
-"""A rollout program of several turns, for the cost of a turn: the policy is asked the same again."""
+"""A workflow of several turns, for the cost of a turn: the policy is asked the same again."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput
 
 
-class TwoTurns:  # the rollout program; what the calculator writes has mask 0: it is read and not trained
+class TwoTurns:  # the workflow; what the calculator writes has mask 0: it is read and not trained
     async def run(self, request, context):
         members = await asyncio.gather(*[self.episode(k, request, context) for k in range(request.n)])
         for one, reward in zip(members, await context.score(members), strict=True):

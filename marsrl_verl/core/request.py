@@ -98,7 +98,7 @@ class RolloutRequest:
     n: int
     """Trajectories of the finished group."""
     rollout: str = "single_call"
-    """The rollout program: a name of the method's or of a built-in one."""
+    """The workflow: a name of the method's or of a built-in one."""
     inputs: Mapping[str, Plain] = field(default_factory=dict)
     """Inputs of rollout and rewards beside the messages (the solution under judgement, a plan)."""
     sampling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

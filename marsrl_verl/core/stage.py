@@ -22,7 +22,7 @@ class Stage:
     groups_per_problem: int = 1
     """Upper bound: fewer where no output of the stage before is eligible as an input."""
     rollout: str | type = "single_call"
-    """The rollout program of its requests: a built-in one's name, a class, or `package.module:Class`."""
+    """The workflow of its requests: a built-in one's name, a class, or `package.module:Class`."""
     writers: tuple[str, ...] = ()
     """Roles that write a response together, each a sequence of it; empty: `role` alone."""
     rows_per_response: int | None = None
@@ -37,7 +37,7 @@ class Stage:
     """Stages that may follow; empty: a problem ends here."""
 
     @property
-    def program(self) -> str:
+    def workflow(self) -> str:
         """`rollout` as a request names it."""
         if isinstance(self.rollout, str):
             return self.rollout
@@ -84,7 +84,7 @@ class Stage:
         """
         name = f"{problem.problem_id}/{self.name}/{slot}"
         size = self.group_size if n is None else n
-        common: dict[str, Any] = {"rollout": self.program, "created_step": step, **fields}
+        common: dict[str, Any] = {"rollout": self.workflow, "created_step": step, **fields}
         return RolloutRequest(name, problem, self.name, self.role, messages, size, **common)
 
 

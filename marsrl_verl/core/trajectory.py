@@ -109,7 +109,7 @@ class Trajectory:
     """Why there is no regular end."""
     failed_by: str | None = None
     """The part that failed with ERROR, if it is not the one that generates tokens: the chat template, or the
-    rollout program by its name."""
+    workflow by its name."""
     events: list[dict[str, Plain]] = field(default_factory=list)
     """Events of the episode: tool calls, turns."""
     figures: dict[str, float] = field(default_factory=dict)

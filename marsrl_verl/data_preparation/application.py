@@ -353,7 +353,7 @@ def _turn_parser(tokenizer: Any, name: str) -> TurnParser:
 
 
 def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress, role: str) -> None:
-    """Write grades of the role down as they come, unless grader or rollout program may be broken."""
+    """Write grades of the role down as they come, unless grader or workflow may be broken."""
     held_back: list[ProblemGrades] = []
     for grades in graded:
         progress.count(grades)
@@ -372,7 +372,7 @@ def _broken(some: Sequence[ProblemGrades], role: str) -> RewardUnavailableError:
     first = next(grade for one in some for grade in one.grades)
     what, where = "grader", f"marsrl.reward.{role}"
     if first.finish == FinishReason.ERROR.value:  # what is not finished is not given to the grader
-        what, where = "rollout program", KEY
+        what, where = "workflow", KEY
     return RewardUnavailableError(
         f"the {what} failed on every answer to the last {len(some)} problems: fix it ({where}); the same "
         f"command then goes on. The first error: {first.error}"

@@ -38,7 +38,7 @@ class Grade:
     """Length of the response; None where it isn't known."""
     error: str | None = None
     graded: bool = True
-    """False where the grader itself or the rollout program failed: the reward says nothing about the
+    """False where the grader itself or the workflow failed: the reward says nothing about the
     model."""
 
     @classmethod
@@ -75,12 +75,12 @@ class ProblemGrades:
 
     @property
     def graded(self) -> int:
-        """Answers that neither grader nor rollout program failed on."""
+        """Answers that neither grader nor workflow failed on."""
         return sum(grade.graded for grade in self.grades)
 
     @property
     def ungraded(self) -> bool:
-        """True if grader or rollout program failed on all answers, so that there is no pass rate."""
+        """True if grader or workflow failed on all answers, so that there is no pass rate."""
         return self.graded == 0
 
     @property

@@ -25,7 +25,7 @@ _FATES = {
     "too_hard": "too hard",
     "prompt_too_long": "with too long a prompt",
     "error": "refused by the chat template",
-    "ungraded": "that grader or rollout program failed on",
+    "ungraded": "that grader or workflow failed on",
     "unanswered": "unanswered",
 }
 """Outcomes of problems (`Selection.counts`), in words."""
@@ -130,9 +130,7 @@ def summary(content: Mapping[str, Any], folder: Path) -> str:
     selection, written = content["selection"], content["written"]
     fates = [f"{selection[name]} {text}" for name, text in _FATES.items() if selection.get(name)]
     if failed := content["answers"]["grader_failed"]:
-        lines.append(
-            f"grader or rollout program failed on {failed} answers; they are left out, as in training"
-        )
+        lines.append(f"grader or workflow failed on {failed} answers; they are left out, as in training")
     max_rate = selection["max_pass_rate"]
     if not isinstance(max_rate, str):
         max_rate = f"{max_rate:g}"

@@ -17,7 +17,7 @@ from marsrl_verl.data_preparation.grades import SKIPPED, Grade, ProblemGrades
 from marsrl_verl.evaluation.runs import Evaluation
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import RewardRunner
-from marsrl_verl.rollout.runner import RolloutRunner, find_program
+from marsrl_verl.rollout.runner import RolloutRunner, find_workflow
 from marsrl_verl.rollout.single_call import SingleCall
 
 Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardResult]]]
@@ -44,7 +44,7 @@ def problem_requests(
 ) -> tuple[RolloutRequest, ...]:
     """Returns the requests to the first role for a problem: one for all answers at once in a single call, or
     one per answer for a program of the method's, with what its evaluation says to begin with."""
-    if find_program(rollout) is SingleCall:
+    if find_workflow(rollout) is SingleCall:
         messages = prompts.problem(source.problem)
         return (RolloutRequest(source.key, source.problem, role, role, messages, answers, rollout),)
     one = next(evaluation.program(evaluation.begin(source.problem, 0, source.key, 0)))
@@ -66,7 +66,7 @@ def sample_and_grade(
 
     Args:
         problems: the requests of each, by its key.
-        runner: runs training's rollout programs, and scores; its tools are started here
+        runner: runs training's workflows, and scores; its tools are started here
             (ToolUnavailableError: one can't start), and closed at the end.
         sampling: of the roles that generate, without segments.
         concurrency: problems that are worked on at the same time.

@@ -59,7 +59,7 @@ class Selection:
     kept: list[SourceProblem] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     """Problems by what became of them: `kept`, `too_easy`, `too_hard`, `prompt_too_long`, `error` (the chat
-    template rejects it), `ungraded` (grader or rollout program failed on all answers), `unanswered`."""
+    template rejects it), `ungraded` (grader or workflow failed on all answers), `unanswered`."""
 
 
 def select(

@@ -18,7 +18,7 @@ from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.data.files import PromptLengths
 from marsrl_verl.rewards.running import RewardRunner
-from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.rollout.runner import find_workflow
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.verl_adapter.components import sampling_settings
@@ -47,8 +47,8 @@ def answering_role(config: DictConfig) -> str:
 
 
 def answering_program(config: DictConfig) -> str:
-    """The rollout program that answers them, as in the method's evaluation."""
-    return _first_stage(config).program
+    """The workflow that answers them, as in the method's evaluation."""
+    return _first_stage(config).workflow
 
 
 def _first_stage(config: DictConfig) -> Stage:
@@ -57,7 +57,7 @@ def _first_stage(config: DictConfig) -> Stage:
 
 
 def _is_single_call(config: DictConfig) -> bool:
-    return find_program(answering_program(config)) is SingleCall
+    return find_workflow(answering_program(config)) is SingleCall
 
 
 def _active_roles(config: DictConfig) -> tuple[str, ...]:

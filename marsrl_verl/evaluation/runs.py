@@ -82,7 +82,7 @@ class Run:
             messages: the prompt.
             parent_id: the trajectory that it was built from.
             inputs: what rewards need beside the messages.
-            rollout: the rollout program.
+            rollout: the workflow.
         """
         return RolloutRequest(
             group_id=f"{self.name}/{stage}",

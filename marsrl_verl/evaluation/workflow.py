@@ -15,7 +15,7 @@ from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations
 from marsrl_verl.evaluation.runs import Call, Evaluation, ExampleSummary, Program, Run, Runs, tokens_of
 from marsrl_verl.evaluation.single_role import SingleRole, pass_at_k_estimates
-from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.rollout.runner import find_workflow
 from marsrl_verl.rollout.workflow import METRICS, SOLVED, Workflow
 
 ACCURACY = "accuracy"
@@ -67,7 +67,7 @@ class WorkflowEvaluation(Evaluation):
         """A single request."""
         stage = self.stage
         messages = self.prompts.problem(run.problem)
-        one = yield run.request(stage.name, stage.role, messages, rollout=stage.program)
+        one = yield run.request(stage.name, stage.role, messages, rollout=stage.workflow)
         solved: Any = one.scored.info.get(SOLVED) or 0.0
         run.final_reward = float(solved) if one.finished else 0.0
         run.answer = one if one.finished and one.final_text else None
@@ -120,13 +120,13 @@ def method_evaluation(
     stage answers.
 
     Raises:
-        ValueError: there is no such rollout program.
+        ValueError: there is no such workflow.
     """
     found: Evaluation | None = method.evaluation(config, evaluation, prompts)
     if found is not None:
         return found
     first: Stage = method.stages(config)[0]
-    program = find_program(first.program)
+    program = find_workflow(first.workflow)
     if inspect.isclass(program) and issubclass(program, Workflow):
         return WorkflowEvaluation(first, prompts)
-    return SingleRole(first.role, prompts, first.program)
+    return SingleRole(first.role, prompts, first.workflow)

@@ -26,7 +26,7 @@ def read_groups(path: Path, stages: Mapping[str, Stage]) -> Iterator[tuple[Group
 
     Args:
         path: of rollouts.
-        stages: the method's by name, for the role that a request prompted first, and for the rollout programs
+        stages: the method's by name, for the role that a request prompted first, and for the workflows
             of files in which they are not recorded.
     """
     problems: dict[str, Problem] = {}
@@ -44,7 +44,7 @@ def read_groups(path: Path, stages: Mapping[str, Stage]) -> Iterator[tuple[Group
             first["role"] if stage is None else stage.role,
             (),
             len(members),
-            rollout=first.get("rollout") or (stage.program if stage else ""),
+            rollout=first.get("rollout") or (stage.workflow if stage else ""),
             inputs=first.get("inputs") or {},
             parent_id=first["parent"],
             created_step=first["step"],

@@ -26,7 +26,7 @@ from marsrl_verl.rollout.chat_tokenizer import sampled_text
 from marsrl_verl.rollout.context import RolloutContext, RolloutResources
 from marsrl_verl.rollout.generation import Completion, Decoding
 from marsrl_verl.rollout.played_again import UnlikeRecordError, play_again
-from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.rollout.runner import find_workflow
 from marsrl_verl.rollout.workflow import Workflow
 from marsrl_verl.verl_adapter.components import (
     build_prompts,
@@ -145,9 +145,9 @@ class Rescorer:
             request = replace(request, inputs={**request.inputs, judged: source.value})
             group.request = request
         if not request.rollout:
-            return self._all(group, "its rollout program is not on record")
+            return self._all(group, "its workflow is not on record")
         try:
-            program = find_program(request.rollout)
+            program = find_workflow(request.rollout)
         except ValueError as error:
             return self._all(group, str(error))
         episodes: list[Trajectory] = []
@@ -193,7 +193,7 @@ class Rescorer:
         request = group.request
         chat: Any = self._chat  # nothing but messages without a text of their own asks for it
         if request.rollout not in self._workflows:
-            self._workflows[request.rollout] = find_program(request.rollout).from_settings(self.settings)
+            self._workflows[request.rollout] = find_workflow(request.rollout).from_settings(self.settings)
         seed = self.settings.run.seed
         resources = RolloutResources(_NoEngine(), chat, self._score, self._policies, seed=seed)
         context = RolloutContext(resources, request, sampling_settings(self.settings))
@@ -209,8 +209,10 @@ def _why(error: Exception) -> str:
 
 
 def _program_failed(one: Trajectory) -> bool:
-    """True where the rollout program raised (`rollout.runner`)."""
-    return one.finish is FinishReason.ERROR and (one.detail or "").startswith("rollout program ")
+    """True where the workflow raised (`rollout.runner`)."""
+    return one.finish is FinishReason.ERROR and (one.detail or "").startswith(
+        ("workflow ", "rollout program ")
+    )
 
 
 def _in_turn(groups: Sequence[Group]) -> list[list[Group]]:

@@ -13,7 +13,7 @@ Keys of a line, schema version 2:
     fork             {trajectory, token, sequence} where the trajectory left another one of its group, or null
     problem          {id, question, ground_truth, data_source}; in its first line of a file also {ability,
                      extra_info}, the rest of what rewards read of the row
-    rollout, inputs  in a group's first line of a file: the rollout program, and `RolloutRequest.inputs`,
+    rollout, inputs  in a group's first line of a file: the workflow, and `RolloutRequest.inputs`,
                      which rewards read
     prompt           the request's messages as text, each headed by its role in brackets; where a trajectory
                      has several sequences, the sequence's own prompt as the template writes it

@@ -29,7 +29,7 @@ class ScoreRequest:
     inputs: Mapping[str, Plain] = field(default_factory=dict)
     """Inputs that the method gave with the rollout request, such as a text that is judged and its reward."""
     detail: str | None = None
-    """Why the trajectory has no regular end (`turn_limit`), as its rollout program says."""
+    """Why the trajectory has no regular end (`turn_limit`), as its workflow says."""
     events: Sequence[Mapping[str, Plain]] = ()
     """Events in it (tool calls, turns): the text alone may claim calls that were never made."""
 

@@ -1,4 +1,4 @@
-"""Agents of an episode: what they say, and how a program requests it."""
+"""Agents of an episode: what they say, and how a workflow requests it."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Agents:
 
 
 def check_says_something(role: str, record: Sequence[Mapping[str, Any]]) -> None:
-    """Raises RuntimeError if the last `MAX_IN_VAIN` messages were cut or failed, without a text: a program
+    """Raises RuntimeError if the last `MAX_IN_VAIN` messages were cut or failed, without a text: a workflow
     that requests messages for ever would hold up its worker."""
     last = record[-MAX_IN_VAIN:]
     stopped = FinishReason.STOP.value

@@ -1,4 +1,4 @@
-"""Context of one request: everything that a rollout program may do."""
+"""Context of one request: everything that a workflow may do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardRe
 
 @dataclass(slots=True)
 class RolloutResources:
-    """Everything that the programs of a worker are run with."""
+    """Everything that the workflows of a worker are run with."""
 
     client: GenerationClient
     chat: ChatTokenizer
@@ -71,7 +71,7 @@ class RolloutResources:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The tools that a rollout program may call (`marsrl.tools`). Nothing is called any more when its request
+    """The tools that a workflow may call (`marsrl.tools`). Nothing is called any more when its request
     has failed."""
 
     box: Toolbox
@@ -100,11 +100,11 @@ class Tools:
 
 
 class RolloutContext:
-    """Everything that a rollout program of one request can use, in one round of it. Implements
+    """Everything that a workflow of one request can use, in one round of it. Implements
     `GenerationClient` for what is generated there.
 
     Args:
-        resources: where the program runs.
+        resources: where the workflow runs.
         request: the rollout request.
         sampling: the run's settings by role.
     """
@@ -118,7 +118,7 @@ class RolloutContext:
         self._conversations: Counter[tuple[int, str]] = Counter()
         self._asked, self._closed, self._quiet = 0, False, asyncio.Event()
         self.score_error: Exception | None = None
-        """Error that `score` raised: the reward's failure, not the program's."""
+        """Error that `score` raised: the reward's failure, not the workflow's."""
         earlier = () if request.resume is None else request.resume.trajectories
         self.gradings = defaultdict(list, {one.trajectory_id: [*one.gradings] for one in earlier})
         """All gradings so far, by trajectory id."""
@@ -130,7 +130,7 @@ class RolloutContext:
         return self._resources.chat.vocab_size
 
     async def close(self) -> None:
-        """Allows no more requests and waits for those under way: other tasks of a program that raised go on,
+        """Allows no more requests and waits for those under way: other tasks of a workflow that raised go on,
         and must send none in a later round."""
         self._closed = True
         if self._asked:
@@ -244,7 +244,7 @@ class RolloutContext:
 
     @property
     def tools(self) -> Tools:
-        """The tools of this worker. A program whose class says `calls_tools` may have some."""
+        """The tools of this worker. A workflow whose class says `calls_tools` may have some."""
         return Tools(self._resources.tools, self._asking, self.request.problem)
 
     async def chat(
@@ -309,7 +309,7 @@ def answered(trajectory_id: str, answer: ChatAnswer, chat: ChatTokenizer) -> Tra
 
 
 class Rollout(Protocol):
-    """A rollout program: one request in, one round's output out.
+    """A workflow: one request in, one round's output out.
 
     Built once per worker: by `from_settings(settings)`, where its class has that, from the `marsrl` node (its
     method's settings are `settings.algo`); else without arguments. Its class says what it supports by the

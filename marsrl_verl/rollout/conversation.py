@@ -138,7 +138,7 @@ class Conversation:
 
         Returns:
             What was added. `finish` is PAUSED where the round's tokens are used: the conversation goes on in
-            a later round, and the program must end this one. LENGTH: one of the other limits.
+            a later round, and the workflow must end this one. LENGTH: one of the other limits.
             PROMPT_TOO_LONG, ERROR, ABORTED: it can't go on, `detail` says why.
 
         Raises:

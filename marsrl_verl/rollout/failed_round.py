@@ -1,4 +1,4 @@
-"""A failed request is data; many without one answer are a broken engine, endpoint or program."""
+"""A failed request is data; many without one answer are a broken engine, endpoint or workflow."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LEAST_REQUESTS = 8
 """Fewer failed requests in a row than these may be their own fault; they add up over rounds."""
 
 
-class ProgramFailedError(RuntimeError):
-    """A rollout program fails on every request: the run cannot go on."""
+class WorkflowFailedError(RuntimeError):
+    """A workflow fails on every request: the run cannot go on."""
 
 
 class RequestWatch:
-    """Checks the results of engine, frozen policies and rollout programs in every round, each by itself.
+    """Checks the results of engine, frozen policies and workflows in every round, each by itself.
     `max_failed_frac` returns a frozen policy's `marsrl.policies.<name>.endpoint.max_failed_frac`."""
 
     def __init__(self, max_failed_frac: Callable[[str], float] = lambda policy: 1.0) -> None:
@@ -28,22 +28,22 @@ class RequestWatch:
     def look(
         self,
         trajectories: Iterable[Trajectory],
-        programs: Mapping[str, str] | None = None,
+        workflows: Mapping[str, str] | None = None,
         policies: Mapping[str, str] | None = None,
         *,
         round_ended: bool = True,
     ) -> None:
-        """Look at one round, or a part of one; programs and policies are its groups', by group id. A prompt
+        """Look at one round, or a part of one; workflows and policies are its groups', by group id. A prompt
         that was never sent and messages that the chat template rejects say nothing about the source of the
-        answers, and an engine's failure nothing about a program.
+        answers, and an engine's failure nothing about a workflow.
 
         Raises:
             EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of the engine or of a
                 frozen policy all failed, those of this round among them; or more than `max_failed_frac` of a
                 frozen policy's, in two or more rounds running.
-            ProgramFailedError: those of a program did.
+            WorkflowFailedError: those of a workflow did.
         """
-        finished, programs, policies = list(trajectories), programs or {}, policies or {}
+        finished, workflows, policies = list(trajectories), workflows or {}, policies or {}
         by_source: dict[str, list[Trajectory]] = {}
         for one in finished:
             if one.finish is not FinishReason.PROMPT_TOO_LONG and one.failed_by is None:
@@ -65,12 +65,12 @@ class RequestWatch:
                 f"its requests: check the endpoint, or raise that limit. The first error: "
                 f"{over.first_error}"
             )
-        for name in sorted(set(programs.values())):
-            some = [one for one in finished if programs.get(one.group_id) == name]
+        for name in sorted(set(workflows.values())):
+            some = [one for one in finished if workflows.get(one.group_id) == name]
             failed = [one for one in some if one.failed_by == name]
             ran = [one for one in some if one.failed_by == name or not one.finish.failed]
-            if broken := self._broken(f"the rollout program {name}", ran, failed):
-                raise ProgramFailedError(broken)
+            if broken := self._broken(f"the workflow {name}", ran, failed):
+                raise WorkflowFailedError(broken)
 
     def _broken(self, source: str, sent: list[Trajectory], failed: list[Trajectory]) -> str | None:
         """Describes the fault of a source that fails on every request; None if it has none."""

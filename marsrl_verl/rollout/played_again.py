@@ -28,7 +28,7 @@ async def play_again(
     """Play episodes of one request again.
 
     Args:
-        workflow: their program.
+        workflow: the trajectories' own.
         recorded: as they ended, with their sequences and events.
         context: of the request; used for grades and for no message.
         chat: the tokenizer, for messages whose text no event has.

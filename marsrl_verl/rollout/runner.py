@@ -1,4 +1,4 @@
-"""Runs rollout programs: their contexts and the programs themselves, once per worker."""
+"""Runs workflows: their contexts and the workflows themselves, once per worker."""
 
 from __future__ import annotations
 
@@ -22,51 +22,51 @@ BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}
 """Programs that every method may name in `RolloutRequest.rollout`."""
 
 
-def find_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUILT_IN) -> Any:
-    """The class of the program of that name: a built-in one, or a method's as `package.module:Class`. Raises
+def find_workflow(name: str, workflows: Mapping[str, Callable[[], Rollout]] = BUILT_IN) -> Any:
+    """The class of the workflow of that name: a built-in one, or a method's as `package.module:Class`. Raises
     ValueError: there is none."""
-    if name in programs:
-        return programs[name]
+    if name in workflows:
+        return workflows[name]
     if ":" not in name:
         raise ValueError(
-            f"there is no rollout program {name!r}; known: {', '.join(sorted(programs))}, or one of your own "
+            f"there is no workflow {name!r}; known: {', '.join(sorted(workflows))}, or one of your own "
             "as package.module:Class"
         )
     if "<locals>" in name:
         raise ValueError(
-            f"the rollout program {name!r} is defined in a function, where no worker finds it; define it in "
+            f"the workflow {name!r} is defined in a function, where no worker finds it; define it in "
             "the module or in a class"
         )
     try:
         module, attribute = import_target(name)
         cls = attrgetter(attribute)(module)
     except Exception as error:
-        raise ValueError(f"the rollout program {name!r} can't be loaded: {str(error).rstrip('.')}") from error
+        raise ValueError(f"the workflow {name!r} can't be loaded: {str(error).rstrip('.')}") from error
     if not callable(getattr(cls, "run", None)):
-        raise ValueError(f"{name!r} is no rollout program: {attribute} has no method `run`")
+        raise ValueError(f"{name!r} is no workflow: {attribute} has no method `run`")
     return cls
 
 
 @dataclass(slots=True)
 class RolloutRunner(RolloutResources):
-    """Runs the programs of requests."""
+    """Runs the workflows of requests."""
 
-    programs: Mapping[str, Callable[[], Rollout]] = field(default_factory=lambda: BUILT_IN)
+    workflows: Mapping[str, Callable[[], Rollout]] = field(default_factory=lambda: BUILT_IN)
     settings: Any = None
-    """The `marsrl` node; a program whose class has `from_settings` is built with it."""
+    """The `marsrl` node; a workflow whose class has `from_settings` is built with it."""
     _running: dict[str, Rollout] = field(default_factory=dict, init=False)
 
     async def run(self, request: RolloutRequest, sampling: Mapping[str, Sampling]) -> RolloutOutput:
-        """One round of a request. What its program raises, or a tool in it, ends this request's trajectories
+        """One round of a request. What its workflow raises, or a tool in it, ends this request's trajectories
         (ERROR) and nothing else.
 
         Raises:
             EngineUnavailableError: the engine is gone.
-            ValueError: there is no such program.
+            ValueError: there is no such workflow.
             Exception: what `score` raised.
         """
         if request.rollout not in self._running:
-            cls = find_program(request.rollout, self.programs)
+            cls = find_workflow(request.rollout, self.workflows)
             made = cls.from_settings(self.settings) if hasattr(cls, "from_settings") else cls()
             self._running[request.rollout] = made
         context = RolloutContext(self, request, sampling)
@@ -86,7 +86,7 @@ class RolloutRunner(RolloutResources):
             return output
         except EngineUnavailableError:
             raise
-        except Exception as error:  # a bad rollout is data; `RequestWatch` sees a program that always fails
+        except Exception as error:  # a bad rollout is data; `RequestWatch` sees a workflow that always fails
             await context.close()
             if context.score_error is not None:
                 raise context.score_error from None
@@ -95,10 +95,10 @@ class RolloutRunner(RolloutResources):
     async def failed(
         self, request: RolloutRequest, error: Exception, context: RolloutContext
     ) -> RolloutOutput:
-        """Returns what is left of a request whose program raised: ended trajectories, with the tokens of
+        """Returns what is left of a request whose workflow raised: ended trajectories, with the tokens of
         earlier rounds."""
         earlier, members = _members(request), []
-        detail = f"rollout program {request.rollout}: {blamed(error)}"
+        detail = f"workflow {request.rollout}: {blamed(error)}"
         for k in range(request.n):
             before = earlier.get(k)
             if before is None:
@@ -116,8 +116,8 @@ class RolloutRunner(RolloutResources):
         """Returns the sequences that a trajectory begins with; a workflow's are those of all its agents."""
         if request.prefix is not None:
             return [request.prefix]
-        program = self._running[request.rollout]
-        roles = program.roles if isinstance(program, Workflow) else (request.role,)
+        workflow = self._running[request.rollout]
+        roles = workflow.roles if isinstance(workflow, Workflow) else (request.role,)
         policies = {role: self.policies.of(role) for role in roles}
         return [
             TokenSequence(role, [], [], [], policy=one.name)  # type: ignore[arg-type]

@@ -393,7 +393,7 @@ def _plain(value: Plain) -> Plain:
 
 
 class Workflow(ABC):
-    """A rollout program of named agents (`marsrl_verl.rollout.context.Rollout`); they are the writers of its
+    """A workflow of named agents (`marsrl_verl.rollout.context.Rollout`); they are the writers of its
     stage.
 
     Args:

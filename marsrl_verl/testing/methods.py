@@ -189,7 +189,7 @@ def run_method(
     config: Any = None,
     **settings: Any,
 ) -> list[StepRun]:
-    """Runs a method for some steps: its requests, rollout programs, rewards, schedule and credit.
+    """Runs a method for some steps: its requests, workflows, rewards, schedule and credit.
 
     Args:
         cls: the method.
@@ -202,7 +202,7 @@ def run_method(
         max_new_tokens: of a response, or of all an agent hears and says.
         segment_tokens: of a generation round; None: responses are not cut. With it a step may complete fewer
             groups; what is trained in all is the same.
-        raises: whether what a rollout program or the script raises is raised here. Training goes on without
+        raises: whether what a workflow or the script raises is raised here. Training goes on without
             that request instead: its trajectories end with finish reason `error`; so do they here without
             `raises`.
         time_limit: seconds in all.

@@ -1,6 +1,6 @@
 """The start-up trial: one problem goes through a method on scripted answers, before anything starts.
 
-Prompts, chat template, requests, rollout programs, schedule and credit are real; no model, tool, judge or
+Prompts, chat template, requests, workflows, schedule and credit are real; no model, tool, judge or
 endpoint is called. The results are compared with what the method declares.
 """
 

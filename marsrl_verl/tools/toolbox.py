@@ -1,4 +1,4 @@
-"""The tools of a rollout worker as its rollout programs see them: every call ends with a result."""
+"""The tools of a rollout worker as its workflows see them: every call ends with a result."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Toolbox:
 
         Raises:
             asyncio.CancelledError: whoever waits for it was cancelled; the call is over then.
-            ValueError: the tool's calls are limited, and the rollout program does not count them.
+            ValueError: the tool's calls are limited, and the workflow does not count them.
         """
         place = self._places.get(call.name)
         if place is None:

@@ -253,7 +253,7 @@ SEGMENTS, MIN_GROUP = "marsrl.pipeline.max_segments", "marsrl.pipeline.min_group
 PROGRAMS = commands(f"""
     Typo | dry_run=true | marsrl.algo.name = strange_voting.method:Typo | no attribute 'Ones'
     TypoInTheName | dry_run=true | marsrl.algo.name
-        | there is no rollout program 'singlecall'; known: single_call
+        | there is no workflow 'singlecall'; known: single_call
     CannotPause | {SEGMENTS}=2 | {SEGMENTS} = 2 | Once of strange_voting.method:CannotPause can't pause
     Trees | {SEGMENTS}=2 {MIN_GROUP}=2 | {MIN_GROUP} = 2 | a part says nothing about the whole.
 """)

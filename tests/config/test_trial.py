@@ -242,7 +242,7 @@ WRONG = {
     "NoTuple": ("stages: expected a tuple of Stage, found", "def stages"),
     "StagesRaise": ("AttributeError: 'Stage' object has no attribute 'nothing'.", "one.nothing"),
     "PlayRaises": (
-        "In a trial the stage talk failed: rollout program strange_talk:Raising: KeyError: 'mine'.",
+        "In a trial the stage talk failed: workflow strange_talk:Raising: KeyError: 'mine'.",
         '{}["mine"]',
     ),
     "Writers": (
@@ -359,7 +359,7 @@ def test_what_ends_where_messages_are_long_is_warned_of(run):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Long", "episodes of the stage talk end early: rollout program strange_talk:LongTalk: KeyError"),
+        ("Long", "episodes of the stage talk end early: workflow strange_talk:LongTalk: KeyError"),
         ("Full", "the trial with messages of their full length failed: ValueError: long ("),
     ],
 )

@@ -120,7 +120,7 @@ SETTINGS = refusals(
     no discount | marsrl.algo.estimator=reinforce_pp marsrl.algo.gamma=1.5 | at most 1
     KL of unknown type | GPUS {ACTOR}.use_kl_loss=true {ACTOR}.kl_loss_type=k4 | low_var_kl
     KL without micro-batch | {ACTOR}.use_kl_loss=true {REF}.log_prob_micro_batch_size_per_gpu=8 | Set it to 32
-    tools of verl | {ROLLOUT}.multi_turn.enable=true | a method's rollout program calls tools itself
+    tools of verl | {ROLLOUT}.multi_turn.enable=true | a method's workflow calls tools itself
     agent loop of verl | {ROLLOUT}.agent.default_agent_loop=x | RolloutRequest.rollout
     penalty of the engine | {ROLLOUT}.repetition_penalty=1.2 | marsrl.roles
     no memory | {ROLLOUT}.gpu_memory_utilization=0.0 | at most 1

@@ -1,4 +1,4 @@
-"""Pass rates of a method whose rollout program calls tools: with training's tools, which start and end with
+"""Pass rates of a method whose workflow calls tools: with training's tools, which start and end with
 the command, its parser of calls, and what its evaluation tells the rewards."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Adder(Tool):
 
 
 class Adding:
-    """A rollout program: what the tool says decides whether the answer stands."""
+    """A workflow: what the tool says decides whether the answer stands."""
 
     calls_tools = True
 
@@ -90,7 +90,7 @@ class Counting(MarsRL):
 
     @classmethod
     def evaluation(cls, config, evaluation, prompts):
-        return SumsEvaluation("solver", prompts, cls.stages(config)[0].program)
+        return SumsEvaluation("solver", prompts, cls.stages(config)[0].workflow)
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ from marsrl_verl.rollout.single_call import SingleCall
 
 @dataclass
 class Twice:
-    """A rollout program: the first answer is asked to be said again, in the same chat."""
+    """A workflow: the first answer is asked to be said again, in the same chat."""
 
     settings: Any
 
@@ -56,7 +56,7 @@ class Twice:
 
 
 class Broken:
-    """A rollout program that fails on the problems `BROKEN`."""
+    """A workflow that fails on the problems `BROKEN`."""
 
     async def run(self, request, context):
         if request.problem.question in BROKEN:
@@ -149,7 +149,7 @@ def test_a_program_that_fails_says_nothing_about_a_problem(output, source, capsy
     shown = capsys.readouterr()
     if broken == 9:
         assert status == 1 and len(read_lines(output / "grades.jsonl")) == 1
-        assert "the rollout program failed on every answer to the last 8 problems" in shown.err
+        assert "the workflow failed on every answer to the last 8 problems" in shown.err
         assert "OSError: no tool here" in shown.err
     else:
         assert (status, report_of(output)["selection"]["ungraded"]) == (0, 1)

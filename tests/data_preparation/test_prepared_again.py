@@ -98,7 +98,7 @@ def test_an_answer_that_the_grader_fails_on_is_left_out_of_the_pass_rate(output,
     assert report_of(output)["selection"]["ungraded"] == 1
     out = capsys.readouterr().out
     assert "failed on 10 answers; they are left out" in out
-    assert "1 that grader or rollout program failed on" in out
+    assert "1 that grader or workflow failed on" in out
 
 
 def test_what_is_answered_is_not_asked_again_for_another_filter(output, source):

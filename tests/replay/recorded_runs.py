@@ -1,4 +1,4 @@
-"""Runs of the methods as they are recorded, with scripted models: rollout programs, tools, rewards, schedule
+"""Runs of the methods as they are recorded, with scripted models: workflows, tools, rewards, schedule
 and log are real."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rollout programs of the kinds that methods have: a tool loop, a tree of forks, a dialogue of two."""
+"""Workflows of the kinds that methods have: a tool loop, a tree of forks, a dialogue of two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`context.tools`: what a rollout program may call."""
+"""`context.tools`: what a workflow may call."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def run(program, tool: Adder | None = None, row: dict | None = None) -> RolloutO
             await more["tools"].start()
         asked = request(rollout="own")
         asked = replace(asked, problem=replace(asked.problem, extra_info=row or {}))
-        output = await runner(None, programs={"own": lambda: program}, **more).run(asked, SAMPLING)
+        output = await runner(None, workflows={"own": lambda: program}, **more).run(asked, SAMPLING)
         if task := getattr(program, "task", None):
             await asyncio.wait({task})
         return output

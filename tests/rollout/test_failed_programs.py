@@ -1,4 +1,4 @@
-"""An exception in a rollout program or in a tool of it is data, until a program fails on everything."""
+"""An exception in a workflow or in a tool of it is data, until a program fails on everything."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ PROGRAMS = {one.__name__: one for one in (Brittle, LateFailure, Forgetful, Incom
 
 
 def rounds(*items, client=None, **more):
-    made = runner(client or ScriptedClient(lambda _: "x" * 30 + "</s>"), programs=PROGRAMS, **more)
+    made = runner(client or ScriptedClient(lambda _: "x" * 30 + "</s>"), workflows=PROGRAMS, **more)
 
     async def together():
         return await asyncio.gather(*[made.run(item, LIMITS) for item in items])
@@ -110,13 +110,13 @@ def test_a_tool_that_fails_ends_its_request_and_no_other():
     assert [one.trajectory_id for one in bad.trajectories] == ["bad/0#0", "bad/0#1"]
     for one in bad.trajectories:
         assert (one.finish, one.failed_by, one.comparable) == (FinishReason.ERROR, "Brittle", False)
-        assert one.detail.startswith(f"rollout program Brittle: KeyError: 'tool' ({__file__}, line")
+        assert one.detail.startswith(f"workflow Brittle: KeyError: 'tool' ({__file__}, line")
         assert one.value == 0.0, "it is scored like whatever else has ended"
 
 
 def test_nothing_is_asked_for_a_failed_request_any_more():
     client = ScriptedClient(lambda _: "x" * 30 + "</s>")
-    made = runner(client, programs=PROGRAMS)
+    made = runner(client, workflows=PROGRAMS)
 
     async def failed_then_waited():
         await made.run(item("bad/0"), LIMITS)
@@ -142,7 +142,7 @@ def test_what_a_reward_raises_is_no_failure_of_the_program():
     async def gone(*_):
         raise RuntimeError("reward worker gone")
 
-    made = runner(ScriptedClient(lambda _: "x</s>"), programs=PROGRAMS)
+    made = runner(ScriptedClient(lambda _: "x</s>"), workflows=PROGRAMS)
     made.score = gone
     with pytest.raises(RuntimeError, match="reward worker gone"):
         asyncio.run(made.run(item("good/0"), LIMITS))
@@ -181,10 +181,10 @@ def test_state_that_no_checkpoint_can_hold_is_refused_when_it_is_handed_over(cas
             output.trajectories[1] = replace(output.trajectories[1], **fields)
             return output
 
-    made = runner(ScriptedClient(lambda _: "x" * 30), programs={"Odd": Odd})
+    made = runner(ScriptedClient(lambda _: "x" * 30), workflows={"Odd": Odd})
     found = asyncio.run(made.run(item("g/0", "Odd", role="agent"), LIMITS)).trajectories
     assert {one.finish for one in found} == {FinishReason.ERROR}
-    assert re.search(f"rollout program Odd: TypeError: {message}", found[0].detail)
+    assert re.search(f"workflow Odd: TypeError: {message}", found[0].detail)
 
 
 def test_plain_state_is_handed_on():

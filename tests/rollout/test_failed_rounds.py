@@ -8,7 +8,7 @@ import pytest
 
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, ProgramFailedError, RequestWatch
+from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, RequestWatch, WorkflowFailedError
 from marsrl_verl.rollout.generation import EngineUnavailableError
 
 STOP, ERROR = FinishReason.STOP, FinishReason.ERROR
@@ -78,8 +78,8 @@ def test_a_program_that_fails_on_everything_ends_the_run_by_name():
     others = [*of_engine(ERROR, "f", failed_by="Forgetful"), *of_engine(STOP, "s")]
     watch = RequestWatch()
     watch.look([*failed[:-2], *others], programs)
-    message = r"last 8 requests of the rollout program Brittle failed.*gone"
-    with pytest.raises(ProgramFailedError, match=message):
+    message = r"last 8 requests of the workflow Brittle failed.*gone"
+    with pytest.raises(WorkflowFailedError, match=message):
         watch.look(failed[-2:], programs)
     RequestWatch().look([*failed, *of_engine(STOP, "good")], {**programs, "good": "Brittle"})
 

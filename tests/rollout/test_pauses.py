@@ -63,7 +63,7 @@ def ran(kind: str, segment: int | None, size: int) -> tuple[list[Trajectory], Sc
     sampling = replace(LIMITS, segment_tokens=segment)
     roles = dict.fromkeys(("agent", "planner", "worker"), sampling)
     item = replace(request(n=3 if kind == "fork" else 2), role="agent", rollout=kind)
-    members, _ = run_rounds(client, item, roles, programs={kind: program})
+    members, _ = run_rounds(client, item, roles, workflows={kind: program})
     return members, client
 
 
@@ -114,7 +114,7 @@ def test_a_round_samples_no_more_than_a_segment_of_each_trajectory(kind):
     program, policy = PROGRAMS[kind]
     client, segment = ScriptedClient(policy), 9
     sampling = dict.fromkeys(("agent", "planner", "worker"), replace(LIMITS, segment_tokens=segment))
-    made, item = runner(client, programs={kind: program}), replace(request(n=2), role="agent", rollout=kind)
+    made, item = runner(client, workflows={kind: program}), replace(request(n=2), role="agent", rollout=kind)
     output = asyncio.run(made.run(item, sampling))
     for _ in range(3):
         sampled = [sum(one.trained_tokens for one in member.sequences) for member in output.trajectories]

@@ -1,4 +1,4 @@
-"""How rollout programs are found and built, and what of their trajectories is scored."""
+"""How workflows are found and built, and what of their trajectories is scored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.stage import Stage
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.rollout.runner import find_workflow
 from marsrl_verl.testing.client import ScriptedClient
 
 LIMITS = {"solver": Sampling(10, 10)}
@@ -52,7 +52,7 @@ class Lame:
 def test_a_program_is_built_once_from_the_settings_of_the_run():
     settings = SimpleNamespace(algo=SimpleNamespace(calls=2))
     made = runner(ScriptedClient(lambda _: ""), settings=settings)
-    item = request(n=1, rollout=Stage("talk", "solver", 1, rollout=Outer.Inner).program)
+    item = request(n=1, rollout=Stage("talk", "solver", 1, rollout=Outer.Inner).workflow)
     first = asyncio.run(made.run(item, LIMITS))
     settings.algo.calls = 7
     second = asyncio.run(made.run(replace(item, group_id="p2/solver.0"), LIMITS))
@@ -77,7 +77,7 @@ def test_a_reward_sees_what_happened_and_why_it_ended():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tree", "there is no rollout program 'tree'; known: single_call"),
+        ("tree", "there is no workflow 'tree'; known: single_call"),
         ("no_such_module:A", "can't be loaded: There is no module 'no_such_module'$"),
         (f"{__name__}:Absent", "can't be loaded: .* no attribute 'Absent'"),
         (f"{__name__}:Outer.Absent", "can't be loaded: .*'Outer' has no attribute 'Absent'"),
@@ -87,7 +87,7 @@ def test_a_reward_sees_what_happened_and_why_it_ended():
 )
 def test_what_is_no_program_is_refused_by_name(name, message):
     with pytest.raises(ValueError, match=message):
-        find_program(name)
+        find_workflow(name)
 
 
 def test_a_program_knows_how_many_tokens_there_are():
@@ -98,5 +98,5 @@ def test_a_program_knows_how_many_tokens_there_are():
             return RolloutOutput(item.group_id, [found])
 
     client = ScriptedClient(lambda _: "")
-    found = asyncio.run(runner(client, programs={"own": Counting}).run(request(n=1, rollout="own"), LIMITS))
+    found = asyncio.run(runner(client, workflows={"own": Counting}).run(request(n=1, rollout="own"), LIMITS))
     assert found.trajectories[0].events == [{"vocabulary": len(client.tokenizer)}]

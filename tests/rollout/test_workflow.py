@@ -284,7 +284,7 @@ def test_a_failed_grade_counts_for_the_role_whose_reward_gave_it():
 
     talks, item = method(play), request("p1/talk/0", 4, rollout="play")
     programs = {"play": lambda: globals()["Play"](None, None, ROLES)}
-    made = runner(ScriptedClient(lambda _: "hm</s>"), programs=programs)
+    made = runner(ScriptedClient(lambda _: "hm</s>"), workflows=programs)
     made.score = score
     output = asyncio.run(made.run(item, {role: Sampling(99, 99) for role in ROLES}))
     b, c = grade_warnings(output.trajectories)
@@ -326,7 +326,7 @@ def test_messages_that_nobody_waits_for_end_with_their_episode(cancelled):
         raise ValueError("enough")
 
     async def course(client) -> None:
-        made = runner(client, programs={"play": lambda: globals()["Play"](None, None, ROLES)})
+        made = runner(client, workflows={"play": lambda: globals()["Play"](None, None, ROLES)})
         running = asyncio.ensure_future(
             made.run(request("p1/talk/0", 1, rollout="play"), {role: Sampling(99, 99) for role in ROLES})
         )

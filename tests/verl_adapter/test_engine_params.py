@@ -1,4 +1,4 @@
-"""A rollout program's request as vLLM's parameters, vLLM's answer as a completion; with Ray and without."""
+"""A workflow's request as vLLM's parameters, vLLM's answer as a completion; with Ray and without."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def members(outputs: list[RolloutOutput]) -> list[Trajectory]:
 
 
 class Program:
-    """A rollout program without a model; later requests are answered first."""
+    """A workflow without a model; later requests are answered first."""
 
     async def run(self, request, context):
         await asyncio.sleep(0.02 if request.group_id == "g0" else 0)
@@ -46,7 +46,7 @@ class Program:
 def worker_of(monkeypatch):
     def make(*rewards) -> RolloutWorker:
         made = rollout_fakes.worker_of(monkeypatch, rewards=list(rewards))
-        made._runner.programs = {"single_call": Program}
+        made._runner.workflows = {"single_call": Program}
         return made
 
     return make
@@ -81,7 +81,7 @@ def test_a_request_that_is_given_up_is_forgotten(worker_of):
         async def run(self, request, context):
             await asyncio.sleep(3600)
 
-    worker._runner.programs = {"single_call": Never}
+    worker._runner.workflows = {"single_call": Never}
 
     async def give_up():
         asking = asyncio.ensure_future(worker.run_request(make_request("g0"), SAMPLING, RoundId(1, 0)))
@@ -104,7 +104,7 @@ def test_a_worker_tells_which_program_blocks_it_and_where(worker_of):
             go.wait(20)
             return RolloutOutput(request.group_id, [])
 
-    worker._runner.programs = {"single_call": Blocks}
+    worker._runner.workflows = {"single_call": Blocks}
     thread = threading.Thread(target=answered, args=(worker, make_request("g1")))
     thread.start()
     assert began.wait(20)

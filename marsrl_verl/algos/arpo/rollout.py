@@ -28,7 +28,7 @@ from marsrl_verl.rollout.tool_protocol.tags import TagProtocol
 from marsrl_verl.settings.rules import OwnFunction
 
 PROGRAM = "marsrl_verl.algos.arpo.rollout:ToolTree"
-"""The rollout program, as requests name it."""
+"""The workflow, as requests name it."""
 
 
 class ToolTree:

@@ -18,7 +18,7 @@ from marsrl_verl.rollout.context import RolloutContext
 from marsrl_verl.settings.choices import Choice
 
 PROGRAM = "marsrl_verl.algos.rema.json_actions:ActionCall"
-"""The rollout program, as requests name it."""
+"""The workflow, as requests name it."""
 
 
 class ActionKind(Choice):

@@ -1,4 +1,4 @@
-"""Checks of rollout programs, engines on GPUs of their own, off-policy correction and shared prefixes."""
+"""Checks of workflows, engines on GPUs of their own, off-policy correction and shared prefixes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from marsrl_verl.config.model_shapes import has_experts
 from marsrl_verl.config.models import models
 from marsrl_verl.config.pools import CPU_SYNC, SHARED_SYNC, own_pool_gpus
 from marsrl_verl.config.upstream_names import weight_syncs
-from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.rollout.runner import find_workflow
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.declaration import UNCUT
 from marsrl_verl.settings.imports import source_of
@@ -23,22 +23,22 @@ _SYNC, _MODEL = "actor_rollout_ref.rollout.checkpoint_engine", "actor_rollout_re
 
 
 def check_rollouts(ctx: Context) -> Iterator[ConfigIssue]:
-    """The method's rollout programs: whether they are there, and go with segments and parts of groups."""
+    """The method's workflows: whether they are there, and go with segments and parts of groups."""
     pipeline, name = ctx.settings.pipeline, ctx.settings.algo.name
-    for program in dict.fromkeys(stage.program for stage in ctx.method.stages(ctx.settings.algo)):
+    for program in dict.fromkeys(stage.workflow for stage in ctx.method.stages(ctx.settings.algo)):
         try:
-            cls = find_program(program)
+            cls = find_workflow(program)
         except ValueError as error:
-            what = f"Its rollout programs can't all be used: {error}."
+            what = f"Its workflows can't all be used: {error}."
             fix = f"Correct {source_of(ctx.method, program)} (`Stage.rollout`)."
             yield ConfigIssue("marsrl.algo.name", what, fix, name)
             continue
         if pipeline.max_segments > 1 and not getattr(cls, "pauses", False):
-            what = f"The rollout program {program} of {name} can't pause (it does not say `pauses = True`)."
+            what = f"The workflow {program} of {name} can't pause (it does not say `pauses = True`)."
             yield ctx.issue(_SEGMENTS, what, f"Set {_SEGMENTS}=1, or let the program go on from its state.")
         if pipeline.min_group is not None and getattr(cls, "grows", False):
             what = (
-                f"Groups of the rollout program {program} of {name} grow from round to round: a part says "
+                f"Groups of the workflow {program} of {name} grow from round to round: a part says "
                 "nothing about the whole."
             )
             yield ctx.issue(_MIN_GROUP, what, f"Set {_MIN_GROUP}=null.")

@@ -12,7 +12,7 @@ from marsrl_verl.config.checks.refused import refuses
 from marsrl_verl.config.models import models, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.core.policy import SHARED, PolicyKind
-from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.rollout.runner import find_workflow
 from marsrl_verl.settings.choices import DefaultPolicy
 from marsrl_verl.settings.issues import ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import no_such_choice
@@ -81,8 +81,8 @@ def check_rates(ctx: Context) -> Iterator[ConfigIssue]:
 
 def _calls_tools(ctx: Context, role: str) -> bool:
     """True where the role's responses go on behind what tools answer, token by token."""
-    programs = {stage.program for stage in ctx.method.stages(ctx.settings.algo) if role in stage.roles}
-    return any(getattr(find_program(name), "calls_tools", False) for name in programs)
+    programs = {stage.workflow for stage in ctx.method.stages(ctx.settings.algo) if role in stage.roles}
+    return any(getattr(find_workflow(name), "calls_tools", False) for name in programs)
 
 
 def check_frozen(ctx: Context) -> Iterator[ConfigIssue]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.ray_cluster import joins_cluster
-from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.rollout.runner import find_workflow
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.tools.base import ToolConfig, ToolUnavailableError
 from marsrl_verl.tools.registry import NODE, can_fork, tool_class
@@ -77,10 +77,10 @@ def _state(ctx: Context, name: str, one: ToolConfig) -> Iterator[ConfigIssue]:
 
 
 def _programs(ctx: Context) -> Iterator[Any]:
-    """The classes of the method's rollout programs; None for one that is not there, as another check says."""
-    for program in dict.fromkeys(stage.program for stage in ctx.method.stages(ctx.settings.algo)):
+    """The classes of the method's workflows; None for one that is not there, as another check says."""
+    for program in dict.fromkeys(stage.workflow for stage in ctx.method.stages(ctx.settings.algo)):
         try:
-            yield find_program(program)
+            yield find_workflow(program)
         except ValueError:
             yield None
 

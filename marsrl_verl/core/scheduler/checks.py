@@ -59,7 +59,7 @@ def check_requests(
 ) -> None:
     """Checks the requests, at least one, that a method makes for a problem. Raises ValueError: one is of a
     stage that may not follow (`allowed`) or of another stage than the first, its group id is in use, or its
-    rollout program is not its stage's; the message has the group id."""
+    workflow is not its stage's; the message has the group id."""
     stage, seen = requests[0].stage, set[str]()
     if stage not in allowed:
         raise ValueError(
@@ -74,10 +74,10 @@ def check_requests(
                 f"request {item.group_id}: found stage {item.stage} and n={item.n}, expected stage "
                 f"{stage}, as its problem's other requests, and n of at least 1"
             )
-        if item.rollout != stages[stage].program:
+        if item.rollout != stages[stage].workflow:
             raise ValueError(
-                f"request {item.group_id}: found the rollout program {item.rollout!r}, expected that of its "
-                f"stage: {stages[stage].program}"
+                f"request {item.group_id}: found the workflow {item.rollout!r}, expected that of its "
+                f"stage: {stages[stage].workflow}"
             )
 
 

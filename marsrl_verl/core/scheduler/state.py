@@ -53,7 +53,7 @@ class PendingGroup:
     members: dict[int, Trajectory] = field(default_factory=dict)
     """Its trajectories so far by number: ended ones, and those that are paused."""
     state: Plain = None
-    """State that its rollout program keeps of the group itself."""
+    """State that its workflow keeps of the group itself."""
     in_flight: bool = True
     """If true, a round of it is being decoded."""
     trained: set[str] = field(default_factory=set)
@@ -68,7 +68,7 @@ class PendingGroup:
         return [self.members[k] for k in sorted(self.members) if self.members[k].paused]
 
     def output(self, group_id: str) -> RolloutOutput:
-        """Output with which its rollout program goes on: paused members whole, ended ones without tokens and
+        """Output with which its workflow goes on: paused members whole, ended ones without tokens and
         texts, which are not read again and would be sent in every round."""
         members = [self.members[k] for k in sorted(self.members)]
         light = [one if one.paused else replace(one, sequences=[], text="", final_text="") for one in members]

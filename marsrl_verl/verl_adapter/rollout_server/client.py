@@ -1,4 +1,4 @@
-"""Calls of verl's LLM servers for the `generate` of rollout programs."""
+"""Calls of verl's LLM servers for the `generate` of workflows."""
 
 from __future__ import annotations
 

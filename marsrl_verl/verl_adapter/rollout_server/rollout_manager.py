@@ -68,7 +68,7 @@ class _WorkersRound:
 
     def wait(self) -> Round:
         """See `generation.StartedRound`. Raises EngineUnavailableError (the engine or a worker is gone, or
-        nothing is answered any more, see `RequestWatch`), ProgramFailedError (a rollout program fails on
+        nothing is answered any more, see `RequestWatch`), WorkflowFailedError (a workflow fails on
         everything), RewardUnavailableError (a role's reward does, or holds all of its threads),
         RoundStalledError (the round does not go on), StopRequested (the run is told to end)."""
         try:
@@ -267,8 +267,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         roles = {one.group_id: one.role for one in requests}
         frozen = {one.group_id for one in trajectories if one.external}
         policies = {group_id: self._policies.of(roles[group_id]).name for group_id in frozen}
-        programs, ended = {one.group_id: one.rollout for one in requests}, not self._streamed
-        self._requests.look(trajectories, programs, policies, round_ended=ended)
+        workflows, ended = {one.group_id: one.rollout for one in requests}, not self._streamed
+        self._requests.look(trajectories, workflows, policies, round_ended=ended)
         grades.look(trajectories, round_ended=ended)
 
     def _watched(self) -> Callable[[], object]:

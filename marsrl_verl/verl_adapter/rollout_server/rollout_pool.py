@@ -2,7 +2,7 @@
 
 Several models have engines of their own, all on the trainer's GPUs, with equal parts of the engine's memory.
 One engine can't hold two models, and replacing the weights of one by the other's would end all requests that
-are on their way, while programs and pipelined rounds call several policies at a time.
+are on their way, while workflows and pipelined rounds call several policies at a time.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 
 from marsrl_verl.reporting.progress import RoundState
 from marsrl_verl.rewards.running import RewardUnavailableError
-from marsrl_verl.rollout.failed_round import ProgramFailedError
+from marsrl_verl.rollout.failed_round import WorkflowFailedError
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.dead_process import running_process
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
@@ -27,7 +27,7 @@ class RoundStalledError(RuntimeError):
     """A generation round does not go on; the message says what it waits for."""
 
 
-SAVABLE_ERRORS = (EngineUnavailableError, RoundStalledError, RewardUnavailableError, ProgramFailedError)
+SAVABLE_ERRORS = (EngineUnavailableError, RoundStalledError, RewardUnavailableError, WorkflowFailedError)
 """Errors of generation that end the run. They leave the trainer's state sound, so it can still be saved;
 their messages are made for users."""
 

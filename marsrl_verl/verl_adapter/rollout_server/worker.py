@@ -1,4 +1,4 @@
-"""verl's agent-loop worker as the place where rollout programs run."""
+"""verl's agent-loop worker as the place where workflows run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplat
 from marsrl_verl.verl_adapter.rollout_server.turn_parser import VerlTurnParser
 
 WATCH = "watch"
-"""Concurrency group of calls that are answered while a program blocks the others' event loop."""
+"""Concurrency group of calls that are answered while a workflow blocks the others' event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RequestResult:
 
 
 class RolloutWorker(AgentLoopWorker):
-    """Runs the programs of its requests concurrently; trajectories are scored as soon as they have ended."""
+    """Runs the workflows of its requests concurrently; trajectories are scored as soon as they have ended."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class RolloutWorker(AgentLoopWorker):
 
     @ray.method(concurrency_group=WATCH)
     async def running(self) -> str:
-        """The programs in progress, and the line that runs."""
-        programs = {request.rollout for request, _ in list(self._running.values())}
-        return f"{', '.join(sorted(programs))}, at {running_at(self._thread)}"
+        """The workflows in progress, and the line that runs."""
+        workflows = {request.rollout for request, _ in list(self._running.values())}
+        return f"{', '.join(sorted(workflows))}, at {running_at(self._thread)}"
 
     def take_endpoint_keys(self, keys: Mapping[str, str]) -> None:
         """Calls the endpoints of these policies with these keys from now on. They are no argument of the

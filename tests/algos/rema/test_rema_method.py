@@ -123,7 +123,7 @@ def test_a_problem_is_asked_once_within_the_limit_of_its_prompt():
     found = (request.group_id, request.role, request.n, request.created_step)
     assert found == ("p/dialogue/0", META_THINKING, 4, 3)
     (stage,) = ReMA.stages(made.config)
-    assert (request.rollout, request.stage) == (stage.program, stage.name)
+    assert (request.rollout, request.stage) == (stage.workflow, stage.name)
     assert made.first_requests(Problem("q", "1+1+1+1+1+1", "6"), 3) == []
     assert made.schedule.alternation == Alternation(("planner", "worker"), 1)
 
