@@ -179,7 +179,7 @@ def _failed_requests(role: str, found: RoleStep, standing: bool) -> str | None:
 
 
 ROLE_RULES: dict[str, Callable[[str, RoleStep, bool], str | None]] = {
-    "equal_groups": _equal_groups,
+    "zero_std_groups": _equal_groups,
     "one_outcome": _one_outcome,
     "truncated": _truncated,
     "failed_requests": _failed_requests,
@@ -187,8 +187,8 @@ ROLE_RULES: dict[str, Callable[[str, RoleStep, bool], str | None]] = {
 """Rules by setting: a role, its results and whether the warning stands -> the sentence, if any."""
 _AT_ONCE = frozenset({"failed_requests"})
 """Rules that decide by a single step."""
-NOTHING_TRAINED, NOT_FINITE, LOG_PROB_GAP = "nothing_trained", "not_finite", "log_prob_gap"
-RULES = (NOT_FINITE, LOG_PROB_GAP, NOTHING_TRAINED, *ROLE_RULES)
+NOTHING_TRAINED, NOT_FINITE, LOG_PROBS_DIFF = "nothing_trained", "not_finite", "log_probs_diff"
+RULES = (NOT_FINITE, LOG_PROBS_DIFF, NOTHING_TRAINED, *ROLE_RULES)
 
 
 def _bound(share: float, standing: bool) -> float:
@@ -260,7 +260,7 @@ class Watch:
         for role, found in facts.roles.items():
             self._roles[role] = [*self._roles.get(role, []), (step, found)][-self._config.steps :]
             for rule, sentence in ROLE_RULES.items():
-                if rule == "equal_groups" and role in self.untrained:
+                if rule == "zero_std_groups" and role in self.untrained:
                     continue
                 seen = self._roles[role][-1:] if rule in _AT_ONCE else self._roles[role]
                 standing = self._standing(rule, role)
@@ -293,14 +293,14 @@ class Watch:
         if gap is None:
             return []
         text = None
-        if gap >= _bound(GAP, self._standing(LOG_PROB_GAP, "") is not None):
+        if gap >= _bound(GAP, self._standing(LOG_PROBS_DIFF, "") is not None):
             weighs = "; marsrl.off_policy.mode=tis weighs tokens by it" if could_weigh else ""
             text = (
                 f"engine and trainer differ by {gap:.3f} nats a token on average under the same weights: a "
                 "weight sync that failed, number formats, experts that are chosen otherwise, or a response "
                 f"mask with tokens that nobody sampled{weighs}"
             )
-        return self._tell(LOG_PROB_GAP, "", [step], text)
+        return self._tell(LOG_PROBS_DIFF, "", [step], text)
 
     def metrics(self) -> dict[str, float]:
         """By rule, how many warnings stand: of so many roles."""

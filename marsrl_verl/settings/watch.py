@@ -28,13 +28,13 @@ class WatchConfig(Settings):
     not_finite: Action = Action.END
     """A loss or gradient norm is NaN or infinite, in the step itself. With `warn` verl skips such an update
     and the run goes on. Where log-probabilities or weights are not finite it ends in any case."""
-    log_prob_gap: Action = Action.WARN
+    log_probs_diff: Action = Action.WARN
     """Engine and trainer differ by at least 0.05 nats a token on average under the same weights
     (`rollout/log_probs_diff_mean`), in the step itself."""
     nothing_trained: Action = Action.END
     """No group was trained: in all of at least 256 responses' groups the rewards were equal. Groups that are
     all right for the most part are warned of only."""
-    equal_groups: Action = Action.WARN
+    zero_std_groups: Action = Action.WARN
     """At least 85 % of a role's groups have equal rewards."""
     one_outcome: Action = Action.WARN
     """A role decides alike in at least 98 % of cases, such as a Verifier with one verdict, although another

@@ -131,7 +131,7 @@ def test_a_few_small_steps_without_a_trained_group_end_nothing():
 
 
 def test_a_run_that_is_warned_goes_on_and_hears_of_the_end_once(few):
-    watch = Watch(WatchConfig(steps=2, nothing_trained="warn", equal_groups="warn"))
+    watch = Watch(WatchConfig(steps=2, nothing_trained="warn", zero_std_groups="warn"))
     idle, busy = facts(trained=False, solver=mixed(wrong=5)), facts(solver=mixed())
     said = looked(watch, idle, idle, idle, busy, busy)
     assert list(said) == [2, 4]
@@ -176,12 +176,12 @@ def test_a_role_with_equal_groups_is_warned_of_with_what_they_are():
     assert said[2][0].startswith(
         "warning: steps 1 to 2: 56 of 64 groups of the solver have equal rewards (56 all right)"
     )
-    assert watch.metrics()["warning/equal_groups"] == 1
+    assert watch.metrics()["warning/zero_std_groups"] == 1
     # A little less is no end of it.
     assert looked(watch, facts(solver=mixed(32, right=26)), first=4) == {}
     ended = looked(watch, *[facts(solver=mixed(32, right=16))] * 2, first=5)
     assert list(ended) == [5] or list(ended) == [6]
-    assert watch.metrics()["warning/equal_groups"] == 0
+    assert watch.metrics()["warning/zero_std_groups"] == 0
 
 
 def test_roles_that_nobody_trains_may_have_equal_groups():
@@ -236,7 +236,7 @@ def test_failed_requests_are_warned_of_in_their_step_and_once():
     assert watch.metrics()["warning/failed_requests"] == 0
 
 
-@pytest.mark.parametrize("rule", ["equal_groups", "one_outcome", "truncated", "failed_requests"])
+@pytest.mark.parametrize("rule", ["zero_std_groups", "one_outcome", "truncated", "failed_requests"])
 def test_every_warning_can_end_a_run(rule):
     watch = Watch(WatchConfig(steps=1, **{rule: "end"}))
     bad = mixed(wrong=10, truncated=40, failed=40, outcomes={"a": 40})
@@ -253,9 +253,9 @@ def test_engine_and_trainer_that_differ_are_warned_of_until_they_agree():
     assert said[1][0].startswith("warning: step 2: engine and trainer differ by 0.050 nats a token")
     assert "off_policy.mode=tis weighs" in said[1][0]
     assert "tis" not in Watch(WatchConfig()).look_at_gap(1, 0.2, could_weigh=False)[0]
-    watch = Watch(WatchConfig(log_prob_gap="end"))
+    watch = Watch(WatchConfig(log_probs_diff="end"))
     watch.look_at_gap(1, 0.2, could_weigh=False)
-    with pytest.raises(CollapsedError, match="log_prob_gap = end"):
+    with pytest.raises(CollapsedError, match="log_probs_diff = end"):
         watch.check()
 
 
