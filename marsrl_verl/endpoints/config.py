@@ -48,11 +48,11 @@ class EndpointConfig(ServiceConfig):
     """An OpenAI-compatible endpoint (chat completions) that answers for a frozen policy."""
 
     temperature: float | None = limits(None, ge=0.0, why="null leaves it to the endpoint")
-    """Sampling temperature, in training and in every evaluation; null: what the endpoint does by itself."""
+    """Sampling temperature, in training and in every evaluation; null: the endpoint's default."""
     top_p: float | None = top_p(None, fix="null leaves it to the endpoint.")
-    """Smallest probability mass that is kept; null: what the endpoint does by itself."""
+    """Smallest probability mass that is kept; null: the endpoint's default."""
     max_tokens: int | None = limits(None, ge=1, why="null leaves it to the endpoint")
-    """Most tokens of an answer, counted by the endpoint; null: what the endpoint does by itself."""
+    """Most tokens of an answer, counted by the endpoint; null: the endpoint's default."""
 
 
 def check_urls(urls: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ class ServeConfig(Switched):
     enabled: bool = False
     """Serve in place of training; the command sets it."""
     host: str = "127.0.0.1"
-    """The address that it listens at. Another than this machine's own needs a key."""
+    """Address to listen on. Any address other than localhost requires a key."""
     port: int = limits(8000, ge=1, le=65_535, why="it is a TCP port")
     """The port."""
     api_key_env: str | None = None

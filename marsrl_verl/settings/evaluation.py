@@ -11,7 +11,7 @@ class InBetweenConfig(Settings):
     """Evaluations in between (`marsrl.evaluation.every`): like the others but for these."""
 
     problems: int | None = limits(None, ge=1, why="null is as many as the others")
-    """Use the first so many of `marsrl.evaluation.problems`; null: all of these."""
+    """Use only the first N of `marsrl.evaluation.problems`; null: all of these."""
     samples_per_problem: int | None = limits(None, ge=1, why="null is as many as the others")
     """Runs per problem; null: as many as the others."""
 
@@ -20,9 +20,9 @@ class BenchmarkConfig(Settings):
     """A benchmark of the table (`data/benchmarks.yaml`), by its name."""
 
     file: str | None = None
-    """A copy of one's own, .parquet, .jsonl or .json; null: the Hugging Face hub's."""
+    """Your own copy, .parquet, .jsonl or .json; null: the Hugging Face hub's."""
     problems: int | None = limits(None, ge=1, why="null is all of them")
-    """Use the first so many; null: all."""
+    """Use only the first N; null: all."""
     samples_per_problem: int | None = limits(None, ge=1, why="null is as many as of the others")
     """Sampled runs per problem; null: `marsrl.evaluation.samples_per_problem`."""
 
@@ -40,7 +40,7 @@ class EvaluationConfig(Settings):
     in_between: InBetweenConfig = Field(default_factory=InBetweenConfig)
     """Settings in which evaluations in between differ."""
     problems: int | None = limits(None, ge=1, why="null is all of them")
-    """Use the first so many held-out problems; null: all."""
+    """Use only the first N held-out problems; null: all."""
     samples_per_problem: int = limits(1, ge=0, why="0 evaluates greedily alone")
     """Independent runs per problem at temperature `temperature`; 0: greedy ones alone (`greedy`), and
     `temperature` and `top_p` have no effect."""

@@ -98,7 +98,7 @@ class BranchRule(Settings):
     paper has none, its released code 512."""
     on_too_few: OnTooFew = OnTooFew.FILL
     """Points of a response in which too few steps qualify: `fewer` points; `fill` with the earliest other
-    ones; `apart`, with the most influential other ones that keep the distance, so that every criterion has
+    ones; `spread` with the most influential other ones that keep the distance, so that every criterion has
     equally many points; `repeat` (as the released code: any later step, then the same points again)."""
 
     @property

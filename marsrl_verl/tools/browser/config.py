@@ -16,7 +16,7 @@ class SummaryEndpoint(EndpointConfig):
     """Endpoint of the model that sums up pages."""
 
     max_tokens: int | None = limits(1024, ge=1, why="null leaves it to the endpoint")
-    """Most tokens of a summary; null: what the endpoint does by itself."""
+    """Most tokens of a summary; null: the endpoint's default."""
     timeout_s: float = limits(60.0, gt=0.0, why="seconds", fix="60 is the default.")
     """Seconds from sending a request to the end of its answer; the tool's `timeout_s` ends it as well."""
     retries: int = limits(1, ge=0, why="0 repeats nothing")
