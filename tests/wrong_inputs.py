@@ -234,9 +234,9 @@ def make_files(folder: Path) -> None:
 _HEAD = """\
 # Messages
 
-What the commands say to wrong inputs (`python tests/wrong_inputs.py`). Each input was run as a command of its
-own, on 2 busy cores; most of the seconds are Python's imports. `train` is
-`python -m recipe.marsrl.main_marsrl`, `plan` the same with `dry_run=true cluster=cpu`; the other commands go by
+What the commands say to wrong inputs (`python tests/wrong_inputs.py`). Each input was run as a command of
+its own, on 2 busy cores; most of the seconds are Python's imports. `train` is `python -m
+recipe.marsrl.main_marsrl`, `plan` the same with `dry_run=true cluster=cpu`; the other commands go by
 their last names. The table shows one problem per message, shortened. Status 2: nothing was started; 0: a
 warning of the plan.
 """
