@@ -178,7 +178,7 @@ class RoleSampling(Settings):
     """Above 0. Roles may differ: log-probabilities are computed at each row's own temperature. (Fused kernels
     take one for all roles of a policy.)"""
     top_p: float = top_p(1.0)
-    """Smallest probability mass that is kept; 1 keeps all."""
+    """Nucleus sampling: the likeliest tokens up to this total probability are kept; 1 keeps all."""
     top_k: int = -1
     """-1 keeps the whole vocabulary."""
     lr: float | None = limits(None, gt=0, le=1, why="it is the optimizer's step")
