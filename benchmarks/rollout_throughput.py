@@ -209,7 +209,7 @@ def main() -> None:
         parser.error("--append needs --compare and --json")
     if arguments.compare is not None:
         if arguments.dialogues:
-            parser.error("--dialogues has no --compare: checkouts before the workflows have no dialogues")
+            parser.error("--dialogues has no --compare: checkouts without workflows have no dialogues")
         show_pairs(arguments, head)
         return
     print(head, flush=True)

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--list", action="store_true", help="say what would be run")
     arguments = parser.parse_args(argv)
     if unknown := [one for one in arguments.calls if one not in NUMBERS]:
-        parser.error(f"there is no call {unknown[0]}; the calls are {NUMBERS}")
+        parser.error(f"there is no part {unknown[0]}; the parts are {NUMBERS}")
     if arguments.on_processor:
         os.environ[ON_PROCESSOR] = "1"
     if arguments.set:
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
         parser.error(f"there is no check {arguments.only!r}; the checks are {names}")
     if arguments.list:
         for call in calls:
-            print(f"call {call.number}, {call.minutes} minutes: {call.title}")
+            print(f"part {call.number}, {call.minutes} minutes: {call.title}")
             print("".join(f"  {check.name}, {check.seconds} s\n" for check in call.checks), end="")
         return 0
     folder = arguments.folder.resolve()

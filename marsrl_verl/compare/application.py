@@ -23,6 +23,7 @@ from marsrl_verl.compare.runner import Outcome, Runner
 from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
 from marsrl_verl.compare.verdicts import seeds_to_decide
 from marsrl_verl.config.application import check_values
+from marsrl_verl.config.renamed import rename_overrides
 from marsrl_verl.reporting.files import write_atomic
 from marsrl_verl.reporting.html import write_report
 from marsrl_verl.reporting.record import python_path, shell_line
@@ -51,6 +52,9 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     wrong = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]
     if wrong:
         parser.error(f"{' '.join(wrong)}: expected one suite, and Hydra overrides of the form key=value")
+    arguments.overrides, notes = rename_overrides(arguments.overrides)
+    for note in notes:
+        print(note, file=sys.stderr)
     own = OWN_KEYS if arguments.address is None else (*OWN_KEYS, RAY_ADDRESS)
     taken = [word for word in arguments.overrides if word.lstrip("+~").split("=")[0] in own]
     if taken:

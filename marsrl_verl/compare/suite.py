@@ -42,6 +42,11 @@ from marsrl_verl.config.tables import read_table
 
 FOLDER = Path(__file__).parents[2] / "studies" / "suites"
 """Those of the studies; an installed package has none."""
+_RENAMED: dict[str, str] = {
+    **(table := read_table("renamed")["metrics"])["names"],
+    **{name: f"{name.removesuffix('_share')}_frac" for name in table["shares"]},
+}
+"""Former names of metrics, and the names now."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_]")
 
 
@@ -231,9 +236,13 @@ def _suite(path: Path, plain: dict[str, Any]) -> Suite:
 
 def _current(metric: str) -> str:
     """The name that a metric has now (`config/tables/renamed.yaml`)."""
-    for old, new in read_table("renamed")["metrics"].items():
-        metric = re.sub(rf"{old}(?![a-z])", new, metric)
-    return metric
+    parts = []
+    for part in metric.split("/"):
+        name, end = part, ""
+        if part not in _RENAMED and (found := re.fullmatch(r"(.+)(_(?:right|wrong|greedy|mean|max))", part)):
+            name, end = found.groups()
+        parts.append(_RENAMED[name] + end if name in _RENAMED else part)
+    return "/".join(parts)
 
 
 def _methods(path: Path, methods: Any) -> dict[str, tuple[str, ...]]:

@@ -47,6 +47,7 @@ _DESCRIPTIONS = {
 
 _OTHER_NAMES = {name: key for key, names in read_table("other_names").items() for name in names}
 """Names of settings in other trainers, and the keys here; where they stand alone."""
+_RENAMED: dict[str, str] = read_table("renamed")["settings"]
 _SEVERAL = "Several runs: one command each, with a name=… of its own (docs/guides/runs.md, Several runs)."
 
 
@@ -219,6 +220,8 @@ def unknown_key_issue(key: str, siblings: tuple[str, ...], groups: tuple[str, ..
     parent, _, name = key.rpartition(".")
     if key in _OTHER_NAMES:
         return ConfigIssue(key, "There is no such key.", f"Did you mean {_OTHER_NAMES[key]}?")
+    if key in _RENAMED:
+        return ConfigIssue(key, "There is no such key.", f"It is named {_RENAMED[key]} now.")
     issue = unknown_key(key, siblings if parent else (*siblings, *groups), _same_name_elsewhere(name))
     if parent or issue.fix.startswith("Did you mean"):
         return issue

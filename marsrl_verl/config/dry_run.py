@@ -103,7 +103,7 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
     for role, spec in ctx.settings.reward.items():
         scored.setdefault(spec.target, []).append(role)
     return [
-        f"Plan of run {ctx.settings.run.name!r}: nothing is started.",
+        f"Dry run of {ctx.settings.run.name!r}: the plan.",
         *_without_training(ctx),
         *textwrap.wrap(chosen + detected, WIDTH, initial_indent="  ", subsequent_indent="  "),
         *(f"  {line}" for line in composed.notes),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.node import chosen_method
@@ -12,6 +14,7 @@ from marsrl_verl.config.tables import read_table
 from marsrl_verl.reporting.record import setting_of
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import defaults
+from marsrl_verl.tools.registry import BUILT_IN
 
 _TABLE = read_table("renamed")
 RENAMED: dict[str, str] = _TABLE["settings"]
@@ -23,7 +26,12 @@ _METHOD, _TOOLS = "marsrl.algo.", "marsrl.tools."
 
 def rename_overrides(words: Iterable[str]) -> tuple[tuple[str, ...], list[str]]:
     """Overrides with the settings that every run has under their names now, and a note for each; those
-    of methods and tools have theirs once a configuration is composed (`rename_settings`)."""
+    of methods and tools have theirs once a configuration is composed (`rename_settings`). ConfigError: a
+    setting is named both ways."""
+    words = list(words)
+    named = _named(words)
+    if both := [key for key in named & RENAMED.keys() if RENAMED[key] in named]:
+        raise ConfigError([_twice(key, RENAMED[key]) for key in sorted(both)])
     found, notes = [], []
     for word in words:
         key = setting_of(word)
@@ -39,22 +47,43 @@ def rename_overrides(words: Iterable[str]) -> tuple[tuple[str, ...], list[str]]:
 def rename_settings(config: DictConfig, words: Iterable[str]) -> list[str]:
     """Gives settings of a composed configuration their names now; returns a note for each. ConfigError: the
     command line (`words`) sets one under both names."""
-    named = {setting_of(word) for word in words}
+    named = _named(words)
     notes, problems = [], []
     for old, new in _present(config):
         if old in named and new in named:
-            problems.append(
-                ConfigIssue(old, f"It is named {new} now, which is set as well.", "Leave it out.")
-            )
+            problems.append(_twice(old, new))
             continue
         value = _taken(config, old)
         if new not in named:  # else a file has the former name, and the command line the last word
-            value = RENAMED_VALUES.get(new, {}).get(value, value)
+            values = RENAMED_VALUES.get(new, {})
+            value = values.get(value, value) if isinstance(value, str) else value
             OmegaConf.update(config, new, value, merge=False, force_add=True)
         notes.append(_note(old, new))
     if problems:
         raise ConfigError(problems)
     return notes
+
+
+def _named(words: Iterable[str]) -> set[str]:
+    """The settings that words name, also inside of dictionaries."""
+    found: set[str] = set()
+    for word in words:
+        found.add(key := setting_of(word))
+        try:
+            value = OverridesParser.create().parse_override(word).value()
+        except HydraException:
+            continue  # `check_overrides` says so
+        nodes = [(key, value)]
+        while nodes:
+            parent, node = nodes.pop()
+            if isinstance(node, dict):
+                nodes += [(f"{parent}.{name}", one) for name, one in node.items()]
+            found.add(parent)
+    return found
+
+
+def _twice(old: str, new: str) -> ConfigIssue:
+    return ConfigIssue(old, f"It is named {new} now, which is set as well.", "Leave it out.")
 
 
 def _note(old: str, new: str) -> str:
@@ -67,10 +96,14 @@ def _present(config: DictConfig) -> Iterator[tuple[str, str]]:
         parent, _, name = old.rpartition(".")
         if old.startswith(_TOOLS):
             tools = OmegaConf.select(config, _TOOLS.rstrip("."), throw_on_missing=False)
-            target = parent.rpartition("@")[2].rstrip(">") if "@" in parent else None
+            kind = parent.rpartition("@")[2].rstrip(">") if "@" in parent else None
             entries = {str(tool): one for tool, one in tools.items()} if isinstance(tools, DictConfig) else {}
             for tool, entry in entries.items():
-                if isinstance(entry, DictConfig) and name in entry and target in (None, entry.get("target")):
+                if (
+                    isinstance(entry, DictConfig)
+                    and name in entry
+                    and (kind is None or entry.get("target") in (kind, BUILT_IN[kind]))
+                ):
                     yield f"{_TOOLS}{tool}.{name}", f"{_TOOLS}{tool}.{new}"
         elif name in _node(config, parent) and (not old.startswith(_METHOD) or _has(config, new, old)):
             yield old, new

@@ -39,7 +39,7 @@ def whole_run(ctx: Context, plan: BatchPlan) -> list[str]:
         steps, total = f"{length.total:,}", length.total * tokens
         if length.per_epoch:
             epochs = length.total * int(config.data.train_batch_size) / training_rows(ctx)
-            steps += f", {epochs:,.1f} epochs; {length.per_epoch:,} in each"
+            steps += f", {epochs:,.1f} epochs of {length.per_epoch:,}"
         if bound is not None and bound <= length.total:
             length = RunLength(bound, length.per_epoch)
             steps, total = f"{bound:,} at most, if every epoch has all problems", bound * tokens

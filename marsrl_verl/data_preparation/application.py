@@ -34,8 +34,8 @@ from marsrl_verl.data_preparation.selection import Contaminated, hold_out, selec
 from marsrl_verl.data_preparation.training_settings import (
     answer_sampling,
     answer_settings,
-    answering_program,
     answering_role,
+    answering_workflow,
     check_policies,
     grader_settings,
     make_grader,
@@ -311,7 +311,7 @@ def _answer_missing(
     )
     longest = max(sampling.values(), key=lambda one: one.longest_sequence)
     client, prompts = make_client(config, longest), build_prompts(settings)
-    tokenizer, program = load_tokenizer(config), answering_program(config)
+    tokenizer, program = load_tokenizer(config), answering_workflow(config)
     chat = chat_tokenizer(config, tokenizer)
     method = method_class(settings.algo.name)
     evaluation = method_evaluation(method, settings.algo, settings.evaluation, prompts)

@@ -36,7 +36,7 @@ _DESCRIPTION = """\
 Remove duplicates from a set of problems, let the start model answer each of them k times, keep problems by
 their pass rate, and write verl's parquet files. The same command continues an interrupted preparation.
 
-The model is asked as the method's first role is asked in training, and graded as in training: key=value and
+The model is prompted as the method's first role is in training, and graded as in training: key=value and
 group=option are the words of the training command, and mean the same here (model=…, cluster=…, reward=…).
 """
 

@@ -46,7 +46,7 @@ def answering_role(config: DictConfig) -> str:
     return _first_stage(config).role
 
 
-def answering_program(config: DictConfig) -> str:
+def answering_workflow(config: DictConfig) -> str:
     """The workflow that answers them, as in the method's evaluation."""
     return _first_stage(config).workflow
 
@@ -57,7 +57,7 @@ def _first_stage(config: DictConfig) -> Stage:
 
 
 def _is_single_call(config: DictConfig) -> bool:
-    return find_workflow(answering_program(config)) is SingleCall
+    return find_workflow(answering_workflow(config)) is SingleCall
 
 
 def _active_roles(config: DictConfig) -> tuple[str, ...]:

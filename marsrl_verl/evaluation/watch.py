@@ -322,7 +322,7 @@ class Watch:
         standing = self._standing(rule, role)
         if text is None and standing is not None:
             standing.over = steps[-1]
-            what = rule.replace("_", " ") + (f" of the {role}" if role else "")
+            what = f"marsrl.watch.{rule}" + (f" of the {role}" if role else "")
             return [f"step {steps[-1]}: the warning of step {standing.begun} is over ({what})"]
         if text is None:
             return []

@@ -22,7 +22,7 @@ from marsrl_verl.core.prompts import PLACEHOLDER, Prompts, interface, placeholde
 from marsrl_verl.core.sanitize import code_block, code_span, markdown
 from marsrl_verl.data.rows import read_rows
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
-from marsrl_verl.reporting.manifest import MANIFEST_NAME, describe
+from marsrl_verl.reporting.manifest import describe, manifest_path
 from marsrl_verl.reporting.record import shell_line
 from marsrl_verl.reporting.report import alone_markdown, facts_table, method_markdown, result_markdown
 from marsrl_verl.reporting.run_folder import SUMMARY_FILE, read_evaluations
@@ -211,7 +211,7 @@ def _facts(one: Exported, policy: str) -> Iterator[tuple[str, object]]:
     yield "pipeline", settings.pipeline.mode
     yield "seed", settings.run.seed
     yield "weights", one.weights
-    manifest = describe(one.checkpoint / MANIFEST_NAME)["sha256"]
+    manifest = describe(manifest_path(one.checkpoint))["sha256"]
     yield "checkpoint", f"{one.checkpoint.name}, SHA-256 of its manifest {manifest}"
     for file in one.files:
         sources = f", data_source {', '.join(file.sources)}" if file.sources else ""

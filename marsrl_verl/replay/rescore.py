@@ -152,7 +152,7 @@ class Rescorer:
             return self._all(group, str(error))
         episodes: list[Trajectory] = []
         if inspect.isclass(program) and issubclass(program, Workflow):
-            episodes = [one for one in group.trajectories if not _program_failed(one)]
+            episodes = [one for one in group.trajectories if not _workflow_failed(one)]
         elif not getattr(program, "grades_each", False):
             return self._all(group, f"its reward is composed by {request.rollout}")
         alone = [one for one in group.trajectories if one not in episodes]
@@ -208,7 +208,7 @@ def _why(error: Exception) -> str:
     return str(error) if isinstance(error, UnlikeRecordError) else f"{type(error).__name__}: {error}"
 
 
-def _program_failed(one: Trajectory) -> bool:
+def _workflow_failed(one: Trajectory) -> bool:
     """True where the workflow raised (`rollout.runner`)."""
     return one.finish is FinishReason.ERROR and (one.detail or "").startswith(
         ("workflow ", "rollout program ")

@@ -14,6 +14,7 @@ from marsrl_verl.config.compose import available_groups
 from marsrl_verl.config.light_tokenizer import open_tokenizer
 from marsrl_verl.config.locations import config_folder
 from marsrl_verl.config.node import chosen_method
+from marsrl_verl.config.renamed import rename_settings
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
@@ -43,6 +44,7 @@ def recorded_config(run: Path, words: list[str]) -> DictConfig:
     if not path.is_file():
         raise ConfigError([ConfigIssue(str(path), "There is no such file.", "Name a run that has begun.")])
     config: Any = OmegaConf.load(path)
+    rename_settings(config, ())
     arguments = parse_arguments(words)
     for text in check_overrides(arguments, available_groups(arguments)).overrides:
         override = OverridesParser.create().parse_override(text)

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 MANIFEST_NAME = "manifest.json"
+OLD_NAME = "sealed.json"
+"""Its former name, which is read for one release."""
 STATE_NAME = "marsrl.pt"
 """The plugin's state."""
 DATA_NAME = "data.pt"
@@ -49,9 +51,15 @@ def steps(root: Path) -> list[int]:
     return [int(match.group(1)) for match in found if match]
 
 
+def manifest_path(folder: Path) -> Path:
+    """Path of a checkpoint's manifest, which may have its former name or be missing."""
+    path, old = folder / MANIFEST_NAME, folder / OLD_NAME
+    return old if old.is_file() and not path.is_file() else path
+
+
 def complete_steps(root: Path) -> list[int]:
     """The steps that have a complete checkpoint below `root`."""
-    return [step for step in steps(root) if (step_folder(root, step) / MANIFEST_NAME).is_file()]
+    return [step for step in steps(root) if manifest_path(step_folder(root, step)).is_file()]
 
 
 def newest_complete(root: Path) -> int | None:
@@ -86,7 +94,7 @@ def missing_files(names: Iterable[str]) -> list[str]:
 def read_manifest(folder: Path) -> dict[str, Facts]:
     """The files of a complete checkpoint; CheckpointError if it has no manifest, or one that can't be read or
     does not name all that a resume needs."""
-    path = folder / MANIFEST_NAME
+    path = manifest_path(folder)
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))["files"]
     except FileNotFoundError:

@@ -83,7 +83,7 @@ def _within(path: str, node: str) -> bool:
     return path == node or path.startswith(f"{node}.")
 
 
-_EXISTING, _MODE, _PATH = "marsrl.run.if_exists", "trainer.resume_mode", "trainer.resume_from_path"
+_IF_EXISTS, _MODE, _PATH = "marsrl.run.if_exists", "trainer.resume_mode", "trainer.resume_from_path"
 
 
 def resume_command(config: DictConfig, saved: bool) -> list[str]:
@@ -97,12 +97,12 @@ def resume_command(config: DictConfig, saved: bool) -> list[str]:
     words, hidden = without_values(config.marsrl.run.command)
     if config.trainer.val_only:
         if has_results(Path(config.marsrl.run.output_dir)):
-            words = _with_existing(words, IfExists.RESUME)
+            words = _with_if_exists(words, IfExists.RESUME)
     else:
         # A resume goes on from the newest checkpoint, which `disable` forbids.
         rewinding = (_MODE, _PATH) if saved or config.trainer.resume_mode == "disable" else ()
         words = [word for word in words if setting_of(word) not in rewinding]
-        words = _with_existing(words, IfExists.RESUME)
+        words = _with_if_exists(words, IfExists.RESUME)
     lines = [shell_line(words)]
     if hidden:
         lines.append(f"Values of {', '.join(dict.fromkeys(hidden))} are not written down: set them again.")
@@ -124,5 +124,6 @@ def shell_line(words: list[str]) -> str:
     return f"{name}{equals}{shlex.quote(path)} {shlex.join(words[1:])}"
 
 
-def _with_existing(words: list[str], policy: IfExists) -> list[str]:
-    return [*(word for word in words if setting_of(word) != _EXISTING), f"{_EXISTING}={policy.value}"]
+def _with_if_exists(words: list[str], policy: IfExists) -> list[str]:
+    names = (_IF_EXISTS, "marsrl.run.existing")  # its former name
+    return [*(word for word in words if setting_of(word) not in names), f"{_IF_EXISTS}={policy.value}"]

@@ -72,7 +72,7 @@ _NO_UNITS = _NO_PLURALS.union(
 _PLURALS = _listed("people men women children teeth mice geese sheep fish cattle dice")
 _TRAILING = _listed("total altogether each left remaining overall possible all over")
 _NO_NOUN = re.compile(r".*(?:ed|ly|ive|ble|ful|ous|less|n['’]t)\Z")
-_AT_MAX_ONE = re.compile(r"(?:(?<![\d.,}])1|(?<!\d)0?\.\d+|\}|(?<!\d)\d/\d+)[\s$~]*\Z")
+_AT_MOST_ONE = re.compile(r"(?:(?<![\d.,}])1|(?<!\d)0?\.\d+|\}|(?<!\d)\d/\d+)[\s$~]*\Z")
 
 
 def foreign(answer: str, reference: str) -> bool:
@@ -157,7 +157,7 @@ def _is_unit_phrase(words: list[str], before: str, behind: str) -> bool:
         return words != ["times"] or not _says_more(behind)
     if _says_more(behind):
         return False
-    if _AT_MAX_ONE.search(before):
+    if _AT_MOST_ONE.search(before):
         return True
     return len(words) <= 2 and not any(_NO_NOUN.fullmatch(word) for word in words)
 

@@ -19,7 +19,7 @@ from marsrl_verl.rollout.workflow import Workflow
 from marsrl_verl.settings.imports import blamed, import_target
 
 BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}
-"""Programs that every method may name in `RolloutRequest.rollout`."""
+"""Workflows that every method may name in `RolloutRequest.rollout`."""
 
 
 def find_workflow(name: str, workflows: Mapping[str, Callable[[], Rollout]] = BUILT_IN) -> Any:

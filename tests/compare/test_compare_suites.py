@@ -110,12 +110,12 @@ def test_a_wrong_suite_is_refused_by_key(tmp_path, text, said):
 
 def test_metrics_under_their_former_names_are_those_of_now(tmp_path):
     path = tmp_path / "own.yaml"
-    figures = "[rollout/log_prob_gap_mean, role/a/truncation_share, role/a/repetition_share_right]"
+    figures = "[rollout/log_prob_gap_mean, action_share/empty, a/repetition_share_right, stage/a/my_share]"
     path.write_text(f"{GOOD}figures: {figures}\nheadline: [role/a/equal_reward_groups]\n")
     suite = load_suite(str(path))
     assert suite.headline == ("role/a/zero_std_groups",)
     assert suite.figures == (
-        "rollout/log_probs_diff_mean", "role/a/truncation_frac", "role/a/repetition_frac_right"
+        "rollout/log_probs_diff_mean", "action_frac/empty", "a/repetition_frac_right", "stage/a/my_share"
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.reference import find_unknown
-from marsrl_verl.config.renamed import RENAMED, RENAMED_VALUES
+from marsrl_verl.config.renamed import RENAMED, RENAMED_VALUES, rename_settings
 from marsrl_verl.settings.reading import defaults
 from marsrl_verl.tools.base import ToolConfig
 from marsrl_verl.tools.python.config import PythonConfig
@@ -88,3 +88,29 @@ def test_both_names_or_another_methods_are_refused(run):
     done = run("cluster=cpu", "algo=attnrl", *both)
     assert_refused(done, "marsrl.algo.shortfall", "is named marsrl.algo.on_too_few now")
     assert_refused(run("cluster=cpu", "algo=grpo", both[0]), "marsrl.algo.shortfall", "")
+
+
+@pytest.mark.with_presets("grpo", "attnrl")
+def test_dictionaries_count_as_the_settings_in_them(run, tmp_path):
+    (tmp_path / "algo").mkdir()
+    text = "marsrl: {run: {existing: resume}, algo: {shortfall: apart}}"
+    (tmp_path / "algo" / "mine.yaml").write_text(f"# @package _global_\ndefaults: [attnrl, _self_]\n{text}\n")
+    words = ("marsrl.run={if_exists: fail}", "marsrl.algo.on_too_few=fill")
+    found = composed("--config-dir", str(tmp_path), "algo=mine", *words).config.marsrl
+    assert (found.run.if_exists, found.algo.on_too_few) == ("fail", "fill")
+    done = run("cluster=cpu", "algo=attnrl", "marsrl.algo.shortfall=[apart]")
+    assert_refused(done, "marsrl.algo.on_too_few", "")
+    done = run("cluster=cpu", "marsrl.run={existing: resume}")
+    assert_refused(done, "marsrl.run.existing", "It is named marsrl.run.if_exists now.")
+    both = ("marsrl.run.existing=replace", "marsrl.run.if_exists=fail")
+    assert_refused(run("cluster=cpu", *both), "marsrl.run.existing", "is named marsrl.run.if_exists now")
+
+
+@pytest.mark.with_presets("grpo", "attnrl")
+def test_records_of_earlier_runs():
+    config = composed("algo=attnrl").config
+    old = OmegaConf.create(OmegaConf.to_container(config))
+    old.marsrl.run.existing = old.marsrl.run.pop("if_exists")
+    old.marsrl.algo.shortfall = old.marsrl.algo.pop("on_too_few")
+    assert len(rename_settings(old, ())) == 2
+    assert old == config

@@ -38,7 +38,7 @@ def test_steps_and_tokens_of_a_run(run):
         )
     )
     step = 8 * (32 * 48 + 2 * 64 * (64 + 48))
-    assert "steps 24, 3.0 epochs; 8 in each" in text
+    assert "steps 24, 3.0 epochs of 8" in text
     assert f"tokens, at most {step:,} in a step, {24 * step:,} in all" in text
     assert "time not known: give marsrl.hardware.tokens_per_second" in text
 

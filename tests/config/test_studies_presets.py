@@ -67,7 +67,9 @@ def test_all_presets_are_in_one_message(installed_alone):
 
 
 def test_a_class_of_studies_is_named_by_its_key(run, installed_alone):
-    done = run("marsrl.prompts.target=studies.toy_tasks.careless_errors.prompts:SlipsPrompts", "cluster=cpu")
+    done = run(
+        "marsrl.prompts.target=studies.toy_tasks.careless_errors.prompts:CarelessPrompts", "cluster=cpu"
+    )
     assert_refused(done, "marsrl.prompts.target", "studies.toy_tasks.careless_errors.prompts")
 
 

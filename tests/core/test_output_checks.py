@@ -115,7 +115,7 @@ def test_a_group_that_is_not_in_flight():
     refused(round_over(), "group p0/a/0 is not in flight", back(single_call(SECOND, [7, 8])))
 
 
-def test_late_rewards_may_be_open_and_are_finite():
+def test_deferred_rewards_may_be_open_and_are_finite():
     scheduler = dispatched(Late())
     endless = single_call(FIRST, reward=float("inf"))
     refused(scheduler, f"trajectory {FIRST}: reward inf is not", back(endless, single_call(SECOND)))

@@ -118,7 +118,7 @@ def test_a_unit_that_is_a_group_is_rewarded_when_it_completes():
     assert result.waiting["b"] == 2, "the next stage is chosen by the late rewards"
 
 
-def test_a_late_reward_replaces_the_first_one():
+def test_a_deferred_reward_replaces_the_first_one():
     class Halved(TwoStages):
         def deferred_rewards(self, groups):
             members = [one for group in groups for one in group.trajectories]
@@ -136,7 +136,7 @@ def test_a_missing_late_reward_is_an_error_that_names_trajectory_and_method():
         scheduler.finish_step()
 
 
-def test_a_late_reward_of_a_stranger_is_refused():
+def test_a_deferred_reward_of_a_stranger_is_refused():
     class Astray(TwoStages):
         def deferred_rewards(self, groups):
             return {"p9/a/0#0": RewardResult(1.0)}

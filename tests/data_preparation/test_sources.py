@@ -241,7 +241,7 @@ def test_more_bad_rows_than_that_are_another_file(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("value", ["some", "-0.1", "1.5", "nan"])
-def test_a_limit_of_bad_rows_is_a_frac(tmp_path, value):
+def test_a_limit_of_bad_rows_is_a_share(tmp_path, value):
     words = ["--input", "a.jsonl", "--output", "b", "--without-answers", "--bad-rows", value]
     with pytest.raises(DataError, match="expected refuse, skip, or a share"):
         parse_arguments(words)

@@ -12,7 +12,7 @@ from studies.toy_tasks.rema_task.prompts import TinyPlanPrompts
 
 
 class RecordingPrompts(TinyPlanPrompts):
-    """As in the task of definitions."""
+    """As in a task about definitions."""
 
     def __init__(self) -> None:
         if "ray" not in sys.modules:

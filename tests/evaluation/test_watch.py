@@ -135,7 +135,7 @@ def test_a_run_that_is_warned_goes_on_and_hears_of_the_end_once(few):
     idle, busy = facts(trained=False, solver=mixed(wrong=5)), facts(solver=mixed())
     said = looked(watch, idle, idle, idle, busy, busy)
     assert list(said) == [2, 4]
-    assert said[4] == ["step 4: the warning of step 2 is over (nothing trained)"]
+    assert said[4] == ["step 4: the warning of step 2 is over (marsrl.watch.nothing_trained)"]
     watch.check()
     assert [one.line[:24] for one in watch.warnings] == ["From step 2 until step 4"]
 

@@ -10,7 +10,7 @@ from equal_sequences import equal_sequences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_client import PieceTokenizer, request, run_rounds, runner
-from scripted_programs import Dialogue, Forking, ToolLoop
+from scripted_workflows import Dialogue, Forking, ToolLoop
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import TURN, Sequence

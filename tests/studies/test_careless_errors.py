@@ -1,4 +1,4 @@
-"""the task of careless errors: problems, transcripts and the shipped model."""
+"""The task of careless errors: problems, transcripts and the shipped model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""the copy-chain task: problems, transcripts and the shipped model."""
+"""The copy-chain task: problems, transcripts and the shipped model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""the task of planned chains: problems, transcripts, tokens, prompts and the shipped model."""
+"""The task of planned chains: problems, transcripts, tokens, prompts and the shipped model."""
 
 from __future__ import annotations
 

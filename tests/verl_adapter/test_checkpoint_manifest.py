@@ -16,6 +16,7 @@ from marsrl_verl.verl_adapter.checkpoint.files import (
     describe_shards,
     keep_newest,
     point_tracker_at_newest,
+    remove_manifest,
     save_state,
     set_aside_after,
     write_manifest,
@@ -280,3 +281,14 @@ def test_a_kill_while_later_ones_are_set_aside_leaves_no_gap(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         set_aside_after(tmp_path, 10)
     assert newest_complete(tmp_path) == 20
+
+
+def test_a_manifest_under_its_former_name_is_read_and_replaced(tmp_path):
+    folder = written(tmp_path, 1)
+    (folder / MANIFEST_NAME).rename(folder / manifests.OLD_NAME)
+    assert newest_complete(tmp_path) == 1
+    check_before_start(folder, one_node=True)
+    remove_manifest(folder)
+    assert newest_complete(tmp_path) is None
+    write_manifest(folder)
+    assert (folder / MANIFEST_NAME).is_file() and not (folder / manifests.OLD_NAME).exists()

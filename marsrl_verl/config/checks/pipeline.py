@@ -35,7 +35,7 @@ def check_rollouts(ctx: Context) -> Iterator[ConfigIssue]:
             continue
         if pipeline.max_segments > 1 and not getattr(cls, "pauses", False):
             what = f"The workflow {program} of {name} can't pause (it does not say `pauses = True`)."
-            yield ctx.issue(_SEGMENTS, what, f"Set {_SEGMENTS}=1, or let the program go on from its state.")
+            yield ctx.issue(_SEGMENTS, what, f"Set {_SEGMENTS}=1, or let the workflow go on from its state.")
         if pipeline.min_group is not None and getattr(cls, "grows", False):
             what = (
                 f"Groups of the workflow {program} of {name} grow from round to round: a part says "

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.models import adapters, models
+from marsrl_verl.config.renamed import rename_settings
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.data.files import as_list
@@ -149,6 +150,7 @@ def _compare(ctx: Context, run: Path, refused: tuple[Rule, ...], places: list[Pa
         return [ConfigIssue(str(record), f"The record of the run's settings can't be read: {error}", fix)]
     if not isinstance(old, DictConfig):
         return [ConfigIssue(str(record), f"Expected the run's settings, found {type(old).__name__}.", fix)]
+    rename_settings(old, ())
     new = OmegaConf.to_container(ctx.config, resolve=True)
     problems = [
         _changed(key, value, was, record, None if alone else rule)

@@ -150,7 +150,8 @@ def write_manifest(folder: Path, shards: Shards | None = None) -> None:
 
 def remove_manifest(folder: Path) -> None:
     """Declare a checkpoint folder incomplete, before any of its files changes."""
-    (folder / MANIFEST_NAME).unlink(missing_ok=True)
+    for name in (MANIFEST_NAME, manifests.OLD_NAME):
+        (folder / name).unlink(missing_ok=True)
 
 
 def check_manifest(folder: Path, shards: Shards | None = None) -> None:
@@ -252,7 +253,8 @@ def _write_tracker(root: Path, step: int | None) -> None:
 
 def _files(folder: Path) -> list[str]:
     """Names of the files below a folder, without the manifest."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)
+    manifest = (MANIFEST_NAME, manifests.OLD_NAME)
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in manifest)
     return sorted(str(path.relative_to(folder)) for path in paths)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from marsrl_verl.reporting.files import write_json_atomic
-from marsrl_verl.reporting.manifest import MANIFEST_NAME, CheckpointError, describe
+from marsrl_verl.reporting.manifest import CheckpointError, describe, manifest_path
 from marsrl_verl.verl_adapter.checkpoint.files import check_manifest
 
 ACTOR = "actor"
@@ -57,7 +57,7 @@ def merge_models(
         CheckpointError: it is incomplete or damaged, or can't be merged.
     """
     check_manifest(checkpoint)
-    source = {"manifest": describe(checkpoint / MANIFEST_NAME), "dtype": dtype}
+    source = {"manifest": describe(manifest_path(checkpoint)), "dtype": dtype}
     found = {}
     for policy in policies:
         own = checkpoint / ACTOR / policy

@@ -31,7 +31,7 @@ def correct_off_policy(
     """Sets the probabilities with which the loss compares the current ones; returns staleness and ratios.
 
     Tokens of the newest weights were sampled by the very weights that compute `old_log_probs`: their gap
-    (`rollout/log_prob_gap_*`) is numerical, anything more is a weight sync that failed.
+    (`rollout/log_probs_diff_*`) is numerical, anything more is a weight sync that failed.
 
     Args:
         rows: with `old_log_probs` under the weights about to be updated; in mode `recorded` with

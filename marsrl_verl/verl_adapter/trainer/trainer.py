@@ -41,7 +41,7 @@ from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
 from marsrl_verl.verl_adapter.trainer.tracking import start_tracking
 
 MAX_EMPTY_EPOCHS = 100
-"""Passes over the data in a row of which a method admits nothing; phases may be empty, all of them not."""
+"""Epochs in a row of which a method admits nothing; phases may be empty, all of them not."""
 
 
 class RayMarsRLTrainer(EndingTrainer):
@@ -361,9 +361,9 @@ class RayMarsRLTrainer(EndingTrainer):
         run = self.settings.run
         limits = ((run.max_generated_tokens, self.generated_tokens), (run.max_tool_calls, self.tool_calls))
         enough = any(limit is not None and taken >= limit for limit, taken in limits)
-        return enough or self.global_steps >= self.total_training_steps or self._passes_are_over()
+        return enough or self.global_steps >= self.total_training_steps or self._epochs_are_over()
 
-    def _passes_are_over(self) -> bool:
+    def _epochs_are_over(self) -> bool:
         if not self._has_barrier or self.method.schedule.epochs_left() != 0 or not self.scheduler.idle():
             return False
         return self.scheduler.open_step is None and not self.problems.has_more(self.method.schedule.admits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from marsrl_verl.demo.prompts import TinyPrompts
 
 
-class SlipsPrompts(TinyPrompts):
+class CarelessPrompts(TinyPrompts):
     """The tiny task's conversation shapes."""
 
     # A line for each of up to six operations, then the answer.

@@ -7,7 +7,7 @@ from marsrl_verl.demo.prompts import TinyPrompts
 from studies.toy_tasks.copy_chain.problems import LINES, Ledger
 
 
-class LedgerPrompts(TinyPrompts):
+class CopyChainPrompts(TinyPrompts):
     """The tiny task's conversation shapes; FCI counts from four steps on, as in the paper."""
 
     step_distance = 4

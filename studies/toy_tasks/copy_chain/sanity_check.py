@@ -34,7 +34,7 @@ from studies.tiny.measure import build_engine
 from studies.tiny.sanity_figures import Figure, show
 from studies.tiny.tokenizer import build_tokenizer
 from studies.toy_tasks.copy_chain.problems import Ledger, generate
-from studies.toy_tasks.copy_chain.prompts import LedgerPrompts, as_problem
+from studies.toy_tasks.copy_chain.prompts import CopyChainPrompts, as_problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -50,7 +50,7 @@ RULES = {
     },
 }
 """Rules for two branch points, the paper's first."""
-_PROMPTS = LedgerPrompts()
+_PROMPTS = CopyChainPrompts()
 
 
 def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Figure]:

@@ -7,12 +7,12 @@ import random
 from marsrl_verl.demo.problems import LARGEST_TOTAL
 from studies.tiny.transcripts import Transcript
 from studies.toy_tasks.copy_chain.problems import ANY, LIKED, SMALLEST, Ledger
-from studies.toy_tasks.copy_chain.prompts import LedgerPrompts, as_problem
+from studies.toy_tasks.copy_chain.prompts import CopyChainPrompts, as_problem
 
 WRONG_RESULTS = 0.4
 """Share of wrong ones among the results of a computed line."""
 _SLIPS = (-3, -2, -1, 1, 2, 3)
-_PROMPTS = LedgerPrompts()
+_PROMPTS = CopyChainPrompts()
 
 
 def draw_transcript(ledger: Ledger, rng: random.Random, wrong: float = WRONG_RESULTS) -> Transcript:

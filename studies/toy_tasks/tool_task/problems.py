@@ -19,6 +19,8 @@ from marsrl_verl.demo.problems import Split, hashed_split, verl_row
 from marsrl_verl.settings.choices import Choice
 
 DATA_SOURCE = "tool_task"
+_SEED = "tool_world"
+"""The data's former name, with which published runs drew their problems."""
 PYTHON, SEARCH = "python", "search"
 """The tools, by the names that they are called by."""
 CONSONANTS, VOWELS = "bdfklmrz", "aeio"
@@ -143,7 +145,7 @@ def split_of(*key: str | int) -> Split:
 
 def names(split: Split) -> list[str]:
     """The things of a split, in an order of their own."""
-    rng = random.Random(DATA_SOURCE)
+    rng = random.Random(_SEED)
     every: dict[str, None] = {}
     while len(every) < NAMES:
         every[draw_name(rng)] = None
@@ -242,7 +244,7 @@ def draw_number(rng: random.Random) -> int:
 
 def generate(split: Split, count: int, seed: int, kinds: Sequence[Kind] = tuple(Kind)) -> list[ToolProblem]:
     """`count` distinct problems of a split, a function of the arguments alone."""
-    drawer, rng = Drawer(split, seed, kinds), random.Random(f"{DATA_SOURCE}:{split.value}:{seed}")
+    drawer, rng = Drawer(split, seed, kinds), random.Random(f"{_SEED}:{split.value}:{seed}")
     found: dict[ToolProblem, None] = {}
     misses = 0
     while len(found) < count:

@@ -56,7 +56,7 @@ def test_shared_calls_count_once(group):
     assert (found["call_outcome/ok"], found["call_outcome/refused"]) == (1.0, 0.0)
 
 
-def test_roots_forks_and_what_they_frac(group):
+def test_roots_forks_and_what_they_share(group):
     found = agent_metrics([group])
     forks = sum(one.fork is not None for one in group.trajectories)
     assert (found["roots_per_group"], found["forks_per_group"]) == (2, forks)

@@ -139,7 +139,7 @@ def test_ids_are_what_was_sampled_or_inserted():
         assert (sequence.annotations[TURN] >= 0).tolist() == sequence.response_mask.astype(bool).tolist()
 
 
-def test_nodes_are_the_parts_that_trajectories_frac():
+def test_nodes_are_the_parts_that_trajectories_share():
     members = tree().trajectories
     at_node: dict[int, set[tuple[int, bytes]]] = {}
     for one in members:

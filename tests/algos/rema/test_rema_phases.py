@@ -38,7 +38,7 @@ def test_the_low_phase_comes_first_and_each_begins_with_a_pass_that_counts():
     assert phases.left == -1, "the last epoch is over"
 
 
-def test_without_a_filter_every_pass_trains():
+def test_without_a_filter_every_epoch_trains():
     phases = phases_of(("reasoning",), episodes=3, filtered=False, iterations=1)
     assert walk(phases, 3) == [("reasoning", False, number) for number in (1, 2, 3)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 
@@ -145,3 +146,9 @@ def test_rows_are_what_verl_reads():
     assert [row["reward_model"]["ground_truth"] for row in found] == [str(one.answer) for one in problems]
     assert [row["extra_info"]["calls"] for row in found] == [len(one.calls()) for one in problems]
     assert {row["ability"] for row in found} <= {"math", "qa"}
+
+
+def test_the_problems_are_those_of_published_runs():
+    """Whatever the task is called: its seed is no part of its name."""
+    found = json.dumps([one["prompt"] for one in rows(Split.HELD_OUT, 60, 1)], default=str)
+    assert hashlib.md5(found.encode()).hexdigest() == "23467747c106444e3891f376268c349f"

@@ -41,7 +41,7 @@ class Supervisor:
 
     def __init__(self, place: socket.socket, rules: Rules, site: Site, slot: int) -> None:
         self._place, self._rules, self._site, self._slot = place, rules, site, slot
-        self._keeper = 0
+        self._init = 0
         """The process with which the sandbox ends: a fork of the supervisor, or the command."""
         self._nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._total, self._head, self._tail = 0, bytearray(), bytearray()
@@ -73,7 +73,7 @@ class Supervisor:
             send(self._place, {"failed": said or "the sandbox ended as it began"})
             return False
         sockets = 0 if self._rules.alone else self._site.socket_bytes
-        usage = Usage(self._site.proc, self._keeper, sockets)
+        usage = Usage(self._site.proc, self._init, sockets)
         send(self._place, {"ready": True})
         request = receive(self._place)
         if request is None:
@@ -91,7 +91,7 @@ class Supervisor:
     def _start(self, code: int, output: int, status: int, outer: tuple[int, ...]) -> None:
         rules = self._rules
         if rules.kind == COMMAND:
-            self._keeper = subprocess.Popen(
+            self._init = subprocess.Popen(
                 [*rules.command, str(code), str(status), json.dumps(asdict(rules))],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -105,8 +105,8 @@ class Supervisor:
         run_as = None if first_user is None else first_user + self._slot
         if rules.kind == NAMESPACES:
             spaces = SPACES | CLONE_NEWPID | (0 if self._site.as_root else CLONE_NEWUSER)
-        self._keeper = syscalls.fork(spaces)
-        if self._keeper == 0:
+        self._init = syscalls.fork(spaces)
+        if self._init == 0:
             try:
                 # A program that held the pipe's other end too would wait for ever once nobody else is left.
                 self._place.close()
@@ -189,7 +189,7 @@ class Supervisor:
     def _end(self) -> None:
         """End the init process and with it, whatever it is doing, every process of the sandbox."""
         try:
-            os.kill(self._keeper, signal.SIGKILL)
+            os.kill(self._init, signal.SIGKILL)
         except ProcessLookupError:
             return
         until = time.monotonic() + _LONGEST_END_S

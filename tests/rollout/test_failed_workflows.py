@@ -11,7 +11,7 @@ from enum import Enum
 import numpy as np
 import pytest
 from scripted_client import request, runner
-from scripted_programs import ToolLoop
+from scripted_workflows import ToolLoop
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import check_plain
