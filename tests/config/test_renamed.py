@@ -34,8 +34,7 @@ def test_the_former_name_is_gone_and_the_new_one_exists(old, new):
         kinds = [method_class(one).Config for one in installed_methods()]
         having = [has(kind, new.removeprefix("marsrl.algo.")) for kind in kinds]
         assert not any(has(kind, old.removeprefix("marsrl.algo.")) for kind in kinds)
-        owners = {"attnrl", "rema_dialogue", "rema"} & set(installed_methods())
-        assert any(having) or not owners
+        assert any(having) == (("rema" if "guards" in old else "attnrl") in installed_methods())
     else:
         assert find_unknown(old) is not None and find_unknown(new) is None
 
