@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from marsrl_verl.config.command_line import SERVE
+from marsrl_verl.reporting.run_folder import RunFolder
 
 KEY = "marsrl.serve.api_key_env=SERVED_WITH"
 
@@ -56,3 +57,11 @@ def test_a_run_that_trains_serves_nobody(run):
     assert inert.status == 2 and "It has no effect with marsrl.serve.enabled" in inert.err
     asked = run("cluster=cpu", "marsrl.serve.enabled=true")
     assert asked.status == 2 and "recipe.marsrl.serve" in asked.err
+
+
+def test_a_server_does_not_suggest_to_delete_the_run_that_it_serves(serve, tmp_path):
+    folder = RunFolder.create(tmp_path / "trained")
+    (folder.path / "metrics.jsonl").write_text("{}\n")
+    done = serve(f"marsrl.run.output_root={tmp_path}", "name=trained")
+    assert done.status == 2 and "checkpoint=… names the run to serve" in done.err
+    assert "replace" not in done.err

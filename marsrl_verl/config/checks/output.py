@@ -12,7 +12,7 @@ from marsrl_verl.config.memory import model_shapes
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.config.run_cost import checkpoint_cost, measured_rate, run_length
 from marsrl_verl.reporting.manifest import step_folder, steps
-from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
+from marsrl_verl.reporting.run_folder import IfExists, OutputFolderError, check_output_folder, has_results
 from marsrl_verl.reporting.run_lock import RunLockedError, hold
 from marsrl_verl.reporting.storage import free_bytes, free_space, size_text
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
@@ -47,6 +47,14 @@ def check_output(ctx: Context) -> Iterator[ConfigIssue]:
     except OutputFolderError as error:
         what = str(error).removeprefix(f"{_DIRECTORY}={run.output_dir} ")
         fix = "Choose another name=…, or marsrl.run.if_exists=resume | replace."
+        if (
+            ctx.settings.serve.enabled
+            and run.if_exists is IfExists.FAIL
+            and has_results(Path(run.output_dir))
+        ):
+            # `replace` would delete what is to be served.
+            what = "It already holds a run; a server needs a folder of its own."
+            fix = "Choose another name=…; checkpoint=… names the run to serve."
         yield ConfigIssue(_DIRECTORY, what, fix, run.output_dir)
     except OSError as error:
         yield _unusable(_DIRECTORY, run.output_dir, error)
