@@ -52,7 +52,10 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     wrong = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]
     if wrong:
         parser.error(f"{' '.join(wrong)}: expected one suite, and Hydra overrides of the form key=value")
-    arguments.overrides, notes = rename_overrides(arguments.overrides)
+    try:
+        arguments.overrides, notes = rename_overrides(arguments.overrides)
+    except ConfigError as error:
+        parser.error(str(error))
     for note in notes:
         print(note, file=sys.stderr)
     own = OWN_KEYS if arguments.address is None else (*OWN_KEYS, RAY_ADDRESS)

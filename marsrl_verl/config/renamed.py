@@ -66,20 +66,17 @@ def rename_settings(config: DictConfig, words: Iterable[str]) -> list[str]:
 
 def _named(words: Iterable[str]) -> set[str]:
     """The settings that words name, also inside of dictionaries."""
-    found: set[str] = set()
+    nodes: list[tuple[str, Any]] = []
     for word in words:
-        found.add(key := setting_of(word))
         try:
             value = OverridesParser.create().parse_override(word).value()
         except HydraException:
-            continue  # `check_overrides` says so
-        nodes = [(key, value)]
-        while nodes:
-            parent, node = nodes.pop()
-            if isinstance(node, dict):
-                nodes += [(f"{parent}.{name}", one) for name, one in node.items()]
-            found.add(parent)
-    return found
+            value = None  # `check_overrides` says so
+        nodes.append((setting_of(word), value))
+    for key, value in nodes:  # which grow
+        if isinstance(value, dict):
+            nodes += [(f"{key}.{name}", one) for name, one in value.items()]
+    return {key for key, _ in nodes}
 
 
 def _twice(old: str, new: str) -> ConfigIssue:

@@ -113,3 +113,20 @@ def test_records_of_earlier_runs():
     old.marsrl.algo.shortfall = old.marsrl.algo.pop("on_too_few")
     assert len(rename_settings(old, ())) == 2
     assert old == config
+
+
+@pytest.mark.with_presets("attnrl")
+def test_a_run_of_before_goes_on(run, tmp_path):
+    """Of the settings that a checkpoint is bound to, some had other names in its record."""
+    words = ("cluster=cpu", "algo=attnrl", "name=old", "marsrl.run.if_exists=resume")
+    config = OmegaConf.create(OmegaConf.to_container(accepted(run, *words).launched))
+    folder = tmp_path / "outputs" / "old"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text('{"format_version": 1}')
+    (folder / "metrics.jsonl").write_text("{}\n")
+    for key in ("train_unbranched", "on_too_few"):
+        former = next(old for old, new in RENAMED.items() if new == f"marsrl.algo.{key}")
+        OmegaConf.update(config, former, config.marsrl.algo.pop(key), force_add=True)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(config))
+    accepted(run, *words)
+    assert_refused(run(*words, "marsrl.algo.on_too_few=repeat"), "marsrl.algo.on_too_few", "has fill")

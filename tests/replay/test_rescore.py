@@ -123,3 +123,12 @@ def test_what_can_not_be_graded_again_says_why(tmp_path):
     finished = sum(line["finish_reason"] == "stop" for line in lines)
     why = "played again, it asked shared for a message that is not on record"
     assert [one for stage in rescored(run).values() for one in stage.without] == [why] * finished != []
+
+
+def test_a_record_with_former_names_of_settings_is_read(run):
+    expected, path = recorded_config(run, []), run / "config.yaml"
+    path.write_text(
+        path.read_text().replace("if_exists:", "existing:").replace("fork_server:", "template_process:")
+    )
+    assert "if_exists" not in path.read_text()
+    assert recorded_config(run, []) == expected

@@ -5,7 +5,7 @@ weights, optimizer and data state beside it, the folder gets a manifest (`report
 was interrupted and is passed over, a file that differs from it is rejected by name. It is the last thing
 that is written and the first that is removed. Each rank reads the files that it wrote, the trainer's process
 the others. verl's tracker file, which names the step to resume from, is written in place; it is set anew from
-the seals before verl reads it.
+the manifests before verl reads it.
 """
 
 from __future__ import annotations
