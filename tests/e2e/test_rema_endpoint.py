@@ -18,6 +18,7 @@ SETTINGS = (
     "model=tiny_rema",
     "data=rema_task",
     "data.train_batch_size=8",
+    "marsrl.run.seeded_tokens=all",
     "marsrl.algo.group_size=8",
     "marsrl.algo.message_tokens=56",
     "marsrl.algo.max_turns=3",
