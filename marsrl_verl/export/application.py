@@ -113,7 +113,10 @@ def export(arguments: Arguments) -> None:
         several = len(wanted) > 1
         for policy in wanted:
             name = f"{target.name}/{policy}" if several else target.name
-            write_atomic(work / policy / CARD, model_card(made, policy, name))
+            card = work / policy / CARD
+            write_atomic(card, model_card(made, policy, name))
+            for path in card.parent.iterdir():  # safetensors writes files that only their owner may read
+                shutil.copymode(card, path)
         (work if several else work / wanted[0]).rename(target)
     print(printable(f"{', '.join(wanted)} of {checkpoint}: {target}"))
 

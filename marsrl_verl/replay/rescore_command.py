@@ -171,3 +171,5 @@ def _show(found: Found, gives_credit: bool, examples: int) -> None:
                 f"  {printable(line['trajectory'])} ({of}, {role}): {line['recorded']:g} → {line['new']:g}"
                 f"{answer}, reference {reference}{failed}"
             )
+        if 0 < examples < len(one.changed):
+            print(f"  … {len(one.changed) - examples} more ({of}, {role})")

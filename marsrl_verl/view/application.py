@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import secrets
 import socket
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from marsrl_verl.reporting.run_folder import OutputFolderError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve the page until Ctrl-C; returns the exit status."""
+    """Serves the page until Ctrl-C; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m recipe.marsrl.view", description=__doc__)
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, e.g. outputs/demo"
@@ -46,5 +47,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"http://127.0.0.1:{port}/?token={token}\n(Ctrl-C ends it)", flush=True)
         app = build_application(runs, token)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
-        server.run(sockets=[listening])
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after its shutdown
+            server.run(sockets=[listening])
     return 0

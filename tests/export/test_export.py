@@ -71,6 +71,8 @@ def test_nothing_else_is_there(exported):
         "tokenizer.json",
         "tokenizer_config.json",
     ]
+    modes = {path.stat().st_mode for path in exported.iterdir()}
+    assert modes == {(exported / "config.json").stat().st_mode}, "whoever may read one may read all"
     assert AutoTokenizer.from_pretrained(exported).apply_chat_template(
         [{"role": "user", "content": "Compute 1+1"}], add_generation_prompt=True, tokenize=False
     )

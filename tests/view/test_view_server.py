@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 from viewed import HOSTILE, make_run
@@ -93,3 +96,22 @@ def test_a_folder_that_is_no_runs_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path)])
     assert ended.value.code == 2 and "no run's folder" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_it(tmp_path):
+    make_run(tmp_path / "shown")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "recipe.marsrl.view", str(tmp_path / "shown")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job of a shell may ignore it
+    )
+    try:
+        address = process.stdout.readline().strip()
+        assert httpx.get(address, follow_redirects=True).status_code == 200
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, errors) == (0, "")
