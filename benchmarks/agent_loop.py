@@ -89,7 +89,7 @@ class Engine:
     _loop: asyncio.Task[None] | None = None
 
     async def decode(self, count: int) -> None:
-        """Wait as long as so many tokens of one sequence take among the others'."""
+        """Waits as long as so many tokens of one sequence take among the others'."""
         done = asyncio.get_running_loop().create_future()
         self.waiting.append((count, done))
         if self._loop is None or self._loop.done():
@@ -167,7 +167,7 @@ class Slow(Tool):
         return function_schema("python", "Takes its time.", {"code": {"type": "string"}}, ("code",))
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Sleep."""
+        """Sleeps."""
         await asyncio.sleep(derive_generator(self.seed, call.call_id).uniform(SHORTEST_S, LONGEST_S))
         return ToolResult("1")
 
@@ -334,7 +334,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a table, and write the rows."""
+    """Measures, prints a table, and writes the rows."""
     parser = options(__doc__)
     parser.add_argument("--problems", type=int, default=8)
     parser.add_argument("--size", type=int, default=16, help="trajectories of a problem")

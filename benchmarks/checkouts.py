@@ -18,7 +18,7 @@ def environment(tree: Path) -> dict[str, str]:
 
 
 def require_package(tree: Path) -> None:
-    """Make sure that a checkout's processes import its own package, whatever is installed here.
+    """Makes sure that a checkout's processes import its own package, whatever is installed here.
 
     Raises:
         SystemExit: they import another one.

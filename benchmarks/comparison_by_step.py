@@ -93,7 +93,7 @@ def _cell(found: Sequence[tuple[float, int]], unit: int) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

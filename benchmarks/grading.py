@@ -136,7 +136,7 @@ async def graded(managers: Sequence[MarsRLRewardManager], answers: Sequence[Answ
 
 
 def measure(reward: str, what: str, answers: Sequence[Answer], workers: int, warm: Sequence[Answer]) -> Row:
-    """Grade answers once, with new graders. Those of `warm` are graded before, unmeasured."""
+    """Grades answers once, with new graders. Those of `warm` are graded before, unmeasured."""
     config = compose_config(parse_arguments(["cluster=cpu", f"reward={reward}"])).config
 
     async def run() -> tuple[float, float, float]:
@@ -181,7 +181,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a table, and write the rows."""
+    """Measures, prints a table, and writes the rows."""
     parser = options(__doc__)
     parser.add_argument("--rewards", nargs="+", default=["math_verify", "hybrid"], help="names of reward=…")
     parser.add_argument("--workers", type=int, default=1, help="reward workers (cluster=cpu has 1)")

@@ -70,7 +70,7 @@ def recorded(folder: Path) -> int:
 
 
 def kill_and_resume(root: Path, count: int, kills: int, moments: tuple[float, float], seed: int) -> Attempts:
-    """Start and kill until `kills` kills are done, then let the run end.
+    """Starts and kills until `kills` kills are done, then lets the run end.
 
     Args:
         root: where the run's folder lies.

@@ -31,7 +31,7 @@ def read(path: str) -> Iterator[dict[str, Any]]:
 
 
 def grade(answers: str, theirs: str) -> None:
-    """Write lighteval's grades and figures, a line for each problem."""
+    """Writes lighteval's grades and figures, a line for each problem."""
     from importlib.metadata import version
 
     import lighteval.metrics.metrics_sample as samples
@@ -70,7 +70,7 @@ def ours(scores: Sequence[int]) -> dict[str, float]:
 
 
 def compare(answers: str, theirs: str) -> None:
-    """Print how far the figures agree on the same grades, and where grades differ."""
+    """Prints how far the figures agree on the same grades, and where grades differ."""
     from marsrl_verl.rewards.math_verify import MathVerifyReward
 
     grader, largest = MathVerifyReward(), 0.0

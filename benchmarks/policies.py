@@ -157,7 +157,7 @@ def memory_now(tag: str) -> dict[str, int]:
 
 
 def note_peaks(peaks: dict[str, int], now: Mapping[str, int]) -> None:
-    """Keep the larger of each."""
+    """Keeps the larger of each."""
     for name, size in now.items():
         peaks[name] = max(size, peaks.get(name, 0))
 

@@ -110,7 +110,7 @@ def held_in_blocks(earlier: Iterable[Tokens], prompts: Iterable[Tokens], size: i
 
 
 def measure(config: DictConfig, session: Path | None) -> None:
-    """Start what training starts, measure, write the rows. Called once Ray is there."""
+    """Starts what training starts, measures, writes the rows. Called once Ray is there."""
     from contextlib import nullcontext
 
     from marsrl_verl.verl_adapter.terminal import library_output_to

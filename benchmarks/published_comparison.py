@@ -54,7 +54,7 @@ def described(suite: Suite, finished: Sequence[Finished], less: str) -> str:
 
 
 def main() -> None:
-    """Write the record."""
+    """Writes the record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

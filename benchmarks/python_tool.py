@@ -97,7 +97,7 @@ def _row(isolation: Isolation, program: str, load: str, latencies: Sequence[floa
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write the rows if asked."""
+    """Measures, prints, and writes the rows if asked."""
     parser = options(__doc__)
     names = [str(one) for one in Isolation]
     parser.add_argument("--isolation", nargs="+", choices=names, default=names, help="which kinds")

@@ -40,7 +40,7 @@ def with_overrides(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace,
 
 
 def write_json(path: Path | None, content: object) -> None:
-    """Write a study's results, if a file was asked for."""
+    """Writes a study's results, if a file was asked for."""
     if path is not None:
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

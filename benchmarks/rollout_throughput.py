@@ -232,7 +232,7 @@ def main() -> None:
 
 
 def show_pairs(arguments: argparse.Namespace, head: str) -> None:
-    """Measure two checkouts in turn, and show what was found of this and earlier sessions."""
+    """Measures two checkouts in turn, and shows what was found of this and earlier sessions."""
     trees = {name: tree.resolve() for name, tree in zip((BEFORE, AFTER), arguments.compare, strict=True)}
     for tree in trees.values():
         require_package(tree)

@@ -66,7 +66,7 @@ Facts = dict[str, Any]
 
 
 def run(tree: Path, name: str, steps: int) -> Facts:
-    """Start a run in a checkout.
+    """Starts a run in a checkout.
 
     Raises:
         SystemExit: it failed.

@@ -118,7 +118,7 @@ def in_corpus(corpus: Path, questions: Sequence[Question]) -> tuple[int, int]:
 async def measure(
     corpus: Path, questions: Sequence[Question], k: int, named_weight: float, folder: Path
 ) -> Row:
-    """Ask all questions of a new index."""
+    """Asks all questions of a new index."""
     bm25 = Bm25Config(corpus=str(corpus), named_weight=named_weight)
     settings = SearchConfig(results=k, folder=str(folder), query_chars=4000, bm25=bm25)
     backend = Bm25Backend(settings.bm25, settings.cache_folder)
@@ -180,7 +180,7 @@ def summary(rows: Sequence[Row], k: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a table, and write the rows."""
+    """Measures, prints a table, and writes the rows."""
     parser = options(__doc__)
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--questions", type=Path, required=True)

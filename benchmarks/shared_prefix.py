@@ -109,7 +109,7 @@ def weights(row: np.ndarray) -> torch.Tensor:
 
 
 def by_rows(net: PreTrainedModel, rows: list[np.ndarray]) -> None:
-    """Add the gradients of all rows, each computed from its first token on."""
+    """Adds the gradients of all rows, each computed from its first token on."""
     size = max(1, MICRO_BATCH_TOKENS // len(rows[0]))
     for start in range(0, len(rows), size):
         ids = torch.from_numpy(np.stack(rows[start : start + size]))

@@ -65,7 +65,7 @@ class Measurement:
 
 
 def measure(overrides: list[str], timeout: float, tree: Path = HERE) -> Measurement:
-    """Start a checkout's run of one step and follow it to the end of that step.
+    """Starts a checkout's run of one step and follows it to the end of that step.
 
     Raises:
         RuntimeError: the run ended, or the time was over, before the first step was done.
@@ -112,7 +112,7 @@ Results = dict[tuple[str, str], list[Measurement]]
 
 
 def look(tag: str, seen: dict[tuple[int, int], Process]) -> None:
-    """Update what is known of the run's processes; those that have ended keep their last state."""
+    """Updates what is known of the run's processes; those that have ended keep their last state."""
     known = {number for number, _ in seen}
     seen.update({(one.number, one.started): one for one in tagged_processes(TAG, tag, known)})
 

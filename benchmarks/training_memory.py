@@ -89,7 +89,7 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
 
     def add(self, tensor: Any) -> None:
-        """Count the storage of a tensor from now on."""
+        """Counts the storage of a tensor from now on."""
         if not isinstance(tensor, torch.Tensor):
             return
         if hasattr(tensor, "_local_tensor"):  # a DTensor

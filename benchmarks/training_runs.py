@@ -35,7 +35,7 @@ def command(root: Path, name: str, *overrides: str) -> list[str]:
 
 
 def train(root: Path, name: str, *overrides: str) -> Path:
-    """Run to the end and return the run's folder.
+    """Runs to the end and returns the run's folder.
 
     Raises:
         RuntimeError: the run failed; with the end of its output.

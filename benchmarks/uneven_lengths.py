@@ -21,7 +21,7 @@ _FINAL_NORM = "model.norm.weight"
 
 
 def write_rambling_model(source: Path, target: Path, temperature: float) -> Path:
-    """Copy a model with its logits divided by `temperature` (above 0).
+    """Copies a model with its logits divided by `temperature` (above 0).
 
     Raises:
         ValueError: the temperature is not positive, or the model has no final norm of the expected name.

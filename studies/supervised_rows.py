@@ -36,7 +36,7 @@ def tokenizer_tools(folder: str) -> tuple[Callable[[Sequence[Message]], int], Ca
 def write_rows(
     folder: Path, rows: Sequence[Mapping[str, Any]], more: Mapping[str, str], validation: float
 ) -> dict[str, int]:
-    """Write `train.parquet`, and `val.parquet` where there is something for it; returns the rows of each.
+    """Writes `train.parquet`, and `val.parquet` where there is something for it; returns the rows of each.
 
     Args:
         rows: with `messages`, `question`, and the columns of `more`.
@@ -65,7 +65,7 @@ def write_rows(
 
 
 def write_report(folder: Path, report: Mapping[str, Any]) -> None:
-    """Write `report.json`, and print it."""
+    """Writes `report.json`, and prints it."""
     text = json.dumps(report, indent=2)
     (folder / "report.json").write_text(text + "\n")
     print(text)

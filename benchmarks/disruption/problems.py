@@ -110,5 +110,5 @@ class AnswerCheck:
         )
 
     def close(self) -> None:
-        """End the graders."""
+        """Ends the graders."""
         self._reward.close()

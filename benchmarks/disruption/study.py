@@ -142,7 +142,7 @@ class Study:
     """Told how far the study is."""
 
     def run(self, problems: Sequence[Problem], seed: int) -> Found:
-        """Sample, choose, hide and compare.
+        """Samples, chooses, hides and compares.
 
         Raises:
             ValueError: a prompt leaves no room in the model for `max_new_tokens`.

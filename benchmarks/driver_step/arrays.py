@@ -251,7 +251,7 @@ class ArrayWorker(Worker):
         return {"path": path, "size": size}
 
     def rank_rows(self, path: str, rank: int) -> dict[str, Any]:
-        """Unpack a rank's rows and keep them."""
+        """Unpacks a rank's rows and keeps them."""
         data = self._share(path)
         self.place.meter.begin("hold rows")
         self._held[rank].hold(data)

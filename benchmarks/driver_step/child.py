@@ -26,7 +26,7 @@ class WorkerProcess:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Wait for its answer.
+        """Waits for its answer.
 
         Raises:
             RuntimeError: it has ended.
@@ -40,7 +40,7 @@ class WorkerProcess:
         raise RuntimeError(f"the worker process ended at {command}, with status {self._process.wait()}")
 
     def end(self) -> None:
-        """Let it end."""
+        """Lets it end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

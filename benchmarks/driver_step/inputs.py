@@ -139,7 +139,7 @@ def trainer_values() -> np.ndarray:
 
 
 def generate(folder: Path, sizes: Sizes) -> Inputs:
-    """Fill a folder; the same arrays for the same sizes."""
+    """Fills a folder; the same arrays for the same sizes."""
     draw = np.random.default_rng(sizes.seed)
     size, kind = _groups(sizes, draw)
     group_of = np.repeat(np.arange(len(size)), size)

@@ -56,27 +56,27 @@ class Driver(ABC):
 
     @abstractmethod
     def set_up(self) -> None:
-        """Bring the scheduler where the step begins, its inputs waiting. Not measured."""
+        """Brings the scheduler where the step begins, its inputs waiting. Not measured."""
 
     @abstractmethod
     def hand_out(self) -> None:
-        """Take the round's requests from the scheduler and send each worker its share."""
+        """Takes the round's requests from the scheduler and sends each worker its share."""
 
     @abstractmethod
     def receive(self, paths: list[str]) -> None:
-        """Unpack what the workers sent, and count it."""
+        """Unpacks what the workers sent, and counts it."""
 
     @abstractmethod
     def absorb(self) -> None:
-        """Give it to the scheduler."""
+        """Gives it to the scheduler."""
 
     @abstractmethod
     def finish_step(self) -> None:
-        """Close the step: chains go on, groups are handed out for training."""
+        """Closes the step: chains go on, groups are handed out for training."""
 
     @abstractmethod
     def keep_state(self) -> None:
-        """Take the state that a run which has to end would save, as in every step."""
+        """Takes the state that a run which has to end would save, as in every step."""
 
     def credit(self) -> None:  # noqa: B027  (they may come with the loss's inputs)
         """Advantages and their metrics, where they come before the batch."""
@@ -87,7 +87,7 @@ class Driver(ABC):
 
     @abstractmethod
     def log_probs(self, rank: Call) -> None:
-        """Have the ranks compute log-probabilities and entropies, and merge them into the batch.
+        """Has the ranks compute log-probabilities and entropies, and merges them into the batch.
 
         Opens the phases `send for log-probs` and `merge log-probs`.
         """
@@ -98,11 +98,11 @@ class Driver(ABC):
 
     @abstractmethod
     def update(self, rank: Call) -> None:
-        """Send the ranks what their update takes."""
+        """Sends the ranks what their update takes."""
 
     @abstractmethod
     def record(self) -> None:
-        """Write rollouts and trained advantages, if it is done in the foreground; else begin it."""
+        """Writes rollouts and trained advantages, if it is done in the foreground; else begins it."""
 
     @abstractmethod
     def describe(self) -> None:
@@ -110,10 +110,10 @@ class Driver(ABC):
 
     @abstractmethod
     def save(self) -> None:
-        """Write the plugin's part of a checkpoint."""
+        """Writes the plugin's part of a checkpoint."""
 
     def finish_background(self) -> None:  # noqa: B027  (nothing need run there)
-        """Wait for what runs in the background; its time is a phase of its own, not the driver's."""
+        """Waits for what runs in the background; its time is a phase of its own, not the driver's."""
 
 
 class Worker(ABC):
@@ -128,8 +128,8 @@ class Worker(ABC):
 
     @abstractmethod
     def requests(self, path: str) -> dict[str, Any]:
-        """Unpack the requests of one worker."""
+        """Unpacks the requests of one worker."""
 
     @abstractmethod
     def reply(self, worker: int) -> dict[str, Any]:
-        """Send what worker number `worker` brings back: `{"path", "size"}`. Phase `pack the reply`."""
+        """Sends what worker number `worker` brings back: `{"path", "size"}`. Phase `pack the reply`."""

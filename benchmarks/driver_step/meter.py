@@ -39,7 +39,7 @@ class Meter:
     _open: tuple[Phase, float, float] | None = None
 
     def begin(self, name: str, side: str | None = None) -> None:
-        """End the phase that is open and begin another, or go on with an earlier one.
+        """Ends the phase that is open and begins another, or goes on with an earlier one.
 
         Args:
             side: whose it is, if not the meter's.
@@ -50,7 +50,7 @@ class Meter:
         self._open = (phase, time.perf_counter(), time.process_time())
 
     def pause(self) -> str | None:
-        """End the phase that is open; what follows is not measured. Returns its name."""
+        """Ends the phase that is open; what follows is not measured. Returns its name."""
         if self._open is None:
             return None
         phase, wall, cpu = self._open
@@ -62,7 +62,7 @@ class Meter:
         return phase.name
 
     def sent(self, size: int) -> None:
-        """Count bytes that the open phase has written."""
+        """Counts bytes that the open phase has written."""
         assert self._open is not None, "bytes are counted inside a phase"
         self._open[0].sent += size / 2**20
 
@@ -89,7 +89,7 @@ def memory(name: str) -> float:
 
 
 def settle() -> None:
-    """Give freed memory back to the system, so that what begins now is seen."""
+    """Gives freed memory back to the system, so that what begins now is seen."""
     ctypes.CDLL(None).malloc_trim(0)
 
 

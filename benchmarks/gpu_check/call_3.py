@@ -93,7 +93,7 @@ def _loaded(path: str) -> Any:
 
 
 def engine(bench: Bench) -> None:
-    """Start, decode, sleep, wake; log-probabilities beside transformers'."""
+    """Starts, decodes, sleeps, wakes; log-probabilities beside transformers'."""
     config, arguments = arguments_of(bench)
     ids = prompt_ids(config)
     bench.cuda()
@@ -184,7 +184,7 @@ def trainer_greedy(path: str, ids: list[list[int]]) -> list[int]:
 
 
 def send(llm: Any, address: str, path: str) -> None:
-    """Have the engine receive while this process sends."""
+    """Has the engine receive while this process sends."""
     from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 
     weights = dict(_loaded(path).state_dict())

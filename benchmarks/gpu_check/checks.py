@@ -144,8 +144,8 @@ def on_processor() -> bool:
 
 
 def end_tree(number: int) -> None:
-    """Kill a process and all that it has started, whatever their sessions, and wait until they are gone: what
-    lives on keeps the GPU's memory."""
+    """Kills a process and all that it has started, whatever their sessions, and waits until they are gone:
+    what lives on keeps the GPU's memory."""
     try:
         tree = [psutil.Process(number), *psutil.Process(number).children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -157,6 +157,6 @@ def end_tree(number: int) -> None:
 
 
 def expect(holds: bool, what: str) -> None:
-    """Raise CheckError where it does not hold."""
+    """Raises CheckError where it does not hold."""
     if not holds:
         raise CheckError(what)

@@ -58,7 +58,7 @@ def shown(value: Any) -> str:
 
 
 def run_call(call: Call, folder: Path, only: str | None = None, patience: float = 1.0) -> list[Outcome]:
-    """Run a call's checks, print their table and write `FOLDER/call_N.json`.
+    """Runs a call's checks, prints their table and writes `FOLDER/call_N.json`.
 
     Args:
         folder: for records and logs.

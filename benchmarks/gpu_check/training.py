@@ -97,13 +97,14 @@ def plan(bench: Bench, name: str, *own: str) -> str:
 
 
 def train(bench: Bench, name: str, *own: str) -> Path:
-    """Run to the end; the run's folder."""
+    """Runs to the end; the run's folder."""
     bench.run(command(bench.folder, name, *own))
     return bench.folder / name
 
 
 def train_until_killed(bench: Bench, name: str, step: int, *own: str) -> Path:
-    """Start a run and kill it, with all of its processes, once this step is recorded and has its checkpoint.
+    """Starts a run and kills it, with all of its processes, once this step is recorded and has its
+    checkpoint.
 
     Raises:
         CheckError: the run ended before.

@@ -54,7 +54,8 @@ def containers(data: bytes | bytearray) -> Iterator[tuple[int, int, list[Entry]]
 
 
 def prune(data: bytearray, architecture: int) -> int:
-    """Take machine code of other major generations out of all containers, in place; how many bytes that were.
+    """Takes machine code of other major generations out of all containers, in place; how many bytes that
+    were.
 
     A container that has nothing else keeps its smallest entry: an empty one is none.
 

@@ -52,7 +52,7 @@ def fetch(folder: Path) -> Path:
 
 
 def narrow(sources: Path) -> None:
-    """Leave the kernels of `SIZES` and bfloat16 in the dispatch.
+    """Leaves the kernels of `SIZES` and bfloat16 in the dispatch.
 
     Raises:
         RuntimeError: these are not the sources that this was written for.

@@ -88,7 +88,7 @@ def carried(resolved: Iterable[str], installed: dict[str, str], replaced: Iterab
 
 
 def strip(site: Path, patterns: Iterable[str]) -> None:
-    """Remove what matches, and folders that are empty then."""
+    """Removes what matches, and folders that are empty then."""
     for pattern in patterns:
         # `**` at the end of a pattern stands for folders alone.
         for found in list(site.glob(pattern.removesuffix("/**") if pattern.endswith("/**") else pattern)):
@@ -96,7 +96,7 @@ def strip(site: Path, patterns: Iterable[str]) -> None:
 
 
 def prune_libraries(site: Path, architecture: int) -> int:
-    """Take the machine code for other GPUs out of all libraries; how many bytes that were."""
+    """Takes the machine code for other GPUs out of all libraries; how many bytes that were."""
     freed = 0
     for library in site.rglob("*.so"):
         data = bytearray(library.read_bytes())

@@ -63,7 +63,7 @@ def extract(parts: Path, site: Path, start: int, end: int) -> None:
 
 
 def compile_modules(folder: Path) -> float:
-    """Write the bytecode of all modules; how many seconds that took.
+    """Writes the bytecode of all modules; how many seconds that took.
 
     Otherwise every process of a run compiles some 4,000 of them when it starts, since images often set
     PYTHONDONTWRITEBYTECODE: 20 seconds of processor time in place of 8, in each of ten processes.
@@ -74,7 +74,7 @@ def compile_modules(folder: Path) -> float:
 
 
 def install(site: Path) -> Path:
-    """Have every process of this Python find the packages in `site` first, whatever its PYTHONPATH.
+    """Has every process of this Python find the packages in `site` first, whatever its PYTHONPATH.
 
     Raises:
         RuntimeError: with `-S` an environment's Python does not know its own folder.

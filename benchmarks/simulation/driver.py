@@ -108,7 +108,7 @@ class Cluster:
 
 
 def split(engine: EngineModel, training: TrainingModel, share: float) -> Cluster:
-    """Let `share` of the GPUs only train, and the others only generate."""
+    """Lets `share` of the GPUs only train, and the others only generate."""
     trainers = min(max(1, round(engine.replicas * share)), engine.replicas - 1)
     return Cluster(
         replace(engine, replicas=engine.replicas - trainers),
@@ -140,7 +140,7 @@ def simulate(
     stop: Stop,
     engine: SimulatedEngine | None = None,
 ) -> list[Step]:
-    """Train from empty pools, with `problems` new problems in every step, until `stop` says so.
+    """Trains from empty pools, with `problems` new problems in every step, until `stop` says so.
 
     Args:
         engine: the engine to use; left out: a new one on the cluster's model.
@@ -201,7 +201,7 @@ def _step(
 
 
 def _add_clock(steps: list[Step], variant: Variant, training: TrainingModel) -> None:
-    """Set period and end of the newest step."""
+    """Sets period and end of the newest step."""
     step = steps[-1]
     begin = sum(one.period_s for one in steps[:-1])
     if variant.overlap:

@@ -95,7 +95,7 @@ class Round:
 
 
 def run_round(requests: Sequence[Request], model: EngineModel) -> Round:
-    """Deal the requests out to the replicas in turn, as they come, and decode all of them."""
+    """Deals the requests out to the replicas in turn, as they come, and decodes all of them."""
     runs = [run_replica(requests[first :: model.replicas], model) for first in range(model.replicas)]
     total = Round(makespan=max(run.makespan for run in runs))
     for run in runs:
@@ -120,7 +120,7 @@ class _Running:
 
 
 def run_replica(requests: Sequence[Request], model: EngineModel) -> Round:
-    """Decode all requests on one replica, first come, first served.
+    """Decodes all requests on one replica, first come, first served.
 
     Between two events (a sequence ends, or memory is full) the batch stays the same, so that the time in
     between has a closed form.

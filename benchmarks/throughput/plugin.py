@@ -96,7 +96,7 @@ class FixedLengthReplica(MarsRLvLLMReplica):
 
 
 def measure(config: DictConfig, session: Path | None) -> None:
-    """Start what training starts, measure, write the results. Called once Ray is there."""
+    """Starts what training starts, measures, writes the results. Called once Ray is there."""
     with library_output_to(session / "logs" / f"throughput-{os.getpid()}.log") if session else nullcontext():
         _measure(config, Plan.read())
 

@@ -74,7 +74,7 @@ def _columns(rows: Sequence[Sequence[int]], width: int, device: torch.device) ->
 
 
 def check_token_axis(query: torch.Tensor, key: torch.Tensor, layout: StepLayout) -> None:
-    """Raise ValueError unless queries, keys and layout fit together."""
+    """Raises ValueError unless queries, keys and layout fit together."""
     if query.dim() != 3 or key.dim() != 3 or query.shape[0] != key.shape[0]:
         raise ValueError(
             f"queries have shape {tuple(query.shape)}, keys {tuple(key.shape)}; expected (N, H, D) and "

@@ -100,7 +100,7 @@ class InfluenceCollector:
 def collect_influence(
     model: torch.nn.Module, layout: StepLayout, backend: FciBackend | str = FciBackend.AUTO
 ) -> Iterator[InfluenceCollector]:
-    """Wrap the attention of every forward pass of `model` inside the block.
+    """Wraps the attention of every forward pass of `model` inside the block.
 
     The pass must see the whole sequences at once (no key-value cache) with causal attention.
 
@@ -186,7 +186,7 @@ def _refuse_other_attention(
 
 @contextmanager
 def _registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Have the registry give `function` for `name`. An instance's own entry hides the class's, which is
+    """Has the registry give `function` for `name`. An instance's own entry hides the class's, which is
     what others registered, and is taken away again."""
     local = ALL_ATTENTION_FUNCTIONS._local_mapping
     before = local.get(name)

@@ -59,7 +59,7 @@ class LseTap:
 
 @contextmanager
 def tapped_flash_attention() -> Iterator[LseTap]:
-    """Keep the log-sum-exp of every call of flash-attention that transformers makes inside the block.
+    """Keeps the log-sum-exp of every call of flash-attention that transformers makes inside the block.
 
     Upstream behaviour: `_flash_attention_forward` looks its functions up anew at every call
     (`lazy_import_flash_attention`), calls them without asking and drops all but the output.

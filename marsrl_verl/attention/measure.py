@@ -60,7 +60,7 @@ class InfluenceMeasure:
 
     @contextmanager
     def around(self, module: torch.nn.Module, rows: MeasuredRows) -> Iterator[None]:
-        """Collect from the model's attention."""
+        """Collects from the model's attention."""
         layout = influence_layout(rows, self._delta).to(rows.device)
         with collect_influence(module, layout, self._backend) as self._collector:
             yield

@@ -35,7 +35,7 @@ DEFAULT_CPUS = 2
 
 
 def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
-    """Run a comparison; 0: every run has a result, 1: some have none, 2: nothing was started, 130: Ctrl-C."""
+    """Runs a comparison; 0: every run has a result, 1: some have none, 2: nothing started, 130: Ctrl-C."""
     parser = build_parser()
     arguments = parser.parse_intermixed_args(list(argv))
     if Path(arguments.suite).is_dir():
@@ -126,7 +126,7 @@ def _compare_folders(parser: argparse.ArgumentParser, arguments: argparse.Namesp
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end the program as an exception does, so that the run that is going on ends with it; left
+    """Lets SIGTERM end the program as an exception does, so that the run that is going on ends with it; left
     alone, it would write into a folder that the next start replaces."""
 
     def end(signal_number: int, frame: object) -> NoReturn:
@@ -202,7 +202,7 @@ def _compare(runner: Runner, seeds: int, output: Path) -> int:
 
 
 def write_results(suite: Suite, seeds: int, output: Path, outcome: Outcome) -> None:
-    """Write `results.json`, the picture and `report.md` from what is finished so far."""
+    """Writes `results.json`, the picture and `report.md` from what is finished so far."""
     order = list(suite.methods)
     finished = sorted(outcome.finished, key=lambda one: (order.index(one.run.method), one.run.seed))
     write_atomic(output / "results.json", text_of(record_json(suite, finished)))

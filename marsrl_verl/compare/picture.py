@@ -34,7 +34,7 @@ WIDTH, HEIGHT, DPI = 1400, 650, 100
 
 
 def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished]) -> Path:
-    """Write a PNG.
+    """Writes a PNG.
 
     Left: the suite's headline metrics after training by method, with intervals over seeds; a line marks the
     start. Right: the suite's curve metric against what its budget counts, thin by seed and thick their mean.

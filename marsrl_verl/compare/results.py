@@ -77,7 +77,7 @@ class Finished:
 
 
 def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> Finished:
-    """Read a finished run's folder. Its seconds are what the runner measured, else what it says of itself;
+    """Reads a finished run's folder. Its seconds are what the runner measured, else what it says of itself;
     ResultError where a file is missing or not readable, or the run was not evaluated before and after."""
     path = run.folder / SUMMARY_FILE  # a run writes it last
     try:

@@ -22,7 +22,7 @@ _ENDING = ".done.json"
 
 
 def write_record(done: Finished) -> None:
-    """Note that a run has ended well, and what it measured."""
+    """Notes that a run has ended well, and what it measured."""
     facts = {
         "overrides": list(done.run.overrides),
         "seconds": done.seconds,
@@ -92,7 +92,7 @@ def known_runs(runs: Iterable[Run], known: Sequence[Path]) -> dict[str, tuple[Pa
 
 
 def take_equal_runs(runs: Iterable[Run], suite: Suite, known: Sequence[Path] = ()) -> None:
-    """Take over what was done elsewhere, so that it is done once: runs with the same overrides, of the
+    """Takes over what was done elsewhere, so that it is done once: runs with the same overrides, of the
     records that are named (`known_runs`), and, made by the same source too, of comparisons in the same
     folder."""
     runs = list(runs)

@@ -24,7 +24,7 @@ Launch = Callable[[DictConfig], int]
 
 
 def main(argv: list[str], launch: Launch, program: str = TRAIN) -> int:
-    """Run one command line and return the exit status.
+    """Runs one command line and returns the exit status.
 
     Args:
         argv: the arguments without the program's name.

@@ -325,7 +325,7 @@ def _missing(config: DictConfig) -> list[ConfigIssue]:
 
 
 def resolve(config: DictConfig) -> DictConfig:
-    """Replace every interpolation by its value; the result holds plain dictionaries only."""
+    """Replaces every interpolation by its value; the result holds plain dictionaries only."""
     tree: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     resolved: DictConfig = OmegaConf.create(tree)
     OmegaConf.set_struct(resolved, True)

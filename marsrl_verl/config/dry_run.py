@@ -80,8 +80,8 @@ def _wrapped(line: str) -> str:
 
 
 def write_resolved(config: DictConfig) -> Path:
-    """Write the resolved configuration below the output root, or to a temporary folder where that
-    can't be written, and return the file's path."""
+    """Writes the resolved configuration below the output root, or to a temporary folder where that
+    can't be written, and returns the file's path."""
     run = config.marsrl.run
     text = OmegaConf.to_yaml(recorded(config))
     for folder in (Path(run.output_root) / PLAN_FOLDER, Path(tempfile.gettempdir()) / "marsrl-plans"):

@@ -164,6 +164,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def register() -> None:
-    """Make the functions known to OmegaConf; calling it again changes nothing."""
+    """Makes the functions known to OmegaConf; calling it again changes nothing."""
     for name, function in _FUNCTIONS.items():
         OmegaConf.register_new_resolver(f"marsrl.{name}", function, replace=True, use_cache=False)

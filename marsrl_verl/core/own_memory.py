@@ -61,7 +61,7 @@ class Copies:
         )
 
     def take(self, trajectories: Iterable[Trajectory]) -> None:
-        """Give trajectories arrays of their own, in place."""
+        """Gives trajectories arrays of their own, in place."""
         for one in trajectories:
             one.sequences = [self.sequence(sequence) for sequence in one.sequences]
             one.state, one.events = self.plain(one.state), self.plain(one.events)

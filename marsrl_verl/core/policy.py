@@ -105,7 +105,7 @@ class PolicySet:
         return self._versions.get(name, 0)
 
     def updated(self, names: Collection[str], step: int) -> None:
-        """Note that training step `step` was the turn of these policies.
+        """Notes that training step `step` was the turn of these policies.
 
         Raises:
             ValueError: one is unknown or frozen, or versions would not rise.
@@ -126,7 +126,7 @@ class PolicySet:
         return {"versions": dict(self._versions)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with saved versions.
+        """Continues with saved versions.
 
         Raises:
             ValueError: they are of other policies.

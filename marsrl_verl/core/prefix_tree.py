@@ -161,7 +161,7 @@ def padded_cost(tree_sizes: Sequence[int]) -> int:
 def split_rows(
     rows: Sequence[Tokens], limit: int, *, cost: Cost = packed_cost, joins: Joins = always_joins
 ) -> list[list[int]]:
-    """Cut sequences into parts of at most `limit` places that share as much as they can: indices of `rows`,
+    """Cuts sequences into parts of at most `limit` places that share as much as they can: indices of `rows`,
     every one once.
 
     Neighbours in `prefix_order` stay together; a tree over the limit is cut, and its beginning is then in

@@ -66,7 +66,7 @@ class TokenTexts:
 def split_steps(
     response_ids: Sequence[int], texts: TokenTexts, *, separators: Sequence[str] = SEPARATORS
 ) -> Steps:
-    """Cut a response after each separator; the first kind that cuts it somewhere is used.
+    """Cuts a response after each separator; the first kind that cuts it somewhere is used.
 
     A step ends after the token in which the run of line breaks that holds a separator ends, so that a break
     of three lines, or one in two tokens, ends one step only. A run without text before it (at the

@@ -56,7 +56,7 @@ class Rows:
 
     @classmethod
     def of(cls, groups: Sequence[Group], refs: Iterable[RowRef], annotations: Sequence[str] = ()) -> Rows:
-        """Pack sequences.
+        """Packs sequences.
 
         Args:
             groups: of the step.

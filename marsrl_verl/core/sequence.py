@@ -186,7 +186,7 @@ def plain_fields(item: Any) -> dict[str, Plain]:
 
 
 def check_plain(value: Any, place: str) -> None:
-    """Check that a checkpoint can hold a value.
+    """Checks that a checkpoint can hold a value.
 
     Args:
         value: anything.

@@ -59,7 +59,7 @@ class Tree:
 
 
 def build_tree(paths: Sequence[Path]) -> Tree:
-    """Cut paths at their branch points and hang them together.
+    """Cuts paths at their branch points and hangs them together.
 
     Args:
         paths: each after its parent. Several may leave a parent at one token: that is one cut.

@@ -69,7 +69,7 @@ class Contamination:
 def find_contamination(
     problems: Iterable[SourceProblem], evaluation_sets: Sequence[EvaluationSet]
 ) -> Contamination:
-    """Compare all questions with those of evaluation sets. Typesetting, punctuation and case make no
+    """Compares all questions with those of evaluation sets. Typesetting, punctuation and case make no
     difference."""
     found = Contamination(shared={str(one.path): 0 for one in evaluation_sets})
     for problem in problems:

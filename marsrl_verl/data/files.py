@@ -114,7 +114,7 @@ def read_report(
     row_texts: Callable[[Problem], Mapping[str, str]] | None = None,
     remarks: Callable[[Problem], Iterable[Remark]] | None = None,
 ) -> FileReport:
-    """Read a parquet, JSON or JSON-lines file and look at every row.
+    """Reads a parquet, JSON or JSON-lines file and looks at every row.
 
     Args:
         seen: problems of the split's files before this one; those of this one are added.

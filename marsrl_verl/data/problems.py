@@ -67,7 +67,7 @@ class Fault:
     places: list[str] = field(default_factory=list)
 
     def note(self, place: str) -> None:
-        """Count a row and remember where it is."""
+        """Counts a row and remembers where it is."""
         self.count += 1
         if len(self.places) < _NAMED_ROWS:
             self.places.append(place)
@@ -98,7 +98,7 @@ class Collected:
 
 
 def note_fault(faults: dict[str, Fault], error: RowError, place: str) -> None:
-    """Count a bad row and remember where it is."""
+    """Counts a bad row and remembers where it is."""
     faults.setdefault(error.what, Fault(error.fix)).note(place)
 
 

@@ -29,7 +29,7 @@ def write_parquet(
     rates: Mapping[str, PassRate] | None = None,
     fields: Sequence[str] = (),
 ) -> None:
-    """Write problems in verl's format, in one piece, and read them back with training's own check.
+    """Writes problems in verl's format, in one piece, and reads them back with training's own check.
 
     Besides verl's columns, `extra_info` holds the problem's hash, its pass rate and number of answers, and as
     JSON text what the source's row had there.

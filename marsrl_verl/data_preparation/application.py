@@ -209,7 +209,7 @@ def _check_source(collected: Collected, arguments: Arguments) -> None:
 
 
 def _without_evaluation_sets(collected: Collected, arguments: Arguments) -> Contamination | None:
-    """Look for the problems in the evaluation sets, and take them out where they are to be dropped."""
+    """Looks for the problems in the evaluation sets, and takes them out where they are to be dropped."""
     if not arguments.evaluation_sets:
         return None
     sets = [EvaluationSet.read(path, arguments.evaluation_column) for path in arguments.evaluation_sets]
@@ -353,7 +353,7 @@ def _turn_parser(tokenizer: Any, name: str) -> TurnParser:
 
 
 def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress, role: str) -> None:
-    """Write grades of the role down as they come, unless grader or workflow may be broken."""
+    """Writes grades of the role down as they come, unless grader or workflow may be broken."""
     held_back: list[ProblemGrades] = []
     for grades in graded:
         progress.count(grades)

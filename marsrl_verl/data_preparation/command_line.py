@@ -224,7 +224,7 @@ def _instruction(arguments: argparse.Namespace) -> Instruction | None:
 
 
 def _check_words(arguments: argparse.Namespace) -> None:
-    """Refuse options that would have no effect, and keys that this command sets itself."""
+    """Refuses options that would have no effect, and keys that this command sets itself."""
     if not arguments.evaluation_set and (arguments.evaluation_column or arguments.contaminated):
         what = "--evaluation-column and --contaminated speak of evaluation sets."
         raise DataError(what, "Give --evaluation-set FILE, or leave them out.")

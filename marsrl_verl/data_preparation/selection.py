@@ -76,7 +76,7 @@ def select(
 
 
 def select_unrated(problems: Iterable[SourceProblem], lengths: PromptLengths | None) -> Selection:
-    """Keep every problem within the limit of a prompt; all of them where prompts can't be measured."""
+    """Keeps every problem within the limit of a prompt; all of them where prompts can't be measured."""
     selection = Selection()
     for problem in problems:
         fits = lengths is None or not lengths.over(problem.problem)

@@ -52,7 +52,7 @@ def tiny_data(split: str, count: int, task: str = "tiny", *levels: int) -> str:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as a parquet file."""
+    """Writes rows as a parquet file."""
     import pandas as pd  # only writers need it
 
     pd.DataFrame(rows).to_parquet(path, index=False)

@@ -14,7 +14,7 @@ _MARGIN = 22
 
 
 def main(argv: list[str]) -> int:
-    """Print the findings; 0 where none is a problem, 1 otherwise."""
+    """Prints the findings; 0 where none is a problem, 1 otherwise."""
     parser = argparse.ArgumentParser(
         prog="python -m recipe.marsrl.doctor",
         description="Says what this machine and this environment lack for a run, and how to get it.",

@@ -76,7 +76,7 @@ class Machine:
 
 
 def look(output: Path) -> Machine:
-    """Look at this machine; runs are to be written to `output`."""
+    """Looks at this machine; runs are to be written to `output`."""
     gpus = list_gpus()
     seen = visible(gpus)
     packages = versions_of(["verl", *CPU, *GPU, *FLASH, *CUDA_ONLY])

@@ -42,7 +42,7 @@ class Pace:
         self._turn = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Return when it is one's turn; who is cancelled before has taken none."""
+        """Returns when it is one's turn; who is cancelled before has taken none."""
         async with self._turn:
             now = time.monotonic()
             at = max(now, self._next)

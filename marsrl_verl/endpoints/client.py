@@ -67,7 +67,7 @@ class JsonClient:
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
-        """Get ready, in the event loop in which requests will be made."""
+        """Gets ready, in the event loop in which requests will be made."""
         self._session = aiohttp.ClientSession(
             headers=self._headers,
             timeout=self._timeout,
@@ -122,7 +122,7 @@ class JsonClient:
         return one_line(note[: 2 * _NOTE])[:_NOTE]
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None

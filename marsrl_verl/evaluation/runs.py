@@ -286,7 +286,7 @@ def run_evaluation(
     step: int = 0,
     repeats_of: Mapping[str, int] | None = None,
 ) -> Runs:
-    """Run the system `repeats` times on each problem.
+    """Runs the system `repeats` times on each problem.
 
     Args:
         problems: with distinct `problem_id`s.
@@ -314,7 +314,7 @@ def run_evaluation(
 def _drive(
     engine: RolloutEngine, evaluation: Evaluation, runs: list[Run], sampling: Mapping[str, Sampling]
 ) -> None:
-    """Let all runs go on until the last one has ended."""
+    """Lets all runs go on until the last one has ended."""
     pending: dict[str, tuple[Run, Program, RolloutRequest]] = {}
 
     def go_on(run: Run, program: Program, trajectory: Trajectory | None) -> list[RolloutRequest]:

@@ -110,7 +110,7 @@ class EvaluationRecord:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> EvaluationRecord:
-        """Read what `to_json` wrote; fields with a default may be absent.
+        """Reads what `to_json` wrote; fields with a default may be absent.
 
         Raises:
             KeyError, TypeError: another one is.
@@ -228,7 +228,7 @@ def evaluate(
     seed: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> EvaluationResult:
-    """Evaluate a method's system at `temperature`, greedily once per problem, or both.
+    """Evaluates a method's system at `temperature`, greedily once per problem, or both.
 
     Args:
         engine: answers and scores requests.

@@ -255,7 +255,7 @@ class Watch:
         """Why the run has to end."""
 
     def look(self, step: int, facts: StepFacts) -> list[str]:
-        """Look at a step; returns what is to be said of it."""
+        """Looks at a step; returns what is to be said of it."""
         said: list[str] = []
         for role, found in facts.roles.items():
             self._roles[role] = [*self._roles.get(role, []), (step, found)][-self._config.steps :]
@@ -280,11 +280,12 @@ class Watch:
         return said + self._tell(NOTHING_TRAINED, "", idle or [step], text, ends=not solved)
 
     def note(self, rule: str, step: int, text: str | None) -> list[str]:
-        """Take note of what was found elsewhere, or that it is no more (None); returns what is to be said."""
+        """Takes note of what was found elsewhere, or that it is no more (None); returns what is to be
+        said."""
         return self._tell(rule, "", [step], text)
 
     def look_at_gap(self, step: int, gap: float | None, *, could_weigh: bool) -> list[str]:
-        """Look at `rollout/log_probs_diff_mean`; returns what is to be said of it.
+        """Looks at `rollout/log_probs_diff_mean`; returns what is to be said of it.
 
         Args:
             gap: nats; None: no token was sampled by the newest weights and from the whole vocabulary.
@@ -308,7 +309,7 @@ class Watch:
         return {f"warning/{rule}": float(standing[rule]) for rule in RULES}
 
     def check(self) -> None:
-        """Raise CollapsedError if the run has to end."""
+        """Raises CollapsedError if the run has to end."""
         if self.ending is not None:
             raise CollapsedError(self.ending)
 
@@ -358,7 +359,7 @@ class Watch:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved state. Where the run had ended because of it, what ended it counts anew."""
+        """Goes on with a saved state. Where the run had ended because of it, what ended it counts anew."""
         self._roles = {
             role: [(int(step), RoleStep(**one)) for step, one in found]
             for role, found in state["roles"].items()

@@ -63,7 +63,7 @@ _call: ContextVar[LossCall | None] = ContextVar("loss_call", default=None)
 
 @contextmanager
 def giving(inputs: LossInputs) -> Iterator[LossCall]:
-    """Have the policy loss that is called inside read these inputs."""
+    """Has the policy loss that is called inside read these inputs."""
     token = _call.set(call := LossCall(inputs))
     try:
         yield call
@@ -85,7 +85,7 @@ def _current() -> LossCall:
 
 
 def log_frac(name: str, counted: torch.Tensor, of: torch.Tensor) -> None:
-    """Log a share as the metric `actor/<name>`: sums over all micro-batches, ranks and updates of a step are
+    """Logs a share as the metric `actor/<name>`: sums over all micro-batches, ranks and updates of a step are
     divided, so that it does not depend on how the step is cut. Every micro-batch has to name the same ones.
 
     Args:

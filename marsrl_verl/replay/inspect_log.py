@@ -29,7 +29,7 @@ def write_log(
     model: str,
     written: float,
 ) -> None:
-    """Write an `.eval` file.
+    """Writes an `.eval` file.
 
     A sample's id is its group's, its epoch the trajectory's number from 1; its events are calls of the model
     and of tools, and the reward, of several agents in a span for each. There are no times on record: every

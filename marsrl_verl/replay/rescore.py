@@ -81,7 +81,7 @@ class Rescorer:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     def close(self) -> None:
-        """Release what the rewards hold."""
+        """Releases what the rewards hold."""
         for reward in self._rewards.values():
             reward.close()
 
@@ -91,7 +91,7 @@ class Rescorer:
         return self._method is not None
 
     async def rescore(self, groups: Sequence[Group], *, training: bool) -> dict[str, str]:
-        """Give the trajectories of a file's groups their rewards.
+        """Gives the trajectories of a file's groups their rewards.
 
         Args:
             groups: all of the file; their requests' inputs are graded again too.
@@ -135,7 +135,7 @@ class Rescorer:
         return left_out
 
     async def _group(self, group: Group) -> dict[str, str]:
-        """Grade one group's trajectories, after those that it was built from."""
+        """Grades one group's trajectories, after those that it was built from."""
         request = group.request
         judged = self._class.roles[request.role].source_reward
         source = self._graded.get(request.parent_id or "")
@@ -189,7 +189,7 @@ class Rescorer:
         return list(await asyncio.gather(*map(score, asked)))
 
     async def _play(self, group: Group, members: list[Trajectory]) -> dict[str, str]:
-        """Grade a workflow's episodes."""
+        """Grades a workflow's episodes."""
         request = group.request
         chat: Any = self._chat  # nothing but messages without a text of their own asks for it
         if request.rollout not in self._workflows:

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def rescore_run(run: Path, rescorer: Rescorer) -> Found:
-    """Grade all rollouts of a run's folder again."""
+    """Grades all rollouts of a run's folder again."""
     found: Found = {}
     for path in rollout_files(run / "rollouts"):
         name = stem(path)

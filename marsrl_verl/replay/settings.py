@@ -79,7 +79,7 @@ def _option(name: str, arguments: Arguments) -> Any:
 
 
 def _choose_reward(config: DictConfig, option: Any, name: str) -> None:
-    """Give the roles the rewards of an option: `default` to those that have none of their method's."""
+    """Gives the roles the rewards of an option: `default` to those that have none of their method's."""
     method = chosen_method(config.marsrl.algo)
     given = {
         role: option.default for role, one in method.roles.items() if not one.reward and "default" in option

@@ -28,7 +28,7 @@ _LONGEST = 4000
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command line; 0: shown, 2: there is no such run or problem."""
+    """Runs one command line; 0: shown, 2: there is no such run or problem."""
     parser = argparse.ArgumentParser(
         prog="python -m recipe.marsrl.replay",
         description="Show a problem's way through the stages of a recorded run.",
@@ -89,7 +89,7 @@ def _some_ids(run: Path, step: int | None) -> list[str]:
 
 
 def show(console: Console, lines: list[Line], responses: Responses, most: int) -> None:
-    """Print a problem's lines, groups in the order in which one was built from another.
+    """Prints a problem's lines, groups in the order in which one was built from another.
 
     Args:
         console: where to.
@@ -186,6 +186,6 @@ def _cut(text: str, most: int) -> str:
 
 
 def _print(console: Console, text: str, style: str | None = None, indent: str = "") -> None:
-    """Print text as text, whatever it looks like."""
+    """Prints text as text, whatever it looks like."""
     for line in printable(text).split("\n"):
         console.print(f"{indent}{line}", style=style, markup=False, soft_wrap=True)

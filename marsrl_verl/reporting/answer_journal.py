@@ -46,7 +46,7 @@ class AnswerJournal:
         return hashlib.sha256(to_json(asked).encode()).hexdigest()
 
     def append(self, key: str, output: RolloutOutput) -> None:
-        """Write an answer down."""
+        """Writes an answer down."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             cut = self.path.is_file() and not self.path.read_bytes().endswith(b"\n")
@@ -62,7 +62,7 @@ class AnswerJournal:
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

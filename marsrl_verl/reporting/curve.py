@@ -43,7 +43,7 @@ def draw_learning_curve(
     title: str = "Learning curve",
     roles: Sequence[str] = (),
 ) -> Path:
-    """Write a PNG of 1200 x 700 pixels.
+    """Writes a PNG of 1200 x 700 pixels.
 
     Left: the mean reward of each role's training samples, per step (dots) and smoothed (line), and of passes
     that train no role (crosses); colours by the order of `roles`. Right: the evaluations on held-out problems
@@ -60,8 +60,8 @@ def draw_learning_curve(
 
 
 def draw_role_panels(path: Path, steps: list[StepMetrics], roles: Sequence[str]) -> bool:
-    """Write a PNG of how long each role's responses are, how many end by themselves, and how many groups have
-    equal rewards, over the steps. False: no step says anything of them."""
+    """Writes a PNG of how long each role's responses are, how many end by themselves, and how many groups
+    have equal rewards, over the steps. False: no step says anything of them."""
     from matplotlib.ticker import MaxNLocator
 
     panels: dict[str, tuple[Sequence[str], Callable[..., float]]] = {
@@ -103,7 +103,7 @@ def new_canvas(width: int, height: int, dpi: int) -> FigureCanvasAgg:
 
 
 def write_png(path: Path, canvas: FigureCanvasAgg) -> Path:
-    """Write the figure; a reader never sees half of it."""
+    """Writes the figure; a reader never sees half of it."""
     picture = io.BytesIO()
     canvas.print_png(picture)
     write_bytes_atomic(path, picture.getvalue())

@@ -15,7 +15,7 @@ from typing import Any
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write `text` to `path` through a temporary file beside it; an existing file is replaced whole."""
+    """Writes `text` to `path` through a temporary file beside it; an existing file is replaced whole."""
     write_lines_atomic(path, (text,))
 
 
@@ -54,7 +54,7 @@ def free_name(folder: Path, stem: str, suffix: str) -> Path:
 
 
 def write_json_atomic(path: Path, value: Any) -> None:
-    """Write an indented JSON file."""
+    """Writes an indented JSON file."""
     write_atomic(path, to_json(value, indent=2) + "\n")
 
 
@@ -118,23 +118,23 @@ class BackgroundWriter:
         self._jobs: deque[Future[object]] = deque()
 
     def submit(self, job: Callable[[], object]) -> None:
-        """Have a job done. What it reads must not be changed any more."""
+        """Has a job done. What it reads must not be changed any more."""
         self._reap(self._max_waiting - 1)
         self._jobs.append(self._thread.submit(job))
 
     def flush(self) -> None:
-        """Wait until all jobs are done."""
+        """Waits until all jobs are done."""
         self._reap(0)
 
     def close(self) -> None:
-        """Wait until all jobs are done, and end the thread."""
+        """Waits until all jobs are done, and ends the thread."""
         try:
             self.flush()
         finally:
             self._thread.shutdown(cancel_futures=True)
 
     def _reap(self, most: int) -> None:
-        """Take finished jobs off, and wait until at most so many are left; a failed one stays."""
+        """Takes finished jobs off, and waits until at most so many are left; a failed one stays."""
         while self._jobs and (len(self._jobs) > most or self._jobs[0].done()):
             self._jobs[0].result()
             self._jobs.popleft()

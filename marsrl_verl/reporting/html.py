@@ -43,7 +43,7 @@ img { width: 30rem; max-width: 100%; margin: .2rem; vertical-align: top } img:on
 
 
 def write_report(path: Path, text: str) -> None:
-    """Write a report's Markdown, and its HTML under the same name. Pictures are those whose paths it names,
+    """Writes a report's Markdown, and its HTML under the same name. Pictures are those whose paths it names,
     relative to its folder."""
     write_atomic(path, text)
     write_atomic(path.with_suffix(".html"), report_html(text, path.parent))

@@ -40,7 +40,7 @@ class MetricsLog:
     def append(
         self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float] | None = None
     ) -> None:
-        """Write one line. Steps must increase; after a resume call `drop_after` first."""
+        """Writes one line. Steps must increase; after a resume call `drop_after` first."""
         if self._file is None:
             lines = _split(self.path)[0]
             self.drop_after(None)
@@ -75,7 +75,7 @@ class MetricsLog:
         return len(dropped)
 
     def close(self) -> None:
-        """Close the file; a later `append` opens it again."""
+        """Closes the file; a later `append` opens it again."""
         if self._file is not None:
             self._file.close()
         self._file = None

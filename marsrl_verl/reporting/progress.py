@@ -119,7 +119,7 @@ class ProgressState:
         self.started = self.phase_started = self.clock()
 
     def enter(self, name: str, detail: str) -> bool:
-        """Note a phase; whether it is a new one (and not only a new detail)."""
+        """Notes a phase; whether it is a new one (and not only a new detail)."""
         new = name != self.name
         if new:
             now = self.clock()
@@ -130,7 +130,7 @@ class ProgressState:
         return new
 
     def finish_step(self, report: StepProgress) -> None:
-        """Note a finished step."""
+        """Notes a finished step."""
         self.last, self.round = report, None
         self._recent.append(report.seconds)
 
@@ -187,24 +187,24 @@ class PlainProgress(Progress):
         self._told = state.clock()
 
     def phase(self, name: str, detail: str = "") -> None:
-        """Announce a phase, and every change of its detail."""
+        """Announces a phase, and every change of its detail."""
         self._state.enter(name, detail)
         self.message(f"{name}: {detail}" if detail else name)
 
     def step(self, report: StepProgress) -> None:
-        """Print the step's line."""
+        """Prints the step's line."""
         self._told = self._state.clock()
         self._state.finish_step(report)
         self.message(step_line(self._state, report))
 
     def round(self, state: RoundState) -> None:
-        """Print how far it is, once a minute."""
+        """Prints how far it is, once a minute."""
         if state.groups and self._state.clock() - self._told >= ROUND_EVERY_S:
             self._told = self._state.clock()
             self.message(f"  {round_line(state)}")
 
     def message(self, text: str) -> None:
-        """Print a line."""
+        """Prints a line."""
         print(f"[{clock_time(self._state.elapsed)}] {printable(text)}", file=self._stream, flush=True)
 
 
@@ -219,26 +219,26 @@ class LiveProgress(Progress):
         self._live.start()
 
     def phase(self, name: str, detail: str = "") -> None:
-        """Switch the block to a phase; the one that ends leaves a line with its duration."""
+        """Switches the block to a phase; the one that ends leaves a line with its duration."""
         state = self._state
         ended, took = state.name, state.phase_elapsed
         if state.enter(name, detail) and ended:
             self._phase_ended(ended, took)
 
     def step(self, report: StepProgress) -> None:
-        """Show a finished step."""
+        """Shows a finished step."""
         self._state.finish_step(report)
 
     def round(self, state: RoundState) -> None:
-        """Show how far it is."""
+        """Shows how far it is."""
         self._state.round = state
 
     def message(self, text: str) -> None:
-        """Print a line above the block."""
+        """Prints a line above the block."""
         self._console.print(printable(text), highlight=False, markup=False)
 
     def close(self) -> None:
-        """Remove the block and leave the last phase's duration and the last step."""
+        """Removes the block and leaves the last phase's duration and the last step."""
         if not self._live.is_started:
             return
         self._live.stop()

@@ -32,7 +32,7 @@ def write_rollouts(
     settings: RolloutLogConfig,
     trained: TokenAdvantages | None = None,
 ) -> None:
-    """Write `NAME.jsonl`, or `NAME.jsonl.gz`, and its index.
+    """Writes `NAME.jsonl`, or `NAME.jsonl.gz`, and its index.
 
     Args:
         folder: `rollouts/` of a run.
@@ -96,13 +96,13 @@ def _sampled(lines: list[Line], most: int) -> list[Line]:
 
 
 def remove(path: Path) -> None:
-    """Delete a file of rollouts, which need not be there, with its index."""
+    """Deletes a file of rollouts, which need not be there, with its index."""
     index_path(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
 
 
 def remove_oldest(folder: Path, keep_gb: float) -> int:
-    """Delete the oldest steps' files above so many gibibytes, the last one never; returns how many."""
+    """Deletes the oldest steps' files above so many gibibytes, the last one never; returns how many."""
     steps = sorted(
         (path for suffix in (PLAIN, PACKED) for path in folder.glob(f"step_*{suffix}")),
         key=lambda path: int(path.name.split(".")[0].removeprefix("step_")),

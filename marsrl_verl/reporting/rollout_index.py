@@ -194,7 +194,7 @@ def index_path(rollouts: Path) -> Path:
 
 
 def write_index(rollouts: Path, rows: IndexBuilder, left_out: int = 0) -> None:
-    """Write a file's index; the file is complete."""
+    """Writes a file's index; the file is complete."""
     import pyarrow.parquet as pq
 
     path = index_path(rollouts)

@@ -101,7 +101,7 @@ def read_evaluations(path: Path) -> list[EvaluationRecord]:
 
 
 def check_output_folder(path: Path | str, if_exists: IfExists | str = IfExists.FAIL) -> None:
-    """Raise OutputFolderError if `RunFolder.create` would, unless the folder is locked; touches nothing."""
+    """Raises OutputFolderError if `RunFolder.create` would, unless the folder is locked; touches nothing."""
     path, policy = Path(path), _policy(if_exists)
     if not path.exists():
         return
@@ -134,7 +134,7 @@ def _policy(if_exists: IfExists | str) -> IfExists:
 
 
 def _move_out_of_sight(path: Path) -> None:
-    """Move what a run left out of sight, to be deleted: its checkpoints first, its mark last, so that an
+    """Moves what a run left out of sight, to be deleted: its checkpoints first, its mark last, so that an
     interrupted deletion leaves nothing that a later start would continue."""
     entries = [entry for entry in path.iterdir() if entry.name not in (LOCK_NAME, _TO_DELETE)]
     order = {CHECKPOINT_FOLDER: -1, MARKER: 1}
@@ -163,7 +163,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, if_exists: IfExists | str = IfExists.FAIL) -> RunFolder:
-        """Create the folder, or take an existing one as the policy says; it stays locked until this process
+        """Creates the folder, or takes an existing one as the policy says; it stays locked until this process
         ends (`run_lock`).
 
         Raises:
@@ -217,7 +217,7 @@ class RunFolder:
         raise FolderLostError(f"{what} was deleted or moved while the run wrote into it{state}", taken=taken)
 
     def restore(self) -> None:
-        """Make the folder anew where it was deleted, so that a checkpoint in it can be continued."""
+        """Makes the folder anew where it was deleted, so that a checkpoint in it can be continued."""
         self.metrics.close()
         if self._found_mark() is None:
             write_bytes_atomic(self.path / MARKER, self._mark)
@@ -233,7 +233,7 @@ class RunFolder:
             raise
 
     def write_config(self, yaml: str) -> None:
-        """Write the resolved configuration; a resumed run's earlier one is kept as `config.N.yaml`.
+        """Writes the resolved configuration; a resumed run's earlier one is kept as `config.N.yaml`.
 
         There is a `config.yaml` at every moment: a resume compares its settings with it.
         """
@@ -246,16 +246,16 @@ class RunFolder:
         write_atomic(self.config_path, yaml)
 
     def write_view(self, view: View) -> None:
-        """Write `view.json`."""
+        """Writes `view.json`."""
         columns = {name: list(fields) for name, fields in view.columns.items()}
         write_json_atomic(self.path / "view.json", {"columns": columns, "silent": sorted(view.silent)})
 
     def write_tools(self, tools: Mapping[str, object]) -> None:
-        """Write `tools.json`: by tool, what it says of itself."""
+        """Writes `tools.json`: by tool, what it says of itself."""
         write_json_atomic(self.path / "tools.json", dict(tools))
 
     def write_rollouts(self, step: int, lines: list[Line], trained: TokenAdvantages) -> None:
-        """Write a step's `rollouts/step_N.jsonl` (or `.jsonl.gz`) and `trained/step_N.json`.
+        """Writes a step's `rollouts/step_N.jsonl` (or `.jsonl.gz`) and `trained/step_N.json`.
 
         Args:
             lines: `rollout_log.step_lines`.
@@ -270,7 +270,7 @@ class RunFolder:
             remove_oldest(folder, self.rollout_log.keep_gb)
 
     def write_token_columns(self, step: int, rows: Rows) -> None:
-        """Write a step's `trained/step_N.parquet`, if columns are to be kept."""
+        """Writes a step's `trained/step_N.parquet`, if columns are to be kept."""
         if names := self.rollout_log.token_columns:
             write_token_columns(self.path / _TRAINED_FOLDER / f"step_{step}.parquet", rows, names)
 
@@ -311,7 +311,7 @@ class RunFolder:
                     os.replace(index, index_path(renamed))
 
     def roll_back(self, step: int) -> int:
-        """Put the folder into the state after `step`, the checkpoint that a run resumes from.
+        """Puts the folder into the state after `step`, the checkpoint that a run resumes from.
 
         Later metric lines move to `metrics.replaced.jsonl`; rollouts and evaluations of later steps move
         into `replaced/`. Returns the number of metric lines moved. Checkpoints are set aside before, by

@@ -71,7 +71,7 @@ def acquire(folder: Path) -> None:
 
 
 def release(folder: Path) -> None:
-    """Give a folder back; another process that took the lock over (`adopt`) keeps it."""
+    """Gives a folder back; another process that took the lock over (`adopt`) keeps it."""
     descriptor = _held.pop(folder.resolve(), None)
     if descriptor is not None:
         os.close(descriptor)
@@ -83,7 +83,7 @@ def held() -> dict[Path, int]:
 
 
 def adopt(descriptors: Mapping[Path, int]) -> None:
-    """Hold what another process held and passed on as open descriptors: the folders stay held until both
+    """Holds what another process held and passed on as open descriptors: the folders stay held until both
     have ended."""
     for folder, descriptor in descriptors.items():
         os.set_inheritable(descriptor, False)

@@ -33,7 +33,7 @@ SAMPLES_FILE = "evaluations/samples.jsonl"
 
 
 def write_samples(folder: Path, passes: list[Runs]) -> None:
-    """Write the file in a run's folder."""
+    """Writes the file in a run's folder."""
     lines = (
         _sample(run, runs.tag.endswith(GREEDY_SUFFIX))
         for runs in passes

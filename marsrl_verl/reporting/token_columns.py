@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def write_token_columns(path: Path, rows: Rows, names: Sequence[str]) -> None:
-    """Write a row for each of the trained sequences: `trajectory`, `sequence`, and each column's values, (T,)
-    for T response tokens. What the step has no column of is left out."""
+    """Writes a row for each of the trained sequences: `trajectory`, `sequence`, and each column's values,
+    (T,) for T response tokens. What the step has no column of is left out."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

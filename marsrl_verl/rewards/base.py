@@ -100,10 +100,10 @@ class RoleReward(ABC):
 
     @abstractmethod
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
-        """Score one response."""
+        """Scores one response."""
 
     def check_problem(self, problem: Problem) -> None:  # noqa: B027 — most rewards grade every problem
-        """Look at a problem of the data before a run starts.
+        """Looks at a problem of the data before a run starts.
 
         Raises:
             UngradableError: no answer to it can be graded.
@@ -117,7 +117,7 @@ class RoleReward(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027 — most rewards hold nothing
-        """Release what the reward holds (processes, connections)."""
+        """Releases what the reward holds (processes, connections)."""
 
 
 def accepted_answers(problem: Problem) -> list[str]:
@@ -144,7 +144,7 @@ class AnswerReward(RoleReward):
     tells_answer = True
 
     def score(self, request: ScoreRequest) -> RewardResult:
-        """Compare the final answer with the problem's ground truth."""
+        """Compares the final answer with the problem's ground truth."""
         if request.finish_reason is not FinishReason.STOP or not request.final_text.strip():
             return RewardResult(0.0)
         if not request.problem.has_reference:

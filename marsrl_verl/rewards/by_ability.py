@@ -76,7 +76,7 @@ class RewardByAbility(RoleReward):
         return self.otherwise
 
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
-        """Ask the reward of the problem's kind."""
+        """Asks the reward of the problem's kind."""
         return self.rewards[self.kind_of(request.problem)].score(request)
 
     def check_problem(self, problem: Problem) -> None:
@@ -89,7 +89,7 @@ class RewardByAbility(RoleReward):
         return max((one for one in limits if one is not None), default=None)
 
     def close(self) -> None:
-        """Release what the rewards hold."""
+        """Releases what the rewards hold."""
         for reward in self.rewards.values():
             reward.close()
 

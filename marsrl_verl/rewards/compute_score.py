@@ -57,7 +57,7 @@ class ComputeScoreReward(RoleReward):
             ) from error
 
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
-        """Call the function with the response."""
+        """Calls the function with the response."""
         arguments = {
             "data_source": request.problem.data_source,
             "solution_str": request.text,

@@ -19,7 +19,7 @@ class ExactAnswerReward(AnswerReward):
         self.allow_last_number = allow_last_number
 
     def grade(self, final_text: str, references: list[str]) -> RewardResult:
-        """Compare normal forms."""
+        """Compares normal forms."""
         boxed = boxed_answer(final_text)
         if boxed is not None:
             readings = boxed.readings

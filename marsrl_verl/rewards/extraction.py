@@ -152,7 +152,7 @@ class Mention:
 
 
 def mention(text: str, answer: str) -> Mention | None:
-    """Find the last mention; None where the text has the answer in other words."""
+    """Finds the last mention; None where the text has the answer in other words."""
     digits = re.escape(answer.strip()) if not answer.isdigit() else r"[,\s]?".join(answer)
     places = list(re.finditer(rf"(?<![\d.]){digits}(?!\d)" if answer.isdigit() else digits, text))
     if not places:

@@ -30,7 +30,7 @@ class GradeWatch:
         self._raising, self._silent = FailedShares(max_failed_frac), FailedShares(max_unanswered_frac)
 
     def look(self, trajectories: Iterable[Trajectory], *, round_ended: bool = True) -> None:
-        """Look at a round, or at a part of one.
+        """Looks at a round, or at a part of one.
 
         Trajectories that have not ended are passed over. A few failed grades may be the fault of what was
         graded, so that they add up (`Failures.many`).

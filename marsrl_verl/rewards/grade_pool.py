@@ -47,7 +47,7 @@ class _Grader:
         self._buffer = b""
 
     def ask(self, line: bytes) -> None:
-        """Send a call."""
+        """Sends a call."""
         self.calls += 1
         try:
             self.place.settimeout(_GRACE_S)
@@ -126,7 +126,7 @@ class GradePool:
         return 2 * math.ceil(calls / self.processes) * (_BRIEF_S + self.wall_s + _GRACE_S)
 
     def call(self, *arguments: Any) -> Any:
-        """Call the function.
+        """Calls the function.
 
         A call whose process got too little of the machine or died is repeated once, behind those that
         wait. One that used up its processor time is not: it would do so again.
@@ -148,7 +148,7 @@ class GradePool:
         raise self._end(reply)
 
     def close(self) -> None:
-        """End all processes; calls that run fail. A later call would start new ones."""
+        """Ends all processes; calls that run fail. A later call would start new ones."""
         with self._lock:
             self._stop()
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 
 def main(target: str, processor_s: float, memory_mb: int, wall_s: float) -> None:
-    """Fork graders until the pool closes its end or is gone."""
+    """Forks graders until the pool closes its end or is gone."""
     control = socket.socket(fileno=os.dup(0))
     # Whatever a library prints or reads must not get between the messages.
     with open(os.devnull, "r+") as nothing:

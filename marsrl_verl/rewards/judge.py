@@ -103,7 +103,7 @@ class JudgeReward(RoleReward):
         self._endpoint: ChatEndpoint | None = None
 
     def score(self, request: ScoreRequest) -> RewardResult:
-        """Ask for a verdict; called in a thread, which waits for it."""
+        """Asks for a verdict; called in a thread, which waits for it."""
         if request.finish_reason is not FinishReason.STOP:
             return RewardResult(0.0)
         accepted = accepted_answers(request.problem)
@@ -122,7 +122,7 @@ class JudgeReward(RoleReward):
         return longest_s(self.config.endpoint, calls)
 
     def close(self) -> None:
-        """End the event loop."""
+        """Ends the event loop."""
         with self._lock:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)

@@ -67,7 +67,7 @@ _WARM_UP = (
 
 
 def warm_up() -> None:
-    """Fill the parser's caches once, for all processes that are forked."""
+    """Fills the parser's caches once, for all processes that are forked."""
     for one in _WARM_UP:
         grade(rf"\boxed{{{one}}}", [one + "+0", "7"])
 

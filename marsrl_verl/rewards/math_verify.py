@@ -66,7 +66,7 @@ class MathVerifyReward(AnswerReward):
         return self.pool.longest_s(calls)
 
     def close(self) -> None:
-        """End the processes."""
+        """Ends the processes."""
         self.pool.close()
 
 

@@ -163,7 +163,7 @@ class QAGrader(AnswerReward):
         self.tell_raw_f1 = tell_raw_f1
 
     def grade(self, final_text: str, references: list[str]) -> RewardResult:
-        """Compare words."""
+        """Compares words."""
         answer = stated_answer(final_text, allow_plain=self.allow_plain)
         if answer is None:
             return RewardResult(0.0)

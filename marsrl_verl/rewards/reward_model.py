@@ -79,7 +79,7 @@ class ScoredReward(RoleReward):
         self._asked = ModelEndpoint(self.endpoint, "kwargs.endpoint", api_key=key, concurrency=most, seed=0)
 
     async def score(self, request: ScoreRequest) -> RewardResult:
-        """Grade and score."""
+        """Grades and scores."""
         found = await asyncio.to_thread(self.grader.score, request)
         result: RewardResult = await found if inspect.isawaitable(found) else found
         if request.finish_reason is not FinishReason.STOP or not request.final_text.strip():
@@ -100,7 +100,7 @@ class ScoredReward(RoleReward):
         return (self.grader.longest_s(calls) or 0.0) + longest_s(self.endpoint, calls)
 
     def close(self) -> None:
-        """Release what the grader holds."""
+        """Releases what the grader holds."""
         self.grader.close()
 
 

@@ -78,7 +78,7 @@ class RewardRunner:
         return cls(load_class(target, kwargs, base), timeout_s, f"marsrl.reward.{role}")
 
     async def score(self, request: ScoreRequest) -> RewardResult:
-        """Score one response.
+        """Scores one response.
 
         An exception, a call that takes too long, and a result that is no `RewardResult` with a finite number
         become reward 0 with the error, not graded. A response that the model did not end itself has reward
@@ -101,7 +101,7 @@ class RewardRunner:
         return result
 
     def close(self) -> None:
-        """End the threads and release what the reward holds."""
+        """Ends the threads and releases what the reward holds."""
         self._threads.close()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -127,7 +127,7 @@ class RewardRunner:
         return await self._threads.run(lambda: asyncio.run(limited()), self.timeout_s + _GRACE_S, late)
 
     async def _in_loop(self, awaitable: Any) -> Any:
-        """Await in the rewards' event loop."""
+        """Awaits in the rewards' event loop."""
         with self._start_loop:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -232,7 +232,7 @@ class _Threads:
             self._lose_one()
 
     def close(self) -> None:
-        """End the threads that wait for work."""
+        """Ends the threads that wait for work."""
         with self._change:
             self._closed = True
             self._change.notify_all()

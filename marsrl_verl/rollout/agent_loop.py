@@ -90,7 +90,7 @@ class Agent:
     async def write(
         self, *, max_tokens: int | None = None, top_log_probs: int = 0
     ) -> tuple[Step, Completion]:
-        """Let the model write on (as `Conversation.sample`): how that ended, and what it added."""
+        """Lets the model write on (as `Conversation.sample`): how that ended, and what it added."""
         chat = self.chat
         completion = await chat.sample(
             max_tokens=max_tokens, stop=self.protocol.stop, top_log_probs=top_log_probs, turn=self.turn
@@ -112,8 +112,8 @@ class Agent:
         return Step.ENDED, completion
 
     async def call(self) -> bool:
-        """Do the calls of the turn that was written, and let the model read their results. False: the limit
-        of calls ended it."""
+        """Does the calls of the turn that was written, and lets the model read their results. False: the
+        limit of calls ended it."""
         requested, self._requested = self._requested, []
         left = self.limits.calls - self.calls
         if over := len(requested) > left:

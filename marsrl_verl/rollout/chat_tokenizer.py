@@ -198,7 +198,7 @@ def sampled_part(sequence: TokenSequence, text: str, chat: ChatTokenizer) -> tup
 
 
 def check_builder(chat: ChatTokenizer, builder: TemplateBuilder) -> None:
-    """Compare a chat that grows by a message with the template's rendering of all of it.
+    """Compares a chat that grows by a message with the template's rendering of all of it.
 
     What precedes the new message is not compared: some templates drop the thinking part of earlier turns,
     which a growing chat keeps.

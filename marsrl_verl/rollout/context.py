@@ -89,7 +89,7 @@ class Tools:
         return self.box.schemas
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Do one call. Whatever goes wrong is its result."""
+        """Does one call. Whatever goes wrong is its result."""
         given = self.problem.extra_info.get("tools_kwargs")
         with self.asking():
             return await self.box.call(replace(call, tools_kwargs=given if isinstance(given, dict) else {}))
@@ -326,5 +326,5 @@ class Rollout(Protocol):
     """
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
-        """Begin the request, or go on with `request.resume`, until all trajectories ended or the round's
+        """Begins the request, or goes on with `request.resume`, until all trajectories ended or the round's
         tokens are used."""

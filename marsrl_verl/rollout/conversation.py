@@ -125,7 +125,7 @@ class Conversation:
         structured: Mapping[str, Any] | None = None,
         turn: int | None = None,
     ) -> Completion:
-        """Let the policy write on.
+        """Lets the policy write on.
 
         Args:
             max_tokens: most tokens of this completion; beside it the role's limits hold.
@@ -212,7 +212,7 @@ class Conversation:
         stop: Sequence[str],
         turn: int | None,
     ) -> Completion:
-        """Add what the engine answered to a request for `limit` tokens."""
+        """Adds what the engine answered to a request for `limit` tokens."""
         if stop:
             completion = stopped(completion, self._run(), stop, self._sampler.chat)
         count = len(completion.token_ids)
@@ -242,7 +242,7 @@ class Conversation:
     # --- appending -----------------------------------------------------------------------------
 
     def append(self, messages: Sequence[Message]) -> None:
-        """Add messages after the turn that was written, and open the assistant's next one. Where a stop
+        """Adds messages after the turn that was written, and opens the assistant's next one. Where a stop
         string or a limit ended the turn, it is closed first. All of it has mask 0. What exceeds the role's
         limit of a response is left out; `sample` then says LENGTH.
 
@@ -283,8 +283,8 @@ class Conversation:
         self._begin_run()
 
     def append_text(self, text: str) -> None:
-        """Add text inside the turn (a tool's result), without control tokens, mask 0; up to the role's limit
-        of a response, as `append`."""
+        """Adds text inside the turn (a tool's result), without control tokens, masks 0; up to the role's
+        limit of a response, as `append`."""
         if self._failure is None:
             self._add_context(self._sampler.chat.raw_ids(text))
             self._begin_run()

@@ -16,7 +16,7 @@ class RolloutEngine(Protocol):
     this process."""
 
     def submit(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> None:
-        """Begin every request, or continue what is paused of it; others may still be at work.
+        """Begins every request, or continues what is paused of it; others may still be at work.
 
         Args:
             requests: any.
@@ -24,7 +24,7 @@ class RolloutEngine(Protocol):
         """
 
     def outputs(self) -> list[RolloutOutput]:
-        """Wait until at least one request is answered; returns what was answered since the last call, in any
+        """Waits until at least one request is answered; returns what was answered since the last call, in any
         order, with what ended scored. Empty where nothing was left to answer."""
 
 
@@ -37,12 +37,12 @@ class LocalEngine:
         self._sampling: Mapping[str, Sampling] = {}
 
     def submit(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> None:
-        """Put requests into the next round; a round has the sampling settings of its last ones."""
+        """Puts requests into the next round; a round has the sampling settings of its last ones."""
         self._waiting += requests
         self._sampling = sampling
 
     def outputs(self) -> list[RolloutOutput]:
-        """Have everything answered that waits."""
+        """Has everything answered that waits."""
         waiting, self._waiting = self._waiting, []
         return self.generate(waiting, self._sampling) if waiting else []
 

@@ -33,7 +33,7 @@ class RequestWatch:
         *,
         round_ended: bool = True,
     ) -> None:
-        """Look at one round, or a part of one; workflows and policies are its groups', by group id. A prompt
+        """Looks at one round, or a part of one; workflows and policies are its groups', by group id. A prompt
         that was never sent and messages that the chat template rejects say nothing about the source of the
         answers, and an engine's failure nothing about a workflow.
 

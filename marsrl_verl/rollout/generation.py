@@ -82,7 +82,7 @@ class GenerationClient(Protocol):
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
-        """Sample `n` completions of one prompt in one engine request.
+        """Samples `n` completions of one prompt in one engine request.
 
         Args:
             policy: whose weights answer.

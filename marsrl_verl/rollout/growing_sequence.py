@@ -46,13 +46,13 @@ class GrowingSequence:
         return twin
 
     def add(self, part: Part) -> None:
-        """Append a part; an empty one is left out."""
+        """Appends a part; an empty one is left out."""
         if len(part.ids):
             self._parts.append(part)
             self._added += len(part.ids)
 
     def cut(self, tokens: int) -> None:
-        """Keep the first `tokens` of the response, not fewer than the round began with."""
+        """Keeps the first `tokens` of the response, not fewer than the round began with."""
         while self._parts and len(self) > tokens:
             last = self._parts.pop()
             self._added -= len(last.ids)

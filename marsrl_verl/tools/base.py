@@ -134,7 +134,7 @@ class Tool(Protocol):
         ...
 
     async def start(self) -> None:
-        """Get ready for calls.
+        """Gets ready for calls.
 
         Raises:
             ToolUnavailableError: it can't.
@@ -146,19 +146,19 @@ class Tool(Protocol):
         return {}
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Do what is asked. Hostile arguments raise nothing; what is raised is a failure of the tool. Ends
+        """Does what is asked. Hostile arguments raise nothing; what is raised is a failure of the tool. Ends
         when it is cancelled, and leaves nothing running."""
         ...
 
     def fork(self, parent: str, child: str, calls: int) -> None:
-        """Give trajectory `child` the state that `parent` had after its first `calls` calls (of all tools;
+        """Gives trajectory `child` the state that `parent` had after its first `calls` calls (of all tools;
         they have the numbers below, its own go on from there). `parent` may have made more since. Asked of
         tools that keep state alone, before the child's first call; must not block."""
         what = f"{self.name}: {child} can't go on from {parent}: the tool does not define `fork`"
         raise NotImplementedError(what)
 
     async def close(self) -> None:
-        """Release what the tool holds (processes, connections)."""
+        """Releases what the tool holds (processes, connections)."""
 
 
 def function_schema(

@@ -84,7 +84,7 @@ class Toolbox:
         return tuple(one.schema for one in self._places.values())
 
     async def start(self) -> None:
-        """Start all tools.
+        """Starts all tools.
 
         Raises:
             ToolUnavailableError: one can't; those that could are closed.
@@ -107,14 +107,14 @@ class Toolbox:
         return {name: dict(one.tool.about()) for name, one in self._places.items()}
 
     async def close(self) -> None:
-        """Close all tools, whatever one of them raises."""
+        """Closes all tools, whatever one of them raises."""
         closing = [one.tool.close() for one in self._places.values()]
         for one in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(one, BaseException) and not isinstance(one, Exception):
                 raise one
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Do one call.
+        """Does one call.
 
         Raises:
             asyncio.CancelledError: whoever waits for it was cancelled; the call is over then.
@@ -141,7 +141,7 @@ class Toolbox:
             return replace(result, waited=result.waited + began - submitted)
 
     def fork(self, parent: str, child: str, calls: int) -> None:
-        """Have trajectory `child` go on from where `parent` had made so many calls (`Tool.fork`)."""
+        """Has trajectory `child` go on from where `parent` had made so many calls (`Tool.fork`)."""
         for place in self._places.values():
             if place.tool.keeps_state:
                 place.tool.fork(parent, child, calls)
@@ -252,7 +252,7 @@ class _Place:
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a call. One that goes on all the same is left behind: it must not hold up the others."""
+    """Cancels a call. One that goes on all the same is left behind: it must not hold up the others."""
     task.cancel()
     await asyncio.wait({task}, timeout=_CLEAN_UP_S)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

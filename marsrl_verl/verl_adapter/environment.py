@@ -19,7 +19,7 @@ _FLASHINFER_SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 
 
 def prepare_environment(config: DictConfig) -> dict[str, str]:
-    """Set this process's variables and return those that Ray must hand to its workers.
+    """Sets this process's variables and returns those that Ray must hand to its workers.
 
     The variables of the Ray job that this process belongs to and the configuration's
     `ray_kwargs.ray_init.runtime_env.env_vars` (`checks.machine` rejects two values for one name) come first.

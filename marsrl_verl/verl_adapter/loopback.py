@@ -15,7 +15,7 @@ _HOST_VARIABLE = "VLLM_HOST_IP"
 
 
 def stay_on_loopback() -> None:
-    """Set the variables with which Ray, vLLM and gloo use the loopback interface, unless they have values.
+    """Sets the variables with which Ray, vLLM and gloo use the loopback interface, unless they have values.
 
     Before Ray is imported, in a process that starts a Ray of its own; what that starts inherits them.
 

@@ -88,7 +88,7 @@ def deferred() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raise StopRequested if a signal has come."""
+    """Raises StopRequested if a signal has come."""
     if _requested is not None:
         raise StopRequested(_requested)
 

@@ -7,8 +7,8 @@ from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
 def load() -> None:
-    """Keep the stores of a run on one machine on its loopback interface, and apply the CPU platform's changes
-    to vLLM; for anybody else do nothing."""
+    """Keeps the stores of a run on one machine on its loopback interface, and applies the CPU platform's
+    changes to vLLM; for anybody else does nothing."""
     keep_stores_on_loopback()
     if on_cpu_platform():
         from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing

@@ -17,7 +17,7 @@ _NOWHERE = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-in
 
 
 def export(runs: Sequence[ViewedRun], target: Path, problems: int) -> None:
-    """Write the page.
+    """Writes the page.
 
     Args:
         runs: shown.

@@ -319,7 +319,7 @@ class ViewedRun:
         return {"total": len(table), "rows": rows}
 
     def add_advantages(self, rows: list[dict[str, Any]]) -> None:
-        """Give rows of the index the key `advantages`; null: not trained."""
+        """Gives rows of the index the key `advantages`; null: not trained."""
         for one in rows:
             found = self._trained.advantages(one["file"], one["trajectory"], one["sequence"])
             one["advantages"] = found or None

@@ -185,7 +185,7 @@ def shared_instructions(first: Sequence[Judgement], second: Sequence[Judgement])
 
 
 def write(path: Path, rows: Sequence[Judgement]) -> None:
-    """Write a parquet file; folders are made as needed."""
+    """Writes a parquet file; folders are made as needed."""
     import pandas as pd  # only writers need it
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,7 @@ def _described(name: str, rows: Sequence[Judgement]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read, split, write; returns the exit status."""
+    """Reads, splits, writes; returns the exit status."""
     parser = argparse.ArgumentParser(description="Rows of pairs of answers from public files.")
     parser.add_argument("files", nargs="+", type=Path, help="RewardBench's, JudgeBench's or LLMBar's files")
     parser.add_argument(

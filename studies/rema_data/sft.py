@@ -161,7 +161,7 @@ def write(
     mended: Counter[str],
     validation: float,
 ) -> None:
-    """Write `train.parquet`, `val.parquet` where there is something for it, and `report.json`."""
+    """Writes `train.parquet`, `val.parquet` where there is something for it, and `report.json`."""
     written = write_rows(folder, rows, _COLUMNS, validation)
     turns = [row["turns"] for row in rows if row["role"] == META_THINKING]
     report = {

@@ -22,7 +22,7 @@ def make_warm_start(
     steps: int,
     problems: int,
 ) -> None:
-    """Train a warm-started model as the command line says, save it, and print what it can.
+    """Trains a warm-started model as the command line says, saves it, and prints what it can.
 
     Args:
         train: with a seed, for a number of steps.
@@ -70,7 +70,7 @@ def warm_start_arguments(
 def print_sanity_check(
     description: str, task: str, table: Callable[[PreTrainedModel, int, int], str]
 ) -> None:
-    """Measure the model that is asked for and print the table.
+    """Measures the model that is asked for and prints the table.
 
     Args:
         task: whose shipped model is measured unless another is named.

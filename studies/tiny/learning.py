@@ -79,7 +79,7 @@ class Learner:
         ]
 
     def step(self, losses: Iterable[torch.Tensor]) -> list[float]:
-        """Go down the sum of the losses, which are computed one after the other; returns them."""
+        """Goes down the sum of the losses, which are computed one after the other; returns them."""
         values = []
         for loss in losses:
             loss.backward()
@@ -93,7 +93,7 @@ class Learner:
 
 
 def report(run: Iterable[tuple[int, Mapping[str, float]]], total: int, every: int) -> None:
-    """Go through the steps of a warm start; the losses of each so many steps go to standard error.
+    """Goes through the steps of a warm start; the losses of each so many steps go to standard error.
 
     Args:
         run: (step, loss by kind of transcript).

@@ -75,13 +75,13 @@ class _Batch:
         return output.logits[:, -1].float()
 
     def append(self, chosen: torch.Tensor) -> None:
-        """Feed the chosen tokens, shape (rows, 1), at the next call."""
+        """Feeds the chosen tokens, shape (rows, 1), at the next call."""
         self.tokens = chosen
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.rows), 1)], dim=1)
         self.positions = self.positions[:, -1:] + 1
 
     def keep(self, slots: list[int]) -> None:
-        """Drop all rows but these."""
+        """Drops all rows but these."""
         index = torch.tensor(slots)
         self.cache.batch_select_indices(index)
         self.mask, self.positions, self.tokens = self.mask[index], self.positions[index], self.tokens[index]

@@ -37,7 +37,7 @@ def fit(
     steps: int,
     rates: Rates | None = None,
 ) -> Iterator[tuple[int, float]]:
-    """Train `model` in place; yields (step, mean loss of a token).
+    """Trains `model` in place; yields (step, mean loss of a token).
 
     Args:
         model: a causal language model in float32.

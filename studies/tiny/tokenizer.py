@@ -105,7 +105,7 @@ def assemble(
 
 
 def save_tokenizer(folder: str | Path, tokenizer: PreTrainedTokenizerFast | None = None) -> None:
-    """Write a tokenizer's files into a model folder; the tiny task's where none is given.
+    """Writes a tokenizer's files into a model folder; the tiny task's where none is given.
 
     The chat template goes into `tokenizer_config.json` as well as into its own file, so that readers
     which know only one of the two places find it; the class is named as every release of transformers

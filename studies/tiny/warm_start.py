@@ -128,7 +128,7 @@ class _Trainer:
         self.problems: list[Chain] = [chain for chain in drawn if chain.split is Split.WARM_START]
 
     def run(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Train; yields (step, loss by kind of transcript)."""
+        """Trains; yields (step, loss by kind of transcript)."""
         recipe = self.recipe
         learner = Learner(self.model, recipe.total, recipe)
         for step in range(recipe.total):
@@ -152,7 +152,7 @@ class _Trainer:
 
 
 def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
-    """Train a fresh model and return it; progress goes to standard error."""
+    """Trains a fresh model and returns it; progress goes to standard error."""
     trainer = _Trainer(recipe)
     report(trainer.run(), recipe.total, report_every)
     return trainer.model.eval()
@@ -161,7 +161,7 @@ def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
 def save(
     model: PreTrainedModel, folder: str | Path, tokenizer: PreTrainedTokenizerFast | None = None
 ) -> None:
-    """Write model and tokenizer (the tiny task's where none is given) as a folder that transformers and
+    """Writes model and tokenizer (the tiny task's where none is given) as a folder that transformers and
     vLLM load."""
     from transformers import GenerationConfig
 
@@ -174,7 +174,7 @@ def save(
 
 
 def main() -> None:
-    """Train, save, measure."""
+    """Trains, saves, measures."""
     from studies.tiny.measure import measure, show
 
     defaults = Recipe()

@@ -28,7 +28,7 @@ class ReleasedReward(RoleReward):
     pays_unfinished = True
 
     def score(self, request: ScoreRequest) -> RewardResult:
-        """Score the whole response, results included."""
+        """Scores the whole response, results included."""
         answer = released_answer(request.text)
         if answer is None:
             return RewardResult(-1.0, {"well_formed": False})

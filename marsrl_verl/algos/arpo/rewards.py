@@ -63,7 +63,7 @@ class HierarchicalReward(RoleReward):
         self.bonus_tools = None if bonus_tools is None else frozenset(bonus_tools)
 
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
-        """Grade a response that is well-formed."""
+        """Grades a response that is well-formed."""
         problem = form_problem(request)
         if problem is not None:
             return RewardResult(self.ill_formed, {"well_formed": False, "form": problem})

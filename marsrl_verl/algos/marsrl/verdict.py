@@ -145,7 +145,7 @@ class VerdictReward(RoleReward):
         self.parser = VerdictParser(parser)
 
     def score(self, request: ScoreRequest) -> RewardResult:
-        """Parse the verdict and compare it with the judged solution's reward."""
+        """Parses the verdict and compares it with the judged solution's reward."""
         solution_reward = request.inputs.get("solution_reward")
         if solution_reward is None:
             raise ValueError(

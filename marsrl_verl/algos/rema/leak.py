@@ -50,7 +50,7 @@ class PlanReward(RoleReward):
         self.grader = load_class(grader, kwargs, AnswerReward) if look else None
 
     def score(self, request: ScoreRequest) -> RewardResult:
-        """Compare the plan's claims with the references."""
+        """Compares the plan's claims with the references."""
         if self.grader is None:
             return RewardResult(0.0)
         text = request.final_text

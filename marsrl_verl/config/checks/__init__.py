@@ -150,7 +150,7 @@ VALUES = ROUNDS[:2]
 
 
 def run_checks(ctx: Context, rounds: tuple[tuple[Check, ...], ...] | None = None) -> None:
-    """Run the rounds, all of them unless others are named (`VALUES`).
+    """Runs the rounds, all of them unless others are named (`VALUES`).
 
     Raises:
         ConfigError: with all problems of the first round that found any.

@@ -102,7 +102,7 @@ def _checkpoint_bytes(root: Path) -> int:
 
 @contextmanager
 def hold_folders(ctx: Context) -> Iterator[None]:
-    """Hold the run's folder, and that of its checkpoints where it lies elsewhere, while the run lasts.
+    """Holds the run's folder, and that of its checkpoints where it lies elsewhere, while the run lasts.
 
     Raises:
         ConfigError: another process writes into one of them, or has since the checks.

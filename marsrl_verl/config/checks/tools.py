@@ -86,8 +86,8 @@ def _programs(ctx: Context) -> Iterator[Any]:
 
 
 def check_start(ctx: Context) -> Iterator[ConfigIssue]:
-    """Start the tools once where the rollout workers are on this machine: a run that one of them would end is
-    refused before the engines start."""
+    """Starts the tools once where the rollout workers are on this machine: a run that one of them would end
+    is refused before the engines start."""
     if ctx.dry_run or ctx.prepares_data or joins_cluster(ctx.config):
         return
     every = ctx.settings.tools

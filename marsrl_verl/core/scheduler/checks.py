@@ -23,8 +23,8 @@ def check_settings(
     min_groups: int,
     max_request_staleness: int | None,
 ) -> None:
-    """Check a scheduler's settings. Raises ValueError: one is out of range, or the method cannot be scheduled
-    so."""
+    """Checks a scheduler's settings. Raises ValueError: one is out of range, or the method cannot be
+    scheduled so."""
     if step_prompt_budget is not None and step_prompt_budget < 1:
         raise ValueError(
             f"step_prompt_budget is {step_prompt_budget}, expected at least 1, or null for no limit"
@@ -101,7 +101,7 @@ def check_output(state: SchedulerState, stages: Mapping[str, Stage], output: Rol
 
 
 def check_members(request: RolloutRequest, before: Mapping[int, Trajectory], output: RolloutOutput) -> None:
-    """Check that a round brings the trajectories that a request asked for, given those before it by number.
+    """Checks that a round brings the trajectories that a request asked for, given those before it by number.
     Raises ValueError: a trajectory is unknown, came twice, had ended before, or does not go on where its last
     round ended; or some are missing."""
     seen: set[str] = set()

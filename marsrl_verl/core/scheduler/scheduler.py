@@ -76,7 +76,7 @@ class Scheduler:
     # --- one training step -------------------------------------------------------------------
 
     def start_step(self, step: int, problems: Iterable[Problem]) -> None:
-        """Open training step `step` and let new problems enter."""
+        """Opens training step `step` and lets new problems enter."""
         state = self._state
         if state.open:
             raise RuntimeError(f"start_step({step}): step {state.step} is still open, call finish_step first")
@@ -162,7 +162,7 @@ class Scheduler:
             self._end_round(output, step)
 
     def finish_step(self, *, last: bool = False, epoch_over: bool = False) -> StepResult:
-        """Close the step and hand out what completed in it.
+        """Closes the step and hands out what completed in it.
 
         Args:
             last: it is the last one of all, and defers nothing.
@@ -254,7 +254,7 @@ class Scheduler:
         return {"mode": self.mode.value, "stages": self._stage_list(), "state": self._state.to_plain()}
 
     def load_state_dict(self, data: dict[str, Any]) -> None:
-        """Replace the pools by saved ones. The budget may differ from the saved run's.
+        """Replaces the pools by saved ones. The budget may differ from the saved run's.
 
         Raises:
             ValueError: the data is of another mode or method.
@@ -307,7 +307,7 @@ class Scheduler:
             self._state.ready_step[group_id] = step + (self.mode is Mode.PIPELINED)
 
     def _discard(self, one: ProblemState, group_id: str) -> None:
-        """Drop a request with whatever of it has been decoded."""
+        """Drops a request with whatever of it has been decoded."""
         del one.requests[group_id], self._state.problem_of[group_id]
         self._state.pending.pop(group_id, None)
 

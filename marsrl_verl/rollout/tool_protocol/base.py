@@ -82,7 +82,7 @@ class ToolProtocol(Protocol):
         """
 
     def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
-        """Let the model read the results of a turn's calls, in their order."""
+        """Lets the model read the results of a turn's calls, in their order."""
 
 
 def inert_result(text: str, tags: Iterable[str], tokenizer: ChatTokenizer) -> str:

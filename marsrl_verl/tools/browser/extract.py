@@ -119,6 +119,6 @@ class Extractor:
         return _Worker(process)
 
     async def close(self) -> None:
-        """End the processes."""
+        """Ends the processes."""
         idle, self._idle = self._idle, []
         await asyncio.gather(*[worker.end() for worker in idle])

@@ -50,7 +50,7 @@ class Fetcher:
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
-        """Get ready, in the event loop in which pages will be asked for."""
+        """Gets ready, in the event loop in which pages will be asked for."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 resolver=CheckedResolver(self._rules), use_dns_cache=False, limit=0
@@ -121,7 +121,7 @@ class Fetcher:
         return bytes(content), False
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None

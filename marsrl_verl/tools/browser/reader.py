@@ -32,7 +32,7 @@ class PageReader:
         """The summariser where pages are to be summed up, from `open` on."""
 
     async def open(self) -> None:
-        """Get ready; ToolUnavailableError: it can't read, or its model answers nothing."""
+        """Gets ready; ToolUnavailableError: it can't read, or its model answers nothing."""
         summary = self._settings.summary
         if summary.enabled and not (summary.endpoint.base_urls and summary.endpoint.model):
             raise ToolUnavailableError(
@@ -78,6 +78,6 @@ class PageReader:
         return fetched, page
 
     async def close(self) -> None:
-        """Release connections and processes."""
+        """Releases connections and processes."""
         await self._fetcher.close()
         await self._extractor.close()

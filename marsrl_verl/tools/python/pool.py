@@ -109,7 +109,7 @@ class SandboxPool:
         return {**answer, "waited": waited}
 
     def close(self) -> None:
-        """End the server and all of its sandboxes."""
+        """Ends the server and all of its sandboxes."""
         while self._idle:
             self._give_up(self._idle.popleft())
         self._drop_server()
@@ -148,7 +148,7 @@ class SandboxPool:
         self.facts = {name: value for name, value in answer.items() if name != "ready"}
 
     def _drop_server(self, hangs: bool = False) -> None:
-        """End the server, and by the kernel all that it has started."""
+        """Ends the server, and by the kernel all that it has started."""
         served, self._server = self._server, None
         if self._control is not None:
             self._control.close()  # it ends with this
@@ -221,7 +221,7 @@ class SandboxPool:
         return await _within(self.rules.timeout_s + GRACE_S, exchange())
 
     def _give_up(self, one: _Sandbox) -> None:
-        """End a sandbox, whatever it is doing. One that has ended is none the worse."""
+        """Ends a sandbox, whatever it is doing. One that has ended is none the worse."""
         one.place.close()  # a supervisor that reads ends everything with this
         if one.server is not self._server:
             return  # it has ended with its server; its number is another one's

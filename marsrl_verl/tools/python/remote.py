@@ -59,7 +59,7 @@ class RemoteRunner:
         return result
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         await self._client.close()
 
     async def _ask(self, base: str, code: str, limit_s: float) -> ToolResult:

@@ -39,7 +39,7 @@ class Backend(ABC):
     """If true, queries leave this machine."""
 
     async def start(self) -> None:
-        """Get ready.
+        """Gets ready.
 
         Raises:
             ToolUnavailableError: it can't answer, with what to do.
@@ -59,7 +59,7 @@ class Backend(ABC):
         """
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Gives back what it holds."""
         return
 
 

@@ -109,8 +109,8 @@ def best(
 
 
 def _raise_named(index: Index, scores: np.ndarray, share: float) -> None:
-    """Raise the scores of documents that the best ones name: of those with a title the first, and every other
-    one that is among the candidates."""
+    """Raises the scores of documents that the best ones name: of those with a title the first, and every
+    other one that is among the candidates."""
     candidates = _highest(scores, _CANDIDATES)
     readers = candidates[:_READ]
     extra: dict[str, float] = {}

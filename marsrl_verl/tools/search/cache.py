@@ -144,7 +144,7 @@ class ResultCache:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         database, self._database = self._database, None
         if database is not None:
             await self._run(database.close)

@@ -167,5 +167,5 @@ class Index:
             return self._database.execute(sql, (json.dumps(value),)).fetchall()
 
     def close(self) -> None:
-        """Close the file of the documents."""
+        """Closes the file of the documents."""
         self._database.close()

@@ -32,7 +32,7 @@ class CheckpointTrainer(RayPPOTrainer, ABC):
 
     @abstractmethod
     def load_plugin_state(self, state: dict[str, Any]) -> None:
-        """Continue with a saved state."""
+        """Continues with a saved state."""
 
     def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """verl's checkpoint with the plugin's state in it, and the manifest when all of it is written.

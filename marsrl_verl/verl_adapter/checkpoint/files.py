@@ -166,7 +166,7 @@ def check_manifest(folder: Path, shards: Shards | None = None) -> None:
 
 
 def give_up(folder: Path, error: Exception) -> CheckpointError:
-    """Delete a checkpoint that could not be written, and say why."""
+    """Deletes a checkpoint that could not be written, and says why."""
     root = folder.parent
     free = free_space(root)
     left = _removed(folder)

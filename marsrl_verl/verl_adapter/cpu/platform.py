@@ -47,7 +47,7 @@ _TORCH_CPU_ADDITIONS = {
 
 
 def complete_torch_cpu() -> None:
-    """Add to `torch.cpu` the functions that verl calls on every device module; existing ones stay. verl
+    """Adds to `torch.cpu` the functions that verl calls on every device module; existing ones stay. verl
     compares the module with `torch.cpu` itself, so a wrapper would not do."""
     for name, function in _TORCH_CPU_ADDITIONS.items():
         if not hasattr(torch.cpu, name):

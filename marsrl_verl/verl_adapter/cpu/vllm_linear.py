@@ -7,7 +7,7 @@ from typing import Any
 
 
 def keep_linear_weights() -> None:
-    """Make vLLM's CPU linear layers multiply with their live weight. Upstream behaviour:
+    """Makes vLLM's CPU linear layers multiply with their live weight. Upstream behaviour:
     `vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm` packs the weight of every linear layer
     and empties `layer.weight`, so the first weight sync from the trainer finds no parameter to load into. A
     plain `torch.nn.functional.linear` keeps it in place."""
@@ -24,7 +24,7 @@ def keep_linear_weights() -> None:
 
 
 def keep_expert_weights() -> None:
-    """Make vLLM's CPU layers of experts multiply with their live weights, expert by expert.
+    """Makes vLLM's CPU layers of experts multiply with their live weights, expert by expert.
     Upstream behaviour: `vllm.model_executor.layers.fused_moe.cpu_fused_moe.CPUFusedMOE` pads and packs the
     weights of all experts, where their sizes allow it, into new parameters without `weight_loader`; the first
     weight sync ends with "'Parameter' object has no attribute 'weight_loader'"."""

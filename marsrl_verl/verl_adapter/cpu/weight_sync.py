@@ -91,7 +91,7 @@ class GlooWeightSync(CheckpointEngine):
         return arguments(trainer), arguments(list(range(1, size)))
 
     def init_process_group(self, rank: int, world_size: int, meeting: Meeting) -> None:
-        """Join the group of a sync; kept from one sync to the next."""
+        """Joins the group of a sync; kept from one sync to the next."""
         if self._place == (rank, world_size):
             return
         if self._place is not None:

@@ -73,7 +73,7 @@ def _state(parts: list[_Part], count: int) -> _State:
 
 
 def _take(states: list[_State], items: list[_Part], count: int) -> _State:
-    """Remove the state with the largest spread, one of many parts or a single item."""
+    """Removes the state with the largest spread, one of many parts or a single item."""
     if items and (not states or _item_first(items[-1], states[0], count)):
         return _state([items.pop()], count)
     return heapq.heappop(states)
@@ -153,6 +153,6 @@ _upstream_index_select = tensordict_utils.index_select_tensor_dict
 
 
 def use_fast_micro_batches() -> None:
-    """Have verl cut micro-batches with the functions above, in this process."""
+    """Has verl cut micro-batches with the functions above, in this process."""
     seqlen_balancing.karmarkar_karp = karmarkar_karp
     tensordict_utils.index_select_tensor_dict = index_select_tensor_dict

@@ -120,7 +120,7 @@ def _with_policy_loss(loss: functools.partial[Any], name: str) -> functools.part
 
 @contextmanager
 def _averaged_over_turns(data: TensorDict, call: LossCall) -> Iterator[None]:
-    """Have policy loss, entropy bonus and KL term weight tokens as `losses.inputs.mean_weights`.
+    """Has policy loss, entropy bonus and KL term weight tokens as `losses.inputs.mean_weights`.
 
     Upstream behaviour: all three call `agg_loss`, by the name that their module has for it, with
     `loss_agg_mode`, which knows no turns.

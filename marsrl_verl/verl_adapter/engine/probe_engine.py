@@ -83,7 +83,7 @@ class ProbeFSDPEngine(SharedPrefixFSDPEngine):
 
 
 def register_engine() -> None:
-    """Let this process's workers build this engine, with NVIDIA GPUs or on the CPU platform.
+    """Lets this process's workers build this engine, with NVIDIA GPUs or on the CPU platform.
 
     Upstream behaviour: verl's own engine is registered for cuda and npu, and one for a device and its vendor
     goes before it; none is registered for cpu.

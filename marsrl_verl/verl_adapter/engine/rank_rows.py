@@ -18,7 +18,7 @@ from marsrl_verl.verl_adapter.engine.batch import (
 
 
 def with_token_columns(data: TensorDict) -> TensorDict:
-    """Add what verl reads and can be had from `input_ids` and `response_mask`: `position_ids`, `prompts`,
+    """Adds what verl reads and can be had from `input_ids` and `response_mask`: `position_ids`, `prompts`,
     `responses`, `loss_mask`, all jagged; ids become int64, a temperature that all rows have one number."""
     ids, prompt_lengths = data[INPUT_IDS], data.pop(PROMPT_LENGTH)
     offsets, values = ids.offsets(), ids.values().long()
@@ -72,7 +72,7 @@ class HeldRows:
         return rows
 
     def release(self, data: TensorDict) -> None:
-        """Keep nothing more of the policy that `data` names."""
+        """Keeps nothing more of the policy that `data` names."""
         self._held.pop(_policy(data), None)
 
 

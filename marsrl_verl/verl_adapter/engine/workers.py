@@ -110,7 +110,7 @@ class MarsRLActorRolloutRefWorker(ModelWorker):
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def hold_rows(self, data: TensorDict) -> TensorDict:
-        """Keep a step's rows until its update; the other calls name them by `row_id`. Returns their ids."""
+        """Keeps a step's rows until its update; the other calls name them by `row_id`. Returns their ids."""
         ids = data.select(ROW_ID)  # before columns are added to it
         self._held.hold(data)
         return ids

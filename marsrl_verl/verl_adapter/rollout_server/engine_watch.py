@@ -41,7 +41,7 @@ class Stopwatch:
         self.reset()
 
     def reset(self) -> None:
-        """Begin at 0."""
+        """Begins at 0."""
         self._seconds, self._looked = 0.0, self._clock()
 
     def look(self) -> float:
@@ -136,7 +136,7 @@ class EngineWatch:
                 return
 
     def kill(self) -> None:
-        """End the servers with their engines, which are of no use any more."""
+        """Ends the servers with their engines, which are of no use any more."""
         for server in self.servers:
             ray.kill(server)
 

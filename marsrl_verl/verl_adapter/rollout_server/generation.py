@@ -35,7 +35,7 @@ class StartedRound(Protocol):
     """A round that the engine is working on."""
 
     def wait(self) -> Round:
-        """Return when all of its groups are answered and scored."""
+        """Returns when all of its groups are answered and scored."""
         ...
 
 
@@ -43,8 +43,8 @@ class RoundEngine(Protocol):
     """An engine that can be called without waiting for it."""
 
     def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> StartedRound:
-        """Begin every request, or continue what is paused of it; what ends is scored. `sampling`: settings by
-        role, where a request has none of its own."""
+        """Begins every request, or continues what is paused of it; what ends is scored. `sampling`: settings
+        by role, where a request has none of its own."""
         ...
 
 
@@ -142,7 +142,7 @@ class Generation:
         return self._started is not None
 
     def start_round(self) -> bool:
-        """Start the step's next round without waiting for it; False when the step needs none."""
+        """Starts the step's next round without waiting for it; False when the step needs none."""
         if self._started is not None:
             raise RuntimeError("a generation round is in flight; collect it before starting another")
         requests = self.scheduler.next_round()
@@ -155,7 +155,7 @@ class Generation:
         return bool(requests)
 
     def collect(self) -> None:
-        """Wait for the round in flight, if there is one, and give its outputs to the scheduler."""
+        """Waits for the round in flight, if there is one, and gives its outputs to the scheduler."""
         if self._started is None:
             return
         done = self._started.wait()
@@ -165,7 +165,7 @@ class Generation:
         self.after_round()
 
     def finish(self) -> RoundCounts:
-        """Collect what is in flight, run the step's remaining rounds, and return the step's counts."""
+        """Collects what is in flight, runs the step's remaining rounds, and returns the step's counts."""
         self.collect()
         while self.start_round():
             self.collect()
@@ -179,5 +179,5 @@ class Generation:
         return asdict(self._counts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with saved counts."""
+        """Continues with saved counts."""
         self._counts = RoundCounts(**state)

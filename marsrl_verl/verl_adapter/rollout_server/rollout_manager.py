@@ -279,7 +279,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return RoundWatch(self._engines, workers, limit, show=self._show, number=self._rounds).look
 
     def forget_routes(self) -> None:
-        """Let the next request of an id go to any engine. New weights have emptied the prefix caches, for
+        """Lets the next request of an id go to any engine. New weights have emptied the prefix caches, for
         which a continuation goes where its beginning was, and unfinished groups pile up there."""
         self._syncs += 1
 

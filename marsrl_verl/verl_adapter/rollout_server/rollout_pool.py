@@ -169,7 +169,7 @@ def start_engines(config: DictConfig) -> GroupServerManager | ModelServerManager
 
 
 def give_adapter(replicas: Sequence[Any], policy: str, files: Mapping[str, bytes], version: int) -> None:
-    """Have all engines answer for a policy with an adapter, whose PEFT folder has these files by name: they
+    """Has all engines answer for a policy with an adapter, whose PEFT folder has these files by name: they
     go through Ray's object store to every node of each engine."""
     sent = ray.put(dict(files))
     servers = [server for replica in replicas for server in replica.servers]
@@ -180,7 +180,7 @@ def give_adapter(replicas: Sequence[Any], policy: str, files: Mapping[str, bytes
 
 @contextmanager
 def engines_placed(config: DictConfig) -> Iterator[None]:
-    """Have verl's `init_workers` start the engines where the configuration wants them, with our router.
+    """Has verl's `init_workers` start the engines where the configuration wants them, with our router.
     Upstream behaviour: `RayPPOTrainer.init_workers` hands the trainer's workers to `LLMServerManager`, which
     then puts the engines into their processes and takes verl's router; the name is replaced while it runs,
     since the rest of that method is what this trainer needs."""

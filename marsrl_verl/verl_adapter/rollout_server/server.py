@@ -90,10 +90,11 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return EXTENSION
 
     async def run_server(self, args: argparse.Namespace) -> None:
-        """Start the engine, with room for all adapters and without the HTTP server. Upstream behaviour: there
-        is room for one adapter, and the engine is also served over HTTP at the node's address, to everybody
-        who reaches it. Here a new adapter is there before its former goes, and all calls of a run are calls
-        of this actor; where somebody reads the engine's statistics there is a server, for them alone."""
+        """Starts the engine, with room for all adapters and without the HTTP server. Upstream behaviour:
+        there is room for one adapter, and the engine is also served over HTTP at the node's address, to
+        everybody who reaches it. Here a new adapter is there before its former goes, and all calls of a run
+        are calls of this actor; where somebody reads the engine's statistics there is a server, for them
+        alone."""
         if self._own_adapters:
             args.max_loras = len(self._own_adapters)
             args.max_cpu_loras = len(self._own_adapters) + 1
@@ -182,7 +183,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
                 await self.engine.remove_lora(former.request.lora_int_id)
 
     async def store_adapter(self, policy: str, files: Mapping[str, bytes], version: int) -> None:
-        """Keep an adapter's files, of a PEFT folder by name, on this server's node for `use_adapter`."""
+        """Keeps an adapter's files, of a PEFT folder by name, on this server's node for `use_adapter`."""
         folder = self._adapter_folder(policy, version)
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -193,7 +194,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
         await self.set_adapter(policy, str(self._adapter_folder(policy, version)), version)
 
     async def drop_old_adapters(self, policy: str, version: int) -> None:
-        """Delete the policy's files of other versions."""
+        """Deletes the policy's files of other versions."""
         current = self._adapter_folder(policy, version)
         for folder in current.parent.iterdir():
             if folder != current:
@@ -217,7 +218,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return len(states), sum(state.detokenizer.num_output_tokens() for state in states)
 
     async def _ask_core(self) -> None:
-        """Return when the engine's core has answered; raises EngineDeadError if it dies meanwhile."""
+        """Returns when the engine's core has answered; raises EngineDeadError if it dies meanwhile."""
         asked = asyncio.ensure_future(self.engine.is_sleeping())
         try:
             while not asked.done():
@@ -269,6 +270,6 @@ class MarsRLvLLMReplica(vLLMReplica):
 
 
 def register_replica() -> None:
-    """Let `rollout.name=vllm` build our replica in this process (the trainer's). verl's settings test for the
-    name "vllm", so the name stays and the loader changes."""
+    """Lets `rollout.name=vllm` build our replica in this process (the trainer's). verl's settings test for
+    the name "vllm", so the name stays and the loader changes."""
     RolloutReplicaRegistry.register("vllm", lambda: MarsRLvLLMReplica)

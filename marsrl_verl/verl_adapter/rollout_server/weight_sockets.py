@@ -24,8 +24,8 @@ _PLACE = "/tmp"
 
 @contextmanager
 def socket_folder(env_vars: dict[str, str]) -> Iterator[None]:
-    """Make the folder of a run's sockets and put it into the variables of its processes; removed in the end.
-    A run that is killed, and the other nodes of a cluster, leave an empty folder or some sockets."""
+    """Makes the folder of a run's sockets and puts it into the variables of its processes; removed in the
+    end. A run that is killed, and the other nodes of a cluster, leave an empty folder or some sockets."""
     folder = tempfile.mkdtemp(prefix="marsrl-", dir=_PLACE)
     env_vars[FOLDER_VARIABLE] = os.environ[FOLDER_VARIABLE] = folder
     try:
@@ -58,7 +58,7 @@ def own_socket(address: str) -> str:
 
 
 def use_own_sockets() -> None:
-    """Have this process send weights through the run's own folder."""
+    """Has this process send weights through the run's own folder."""
     from verl.workers.rollout import base
 
     base._ROLLOUT_REGISTRY["vllm", "async"] = (
@@ -67,7 +67,7 @@ def use_own_sockets() -> None:
 
 
 def use_own_engine_sockets() -> None:
-    """Have the vLLM engine that this process is going to start use the run's own folder."""
+    """Has the vLLM engine that this process is going to start use the run's own folder."""
     os.environ["VLLM_RPC_BASE_PATH"] = str(own_folder())
 
 

@@ -152,7 +152,7 @@ class RolloutWorker(AgentLoopWorker):
         return await self._scorer.score(requests)
 
     def _note_answered(self, request: RolloutRequest) -> None:
-        """Count a request once, when it first has something to score, or has ended."""
+        """Counts a request once, when it first has something to score, or has ended."""
         if request.group_id not in self._answered:
             self._answered.add(request.group_id)
             self._done.answered += 1

@@ -20,7 +20,7 @@ TRAIN = "marsrl_verl.verl_adapter.run.driver:train"
 
 
 def do(work: str, config: DictConfig, session: Path | None = None) -> None:
-    """Call `package.module:function` with the arguments of `train`."""
+    """Calls `package.module:function` with the arguments of `train`."""
     pkgutil.resolve_name(work)(config, session)
 
 
@@ -51,7 +51,7 @@ def report_end(config: DictConfig, error: BaseException) -> int:
 
 
 def _end_after(seconds: float, status: int) -> threading.Timer:
-    """End this process in any case: what ends it in order may wait for threads and processes that hang."""
+    """Ends this process in any case: what ends it in order may wait for threads and processes that hang."""
     timer = threading.Timer(seconds, os._exit, [status])
     timer.daemon = True
     timer.start()

@@ -137,7 +137,7 @@ def named_by_content(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def evaluate(config: DictConfig) -> None:
-    """Evaluate as `config` says; returns when the report is written."""
+    """Evaluates as `config` says; returns when the report is written."""
     evaluator = SystemEvaluator(config)
     try:
         evaluator.run()

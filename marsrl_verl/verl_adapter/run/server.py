@@ -119,13 +119,13 @@ class SystemServer:
 
 
 def say(lines: Iterable[str]) -> None:
-    """Show lines on the terminal."""
+    """Shows lines on the terminal."""
     for line in lines:
         print(line, file=terminal(), flush=True)
 
 
 def serve(config: DictConfig) -> None:
-    """Serve as `config` says, until a signal ends it."""
+    """Serves as `config` says, until a signal ends it."""
     server = SystemServer(config)
     try:
         server.system.start()

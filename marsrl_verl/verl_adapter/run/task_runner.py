@@ -28,7 +28,7 @@ class MarsRLTaskRunner(BaseTaskRunner):
     """verl's task runner with our worker, our vLLM replica and our trainer."""
 
     def add_actor_rollout_worker(self, config: DictConfig) -> tuple[type, type]:
-        """Register the hybrid worker. verl hard-codes its class here, hence the override."""
+        """Registers the hybrid worker. verl hard-codes its class here, hence the override."""
         lora = config.actor_rollout_ref.model.get("lora_rank", 0) > 0
         role = Role.ActorRolloutRef if need_reference_policy(config) and not lora else Role.ActorRollout
         self.role_worker_mapping[role] = ray.remote(MarsRLActorRolloutRefWorker)
@@ -43,7 +43,7 @@ class MarsRLTaskRunner(BaseTaskRunner):
         return manager
 
     def run(self, config: DictConfig) -> None:
-        """Train as `config` says; returns when the last step is done."""
+        """Trains as `config` says; returns when the last step is done."""
         trainer = self.build_trainer(config)
         try:
             trainer.init_workers()

@@ -81,6 +81,6 @@ class EndingTrainer(PolicyTrainer):
         return keep_sound(found, self.global_steps, since if found.before else self.global_steps, root)
 
     def _fit_report_end(self, end: Exception) -> None:
-        """Leave a report that says why the run has ended."""
+        """Leaves a report that says why the run has ended."""
         step = self.last_state["step"] if self.last_state is not None else 0
         self.observer.finish(step, {"ended early": str(end)}, self.watch.warnings)

@@ -91,7 +91,7 @@ class EngineTrainer(CheckpointTrainer):
             self.async_rollout_manager.forget_routes()
 
     def _send_weights(self, policy: str, version: int) -> None:
-        """Have the engines take a policy's weights as they are in the trainer."""
+        """Has the engines take a policy's weights as they are in the trainer."""
         if self._is_adapter(policy):
             send = functools.partial(self._send_adapter, policy, version)
         elif len(self.policies.trained) > 1:
@@ -192,7 +192,7 @@ class EngineTrainer(CheckpointTrainer):
             self.checkpoint_manager.sleep_replicas()
 
     def kill_workers(self) -> None:
-        """End the trainer's processes and the engines, whatever they wait for."""
+        """Ends the trainer's processes and the engines, whatever they wait for."""
         if hasattr(self, "engines"):
             self.engines.watch.kill()
         if hasattr(self, "actor_rollout_wg"):

@@ -32,7 +32,7 @@ class NotFiniteError(RuntimeError):
 
 
 def check_samples(groups: Iterable[Group]) -> None:
-    """Raise NotFiniteError if the engine's log-probabilities of sampled tokens are not finite."""
+    """Raises NotFiniteError if the engine's log-probabilities of sampled tokens are not finite."""
     counted: dict[str, int] = {}
     total = 0
     for sequence in (one for group in groups for each in group.trajectories for one in each.sequences):
@@ -47,7 +47,8 @@ def check_samples(groups: Iterable[Group]) -> None:
 
 
 def check_probed(part: PolicyBatch) -> None:
-    """Raise NotFiniteError if a probe's pass gave log-probabilities of sampled tokens that are not finite."""
+    """Raises NotFiniteError if a probe's pass gave log-probabilities of sampled tokens that are not
+    finite."""
     sequences = [part.rows.sequence(row) for row in part.members.tolist()]
     bad = sum(
         int((~np.isfinite(one.annotations[TRAINER_LOG_PROBS]) & (one.response_mask > 0)).sum())
@@ -60,7 +61,7 @@ def check_probed(part: PolicyBatch) -> None:
 
 
 def check_columns(part: PolicyBatch) -> None:
-    """Raise NotFiniteError if what the trainer computed of a policy's tokens before its update is not
+    """Raises NotFiniteError if what the trainer computed of a policy's tokens before its update is not
     finite."""
     rows, before = part.rows, f"of policy {part.policy} are not finite, before the step's update"
     faults = {

@@ -71,7 +71,7 @@ class TrainingObserver:
         self._missing_columns: set[str] = set()
 
     def phase(self, name: str, detail: str = "") -> None:
-        """Announce what the run is doing: `starting`, `evaluating` or `training`."""
+        """Announces what the run is doing: `starting`, `evaluating` or `training`."""
         self._progress.phase(name, detail)
 
     def note_tools(self, tools: Mapping[str, Any]) -> None:
@@ -88,11 +88,11 @@ class TrainingObserver:
             self.folder.write_tools(tools)
 
     def show_round(self, state: RoundState) -> None:
-        """Show how far a generation round is."""
+        """Shows how far a generation round is."""
         self._progress.round(state)
 
     def say(self, lines: Iterable[str]) -> None:
-        """Show lines that stay visible."""
+        """Shows lines that stay visible."""
         for line in lines:
             self._progress.message(line)
 
@@ -227,7 +227,7 @@ class TrainingObserver:
         self._name_report(console)
 
     def _warn_of_missing_columns(self, rows: Rows) -> None:
-        """Say once which columns the run does not have."""
+        """Says once which columns the run does not have."""
         wanted = set(self._settings.run.rollout_log.token_columns)
         for name in sorted(wanted - rows.columns.keys() - self._missing_columns):
             self._missing_columns.add(name)
@@ -237,7 +237,7 @@ class TrainingObserver:
             )
 
     def _warn_of_unused_tools(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Say where a run with tools calls none: often, nothing is learnt of them then."""
+        """Says where a run with tools calls none: often, nothing is learnt of them then."""
         if not self._settings.tools:
             return
         self._steps_without_calls += 1

@@ -17,7 +17,7 @@ from marsrl_verl.data.problems import ability_of, question_of, repaired_messages
 
 
 def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[Problem]:
-    """Turn one dataloader batch into problems numbered from `first_number`."""
+    """Turns one dataloader batch into problems numbered from `first_number`."""
     problems = []
     for i, raw_prompt in enumerate(batch["raw_prompt"]):
         written: list[Message] = [{"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt]
@@ -140,7 +140,7 @@ class ProblemStream:
                 return bool(self._buffer)
 
     def begin_epoch(self) -> None:
-        """Go on with the next epoch."""
+        """Goes on with the next epoch."""
         self.epoch += 1
         self._iterator, self._over, self._begun = iter(self._dataloader), False, False
 
@@ -171,7 +171,7 @@ class ProblemStream:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
+        """Continues where `state` was taken."""
         self.epoch, self.taken, self._over = state["epoch"], state["taken"], state["over"]
         self._buffer = [problem_from_plain(plain) for plain in state["buffer"]]
         self._iterator, self._loaded = None, state["dataloader"]

@@ -53,6 +53,6 @@ class RewardKL:
         return {"initial": self._initial, "coefficient": self.coefficient} if self._adapts else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved coefficient, unless `kl_ctrl.type` or `kl_coef` was changed since."""
+        """Goes on with a saved coefficient, unless `kl_ctrl.type` or `kl_coef` was changed since."""
         if self._adapts and state.get("initial") == self._initial:
             self._controller.value = state["coefficient"]

@@ -78,7 +78,7 @@ class RayMarsRLTrainer(EndingTrainer):
     # --- the loop -----------------------------------------------------------------------------
 
     def fit(self) -> None:
-        """Train until the step or token limit, evaluating before and after as configured.
+        """Trains until the step or token limit, evaluating before and after as configured.
 
         Raises:
             StopRequested: the run was told to end.
@@ -217,7 +217,7 @@ class RayMarsRLTrainer(EndingTrainer):
         )
 
     def _fit_generate(self) -> None:
-        """Decode rounds until the scheduler asks for none, then let the engine sleep."""
+        """Decodes rounds until the scheduler asks for none, then lets the engine sleep."""
         before = self._seconds_between_rounds()
         with self._timed("gen"):
             counts = self.generation.finish()
@@ -238,13 +238,13 @@ class RayMarsRLTrainer(EndingTrainer):
         return self.timing.get("probe", 0.0) + self.timing.get("update_weights", 0.0)
 
     def _fit_start_next_round(self) -> None:
-        """Bring the weights of the last update to the idle engine and start the next step's round."""
+        """Brings the weights of the last update to the idle engine and starts the next step's round."""
         self._fit_update_weights()
         if self._fit_get_batch(self.global_steps + 1, ahead=True):
             self.generation.start_round()
 
     def _fit_collect_round(self) -> None:
-        """Wait for a round in flight: a checkpoint holds its samples, an evaluation needs the engine."""
+        """Waits for a round in flight: a checkpoint holds its samples, an evaluation needs the engine."""
         with self._timed("gen"):
             self.generation.collect()
 
@@ -272,7 +272,7 @@ class RayMarsRLTrainer(EndingTrainer):
         self.metrics.update(self.observer.describe(result, trains=trains))
 
     def _fit_watch(self, result: StepResult, *, due: bool, updated: bool) -> None:
-        """Look whether training is still of use, and say where it is not."""
+        """Looks whether training is still of use, and says where it is not."""
         facts = step_facts(result, type(self.method), self.watch.untrained, due=due, updated=updated)
         skipped = self.skipped_updates and f"verl skipped an update: {self.skipped_updates}"
         said = self.watch.note(NOT_FINITE, self.global_steps, skipped if updated else None)
@@ -285,7 +285,7 @@ class RayMarsRLTrainer(EndingTrainer):
         self.observer.say(said)
 
     def _fit_record(self) -> None:
-        """Write the step's metrics down."""
+        """Writes the step's metrics down."""
         self.observer.record(self.global_steps, self.metrics, self.timing)
         if self.config.trainer.logger:
             timings = {f"timing_s/{name}": seconds for name, seconds in self.timing.items()}
@@ -339,7 +339,7 @@ class RayMarsRLTrainer(EndingTrainer):
         }
 
     def load_plugin_state(self, state: dict[str, Any]) -> None:
-        """Continue with a saved state."""
+        """Continues with a saved state."""
         self.policies.load_state_dict(state["policies"])
         self.scheduler.load_state_dict(state["scheduler"])
         self.method.load_state_dict(state["method"])
@@ -369,6 +369,6 @@ class RayMarsRLTrainer(EndingTrainer):
         return self.scheduler.open_step is None and not self.problems.has_more(self.method.schedule.admits)
 
     def close(self) -> None:
-        """End the observer's files and the dump threads, also after an error."""
+        """Ends the observer's files and the dump threads, also after an error."""
         self.observer.close()
         self._shutdown_dump_executor()

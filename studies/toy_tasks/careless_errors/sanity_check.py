@@ -130,7 +130,7 @@ def _judged_wrong(answered: Sequence[tuple[Chain, list[Trajectory]]]) -> tuple[i
 
 
 def main() -> None:
-    """Measure a model and print the table."""
+    """Measures a model and prints the table."""
     print_sanity_check(
         "What the roles know of each other in the task of careless errors.",
         "careless_errors",

@@ -64,7 +64,7 @@ def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
 
 
 def main() -> None:
-    """Train, save, measure."""
+    """Trains, saves, measures."""
     from studies.tiny.sanity_figures import show
     from studies.toy_tasks.careless_errors.sanity_check import measure
 

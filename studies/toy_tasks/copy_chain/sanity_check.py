@@ -136,7 +136,7 @@ def _line_at(steps: Steps, token: int) -> int:
 
 
 def main() -> None:
-    """Measure a model and print the table."""
+    """Measures a model and prints the table."""
     print_sanity_check(
         "Whether the responses in the copy-chain task are decided where branch points are.",
         "copy_chain",

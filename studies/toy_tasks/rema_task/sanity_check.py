@@ -131,7 +131,7 @@ def show(figures: Sequence[AccuracyByDepth]) -> str:
 
 
 def main() -> None:
-    """Measure a model and print the table."""
+    """Measures a model and prints the table."""
     print_sanity_check(
         "What plans are worth in the task of planned chains.",
         "rema_task",

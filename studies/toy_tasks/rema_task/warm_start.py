@@ -124,7 +124,7 @@ class Recipe:
 
 
 def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
-    """Train a fresh model and return it; progress goes to standard error."""
+    """Trains a fresh model and returns it; progress goes to standard error."""
     model = build_model(recipe.seed, ids=vocabulary(WORDS))
     for number, stage in enumerate(recipe.stages):
         train_stage(model, stage, recipe.seed + number, report_every)
@@ -132,7 +132,7 @@ def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
 
 
 def train_stage(model: PreTrainedModel, stage: Stage, seed: int, report_every: int = 20) -> None:
-    """Train the model in place."""
+    """Trains the model in place."""
     rng = random.Random(seed)
     problems = generate(Split.WARM_START, stage.pool, seed, stage.difficulty)
 
@@ -148,7 +148,7 @@ def train_stage(model: PreTrainedModel, stage: Stage, seed: int, report_every: i
 
 
 def main() -> None:
-    """Train, save, measure."""
+    """Trains, saves, measures."""
     from studies.toy_tasks.rema_task.sanity_check import measure, show
 
     defaults = Recipe()

@@ -141,7 +141,7 @@ class Environment:
 
 
 async def follow(agent: Agent) -> None:
-    """Let an agent write and call until its end."""
+    """Lets an agent write and call until its end."""
     while True:
         step, _ = await agent.write()
         if step is not Step.CALLS or not await agent.call():

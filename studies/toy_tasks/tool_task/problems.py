@@ -293,7 +293,7 @@ def rows(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def write_corpus(path: Path, seed: int) -> Path:
-    """Write the corpus, a JSON object with `id`, `title` and `text` on each line."""
+    """Writes the corpus, a JSON object with `id`, `title` and `text` on each line."""
     lines = (json.dumps(one) + "\n" for one in documents(seed))
     path.write_text("".join(lines), encoding="utf-8")
     return path

@@ -214,7 +214,7 @@ def _ranks(values: Sequence[float]) -> np.ndarray:
 
 
 def main() -> None:
-    """Print the figures of both protocols."""
+    """Prints the figures of both protocols."""
     parser = argparse.ArgumentParser(description="Sanity check of comparisons in the tool task.")
     parser.add_argument("--model", default=model_path("tiny_tools"), help="folder (default: the shipped one)")
     parser.add_argument("--problems", type=int, default=200, help="held-out problems (default: 200)")

@@ -158,7 +158,7 @@ class WarmStart:
         self.problems = Drawer(Split.WARM_START, seed=None)
 
     def run(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Train; yields (step, loss by kind of transcript)."""
+        """Trains; yields (step, loss by kind of transcript)."""
         recipe = self.recipe
         learner = Learner(self.model, recipe.total, recipe)
         for step in range(recipe.total):
@@ -185,14 +185,14 @@ class WarmStart:
 
 
 def train(recipe: ToolRecipe, report_every: int = 20) -> PreTrainedModel:
-    """Train a fresh model and return it; progress goes to standard error."""
+    """Trains a fresh model and returns it; progress goes to standard error."""
     training = WarmStart(recipe)
     report(training.run(), recipe.total, report_every)
     return training.model.eval()
 
 
 def main() -> None:
-    """Train and save."""
+    """Trains and saves."""
     defaults = ToolRecipe()
     what = "Make the warm-started model of the tool task."
     arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.total)

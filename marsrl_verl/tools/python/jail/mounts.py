@@ -40,7 +40,7 @@ def shown(prefixes: list[str]) -> list[str]:
 
 
 def build(readable: list[str]) -> tuple[int, bool]:
-    """Move this process into a mount, network, IPC and UTS namespace of its own.
+    """Moves this process into a mount, network, IPC and UTS namespace of its own.
 
     Without root's capabilities in a user namespace too, in which this process has them. Returns a descriptor
     of the machine's `/proc`, for this process and for supervisors alone; and whether this is root without a

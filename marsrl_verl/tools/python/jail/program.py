@@ -60,7 +60,7 @@ def _execute(source: str, echo: bool) -> None:
 
 
 def _finished(part: Callable[[], object]) -> int:
-    """Do a part and return its exit status; what it raises is shown as the interpreter shows it."""
+    """Does a part and returns its exit status; what it raises is shown as the interpreter shows it."""
     try:
         part()
     except SystemExit as end:

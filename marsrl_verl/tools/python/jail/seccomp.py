@@ -119,13 +119,14 @@ def build_filter(pid: int, *, alone: bool, processes: bool, machine: str = MACHI
             code.extend([_step(_EQUAL, number, 0, 1), _step(_RETURN, verdict)])
 
     def look(numbers: tuple[int | None, int | None], argument: int, tests: list[bytes]) -> None:
-        """Look at the lower half of an argument; `tests` end in a return, or fall through and are allowed."""
+        """Looks at the lower half of an argument; `tests` end in a return, or fall through and are
+        allowed."""
         if (number := numbers[column]) is not None:
             body = [_step(_LOAD, _ARGUMENTS + 8 * argument), *tests, _step(_RETURN, _ALLOW)]
             code.extend([_step(_EQUAL, number, 0, len(body)), *body])
 
     def only(*values: int) -> list[bytes]:
-        """Allow these values alone."""
+        """Allows these values alone."""
         passes = [_step(_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)]
         return [*passes, _step(_RETURN, _REFUSED)]
 

@@ -31,7 +31,7 @@ SLOTS = 256
 
 
 def main() -> None:
-    """Serve until the client is gone."""
+    """Serves until the client is gone."""
     control = socket.socket(fileno=os.dup(0))
     nothing = os.open("/dev/null", os.O_RDWR)
     for descriptor in (0, 1, 2):  # whatever a library prints or reads must not get between the messages
@@ -157,6 +157,6 @@ def _forget_ended(supervisors: dict[int, int]) -> None:
 
 
 def _kill(process: int | None) -> None:
-    """End a supervisor, and with it, by the kernel, its sandbox. Not yet reaped, it has its number still."""
+    """Ends a supervisor, and with it, by the kernel, its sandbox. Not yet reaped, it has its number still."""
     if process is not None:
         os.kill(process, signal.SIGKILL)

@@ -127,7 +127,7 @@ class Supervisor:
     def _supervise(
         self, request: bytes, code: int, output: int, status: int, usage: Usage
     ) -> dict[str, Any] | None:
-        """Hand the program over and wait until something has ended; None: nobody wants the answer."""
+        """Hands the program over and waits until something has ended; None: nobody wants the answer."""
         began = time.monotonic()
         deadline, why = began + self._rules.timeout_s, ""
         next_look = began + _LOOK_S
@@ -187,7 +187,7 @@ class Supervisor:
         return "cpu" if seconds > self._rules.timeout_s else ""
 
     def _end(self) -> None:
-        """End the init process and with it, whatever it is doing, every process of the sandbox."""
+        """Ends the init process and with it, whatever it is doing, every process of the sandbox."""
         try:
             os.kill(self._init, signal.SIGKILL)
         except ProcessLookupError:
@@ -235,7 +235,7 @@ def _written(descriptor: int, waiting: memoryview) -> memoryview:
 
 
 def _reap(block: bool = False) -> bool:
-    """Take note of ended children; whether there are others."""
+    """Takes note of ended children; whether there are others."""
     while True:
         try:
             if os.waitpid(-1, 0 if block else os.WNOHANG)[0] == 0:

@@ -54,7 +54,7 @@ def _syscall(what: str, number: int, *arguments: object) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Give this process namespaces of its own."""
+    """Gives this process namespaces of its own."""
     _checked(_libc.unshare(flags), "unshare")
 
 
@@ -81,7 +81,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
 
 
 def pivot_root(folder: str) -> None:
-    """Make a mount the root of the file system, and let go of all others."""
+    """Makes a mount the root of the file system, and lets go of all others."""
     os.chdir(folder)
     here = ctypes.c_char_p(b".")
     _syscall("pivot_root", _PIVOT_ROOT[MACHINE], here, here)
@@ -96,12 +96,12 @@ def prctl(option: int, *values: int) -> int:
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process when its parent ends."""
+    """Has the kernel end this process when its parent ends."""
     prctl(PR_SET_PDEATHSIG, 9)
 
 
 def drop_bounds() -> None:
-    """Let no file that is executed give any capability; before the last one is dropped."""
+    """Lets no file that is executed give any capability; before the last one is dropped."""
     try:
         for number in range(64):
             prctl(PR_CAPBSET_DROP, number)
@@ -110,7 +110,7 @@ def drop_bounds() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, for good."""
+    """Gives up every capability, for good."""
     try:
         prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     except OSError:
@@ -131,7 +131,7 @@ def has_capabilities() -> bool:
 
 
 def install_filter(program: bytes) -> None:
-    """Put a seccomp filter (an array of `struct sock_filter`) on this process and all that it starts."""
+    """Puts a seccomp filter (an array of `struct sock_filter`) on this process and all that it starts."""
 
     class _Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
@@ -152,7 +152,7 @@ _ALL = (1 << 16) - 1
 
 
 def landlock(readable: list[str]) -> None:
-    """Forbid this process, and all that it starts, every file but those below some folders, which it may
+    """Forbids this process, and all that it starts, every file but those below some folders, which it may
     read; where the kernel knows of them, TCP, signals to others and their sockets too."""
     version = _libc.syscall(ctypes.c_long(_LANDLOCK), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     if version < 1:

@@ -34,7 +34,7 @@ class Request:
 
 
 def become(request: Request, template_pid: int) -> None:
-    """Run the request in this process, a fresh fork; never returns."""
+    """Runs the request in this process, a fresh fork; never returns."""
     status = 1
     try:
         _leave_template(template_pid)
@@ -59,7 +59,7 @@ def become(request: Request, template_pid: int) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends, however that happens."""
+    """Has the kernel kill this process when its parent ends, however that happens."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
@@ -76,7 +76,7 @@ def _leave_template(template_pid: int) -> None:
 
 
 def _take_descriptors(request: Request) -> None:
-    """Give the received files the numbers they had in the client, and close everything else."""
+    """Gives the received files the numbers they had in the client, and closes everything else."""
     clear = max([*request.descriptors, *request.received]) + 1
     # First out of the way, then in place: a received number may be another one's destination.
     parked = [os.dup2(descriptor, clear + index) for index, descriptor in enumerate(request.received)]

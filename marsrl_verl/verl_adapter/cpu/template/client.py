@@ -44,7 +44,7 @@ def connect(name: str) -> socket.socket:
 
 
 def send_request(connection: socket.socket, argv: "list[str]", descriptors: "list[int]") -> None:
-    """Send command line, environment, folder and open files."""
+    """Sends command line, environment, folder and open files."""
     umask = os.umask(0)
     os.umask(umask)
     request = {
@@ -75,7 +75,7 @@ def receive_reply(connection: socket.socket) -> "tuple[int, int] | None":
 
 
 def end_like(status: int) -> None:
-    """End this process the way the wait status says: same exit code or same signal."""
+    """Ends this process the way the wait status says: same exit code or same signal."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number not in (signal.SIGKILL, signal.SIGSTOP):
@@ -90,7 +90,7 @@ def _become_interpreter(argv: "list[str]") -> None:
 
 
 def main(argv: "list[str]") -> None:
-    """Run `argv` in a fork of the template; never returns."""
+    """Runs `argv` in a fork of the template; never returns."""
     if any("multiprocessing.resource_tracker" in argument for argument in argv):
         # It imports next to nothing, and it has to outlive every other process: it removes what they
         # leave in shared memory when they are killed.

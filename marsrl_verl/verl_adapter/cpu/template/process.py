@@ -74,7 +74,7 @@ class TemplateProcess:
         return {client.SOCKET_VARIABLE: self.name, client.PYTHON_VARIABLE: sys.executable}
 
     def provide(self, variables: dict[str, str]) -> None:
-        """Give it the environment variables that the later modules read when they are imported; once."""
+        """Gives it the environment variables that the later modules read when they are imported; once."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(variables).encode() + b"\n")
         self._process.stdin.flush()
@@ -127,7 +127,7 @@ def supported() -> bool:
 
 
 def use_template_for_multiprocessing() -> None:
-    """Let `multiprocessing`'s spawn method start forks of the template from this process on."""
+    """Lets `multiprocessing`'s spawn method start forks of the template from this process on."""
     if client.SOCKET_VARIABLE in os.environ:
         multiprocessing.set_executable(str(STAND_IN))
 

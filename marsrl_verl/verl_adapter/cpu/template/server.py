@@ -39,7 +39,7 @@ class TemplateServer:
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        """Fork children on request; returns when the launcher has ended and no child is left."""
+        """Forks children on request; returns when the launcher has ended and no child is left."""
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(self._lifeline, selectors.EVENT_READ, None)
         while True:
@@ -103,7 +103,7 @@ class TemplateServer:
             entry.connection.sendall(REPLY.pack(kind, value))
 
     def _end_children(self) -> None:
-        """Wait a moment for the children (Ray tells its workers to end), then kill what is left."""
+        """Waits a moment for the children (Ray tells its workers to end), then kills what is left."""
         self._listener.close()
         deadline = time.monotonic() + _GRACE_SECONDS
         for entry in self._children.values():
