@@ -291,3 +291,46 @@ def test_the_driver_holds_the_runs_folder_and_its_workers_do_not(tmp_path: Path)
     finally:
         process.kill()
         os.kill(worker, signal.SIGKILL)
+
+
+IDS = """
+import threading
+from ray import ObjectRef
+print(ObjectRef.from_random().hex())
+thread = threading.Thread(target=lambda: print(ObjectRef.from_random().hex()))
+thread.start()
+thread.join()
+"""
+
+
+def template_with(module: str, tmp_path: Path, monkeypatch) -> template_process.TemplateProcess:
+    (tmp_path / "imported_by_it.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return template_process.TemplateProcess(early_modules=[], modules=["imported_by_it"])
+
+
+def test_forks_draw_ids_of_their_own(tmp_path, monkeypatch):
+    """As fresh interpreters do. Ray's objects and tasks have such ids, those of threads among them."""
+    module = "import ray\n\n@ray.remote\nclass Actor:\n    pass\n"
+    with (
+        template_with(module, tmp_path, monkeypatch) as template,
+        (tmp_path / "ids").open("w") as file,
+    ):
+        template.provide({})
+        for _ in range(2):
+            assert (
+                template.run(["-c", f"import os; os.dup2({file.fileno()}, 1)\n{IDS}"], b"", [file.fileno()])
+                == 0
+            )
+    ids = (tmp_path / "ids").read_text().split()
+    assert len(set(ids)) == 4
+
+
+def test_a_template_that_drew_rays_random_numbers_is_refused(tmp_path, monkeypatch):
+    module = "from ray import ObjectRef\nObjectRef.from_random()\n"
+    with template_with(module, tmp_path, monkeypatch) as template:
+        template.provide({})
+        with pytest.raises(
+            template_process.TemplateEndedError, match=r"(?s)Ray's random numbers.*fork_server=false"
+        ):
+            template.run(["-c", ""])

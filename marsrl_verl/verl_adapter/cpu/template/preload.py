@@ -8,7 +8,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from marsrl_verl.verl_adapter.cpu.template.child import die_with_parent
 from marsrl_verl.verl_adapter.cpu.template.server import TemplateServer
@@ -54,8 +55,8 @@ def method_modules() -> tuple[str, ...]:
     return tuple(target.partition(":")[0] for target in installed_methods().values())
 
 
-class TemplateThreadsError(RuntimeError):
-    """The template has more than one thread, so a fork of it could hang on another thread's lock."""
+class UnsafeTemplateError(RuntimeError):
+    """Forks of the template could hang or repeat each other's random ids; the message says why."""
 
 
 def serve(
@@ -63,21 +64,21 @@ def serve(
 ) -> None:
     """The template process: imports, then forks on request until standard input closes. Between the early
     modules and the others it waits for one line on standard input, a JSON object of environment variables.
-    TemplateThreadsError: an import started a thread."""
+    UnsafeTemplateError: an import started a thread, or used Ray's random numbers."""
     die_with_parent(launcher_pid)
     os.setsid()
     lifeline = sys.stdin.fileno()
     for module in early_modules:
         importlib.import_module(module)
     os.environ.update(json.loads(_read_line(lifeline)))
-    for module in modules:
-        importlib.import_module(module)
-    # Those of native libraries included.
+    with _own_class_ids():
+        for module in modules:
+            importlib.import_module(module)
+    # Those of native libraries included. A fork could hang on a lock that another thread holds.
     if (count := len(os.listdir("/proc/self/task"))) != 1:
-        raise TemplateThreadsError(
-            f"the template process has {count} threads after its imports, expected 1: set "
-            "marsrl.run.fork_server=false to start every worker as a fresh interpreter"
-        )
+        raise _unsafe(f"has {count} threads after its imports, expected 1")
+    if forks_repeat_ids():
+        raise _unsafe("has used Ray's random numbers, and its forks would give their objects the same ids")
     # Out of the garbage collector's sight, so that forks keep sharing the pages of all live objects.
     gc.collect()
     gc.freeze()
@@ -85,6 +86,57 @@ def serve(
     TemplateServer(listener, lifeline).serve()
     # Without the interpreter's shutdown, at which some of the imported libraries print at length.
     os._exit(0)
+
+
+@contextmanager
+def _own_class_ids() -> Iterator[None]:
+    """Lets modules define Ray actors without Ray's native random numbers.
+
+    Upstream behaviour: `@ray.remote` on a class calls `ActorClassID.from_random`. It seeds a generator of the
+    process that a fork inherits as it is: all forks then draw the same ids for their objects and tasks, and
+    a worker that starts while another's object of that id exists ends with `Check failed: WarmupStore()`.
+    """
+    import ray.actor
+
+    kind = ray.actor.ActorClassID
+
+    class OwnActorClassID(kind):  # type: ignore[misc, valid-type]
+        @staticmethod
+        def from_random() -> object:
+            return kind(os.urandom(kind.size()))
+
+    ray.actor.ActorClassID = OwnActorClassID
+    try:
+        yield
+    finally:
+        ray.actor.ActorClassID = kind
+
+
+def forks_repeat_ids() -> bool:
+    """Whether two forks of this process draw the same random id from Ray's native library."""
+    return "ray" in sys.modules and _id_of_a_fork() == _id_of_a_fork()
+
+
+def _id_of_a_fork() -> bytes:
+    from ray import ObjectRef
+
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writer, ObjectRef.from_random().binary())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        drawn = pipe.read()
+    os.waitpid(pid, 0)
+    return drawn
+
+
+def _unsafe(why: str) -> UnsafeTemplateError:
+    fix = "set marsrl.run.fork_server=false to start every worker as a fresh interpreter"
+    return UnsafeTemplateError(f"the template process {why}: {fix}")
 
 
 def _read_line(descriptor: int) -> bytes:
