@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, Observations, estimate, metric_label
 from marsrl_verl.evaluation.suite import EvaluationRecord
 
-_ACCURACY, _PASS = "accuracy", re.compile(r"(?!.*_m?g_pass_)\w+_pass_at_(\d+)")
+_ACCURACY, _PASS = "accuracy", re.compile(r"(?!.*_m?g_pass_)(\w+)_pass_at_(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,25 @@ def _category_scores(
 def pass_at_most(record: EvaluationRecord, benchmark: str) -> tuple[int, Estimate] | None:
     """The largest k of a benchmark's pass@k, and this; None with one answer to each problem."""
     found = record.derived_of.get(benchmark, {}).items()
-    passes = [(int(match[1]), one) for name, one in found if (match := _PASS.fullmatch(name))]
+    passes = [(int(match[2]), one) for name, one in found if (match := _PASS.fullmatch(name))]
     return max(passes, key=lambda pair: pair[0], default=None)
+
+
+def of_several_answers(record: EvaluationRecord) -> list[tuple[str, Estimate]]:
+    """Label and estimate of each role's pass@k with the largest k, and of the accuracy of its most frequent
+    answer; empty with one answer to each problem."""
+    found = record.estimates
+    most: dict[str, int] = {}
+    for match in filter(None, map(_PASS.fullmatch, found)):
+        most[match[1]] = max(most.get(match[1], 0), int(match[2]))
+    rows = []
+    for role, k in most.items():
+        accuracy = record.metrics.get(f"{role}_{_ACCURACY}")
+        name = role.capitalize() if accuracy is None else accuracy.label.removesuffix(f" {_ACCURACY}")
+        rows.append((f"{name} pass@{k}", found[f"{role}_pass_at_{k}"]))
+        if majority := found.get(f"{role}_majority_at_k"):
+            rows.append((f"{name} majority answer", majority))
+    return rows
 
 
 def mean_of(scores: list[Estimate]) -> Estimate:

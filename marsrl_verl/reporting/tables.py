@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from marsrl_verl.core.sanitize import markdown
-from marsrl_verl.evaluation.benchmark_scores import benchmark_columns, pass_at_most
+from marsrl_verl.evaluation.benchmark_scores import benchmark_columns, of_several_answers, pass_at_most
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, metric_label
 from marsrl_verl.reporting.summary import Change
 
@@ -224,6 +224,9 @@ def _blocks(record: EvaluationRecord) -> list[tuple[str, list[tuple[str, Estimat
     found, blocks = record.estimates, []
     for title, suffix in ((f"temperature {record.temperature:g}", ""), ("greedy", GREEDY_SUFFIX)):
         named = [(info.label, found.get(name + suffix)) for name, info in record.metrics.items()]
-        if rows := [(label, value) for label, value in named if value is not None]:
+        rows = [(label, value) for label, value in named if value is not None]
+        if not suffix:
+            rows += of_several_answers(record)
+        if rows:
             blocks.append((title, rows))
     return blocks

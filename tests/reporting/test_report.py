@@ -23,6 +23,7 @@ from marsrl_verl.reporting.report import finish_run
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts, build_summary, changes
 from marsrl_verl.reporting.tables import (
+    evaluation_markdown,
     evaluation_table,
     markdown_table,
     percent,
@@ -176,6 +177,22 @@ def test_evaluation_table(monkeypatch, width):
     text = console.file.getvalue()
     assert "…" not in text and max(map(len, text.splitlines())) <= width
     assert all(percent(one) in text for one in found.estimates.values())
+
+
+def test_several_answers_have_rows_of_their_own():
+    def with_answers(count: int) -> str:
+        engine = ScriptedEngine(SkillModel(seed=3, solver=0.5))
+        runs = {"tag": "alone", "step": 0, "greedy": True, "samples_per_problem": count}
+        found = evaluate(engine, PROBLEMS, system(MathPrompts()), SAMPLING, **runs).record
+        values = found.estimates
+        text = evaluation_markdown(found)
+        assert "pass@" not in text.partition("greedy")[2]
+        if count == 4:
+            assert f"| Solver pass@4 | {percent(values['solver_pass_at_4'])} | 40 |" in text
+            assert f"| Solver majority answer | {percent(values['solver_majority_at_k'])} | 40 |" in text
+        return text
+
+    assert "pass@2" not in with_answers(4) and "pass@" not in with_answers(1)
 
 
 def test_smoothing():
