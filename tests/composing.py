@@ -136,6 +136,6 @@ def has_presets(words: Iterable[str]) -> bool:
 
 
 def skip_without(words: Iterable[str]) -> None:
-    """Skip a test of a command line whose method is taken away."""
+    """Skips a test of a command line whose method is taken away."""
     if TAKEN_AWAY and not has_presets(words):
         pytest.skip("its method is taken away")

@@ -67,7 +67,7 @@ def flash_attn_varlen_func(
 def give_transformers(
     dense: Callable[..., Any], packed: Callable[..., Any], put: Callable[[Any, str, Any], None] = setattr
 ) -> None:
-    """Let transformers take these for flash-attention's.
+    """Lets transformers take these for flash-attention's.
 
     Args:
         put: sets the attribute of a module.

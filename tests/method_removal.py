@@ -93,7 +93,7 @@ def is_named_after(names: set[str], path: Path) -> bool:
 
 
 def copy_without(method: str, root: Path) -> None:
-    """Make the copy in the empty folder `root`; its generated pages follow."""
+    """Makes the copy in the empty folder `root`; its generated pages follow."""
     names = names_of(method)
 
     def left_out(folder: str, entries: list[str]) -> set[str]:
@@ -119,7 +119,7 @@ def copy_without(method: str, root: Path) -> None:
 
 
 def remove_importers(root: Path, gone: set[str]) -> set[str]:
-    """Take away the modules of `benchmarks/`, of `studies/` and of their tests that import what is gone, and
+    """Takes away the modules of `benchmarks/`, of `studies/` and of their tests that import what is gone, and
     those that import these; the names of all that is gone then."""
     packages = (path for part in IMPORTERS for path in (root / part).rglob("*.py"))
     modules = {
@@ -177,7 +177,7 @@ def _modules(root: Path) -> set[str]:
 
 
 def python(root: Path, *words: str, capture_output: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run Python in the copy, on the copy's modules."""
+    """Runs Python in the copy, on the copy's modules."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     env |= {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     return subprocess.run(

@@ -142,7 +142,7 @@ def absorb_round(scheduler: Scheduler, rewards: Iterable[float] = (1.0, 0.0)) ->
 
 
 def next_step(scheduler: Scheduler) -> StepResult:
-    """End a step, and begin the next one without a new problem."""
+    """Ends a step, and begins the next one without a new problem."""
     result = scheduler.finish_step()
     scheduler.start_step(result.step + 1, [])
     return result
@@ -250,7 +250,7 @@ def drive(
     engine_seed: int | None = 0,
     limit: int = 1000,
 ) -> Run:
-    """Run to the end of the data and of all pools, with `batches[i]` entering at step i."""
+    """Runs to the end of the data and of all pools, with `batches[i]` entering at step i."""
 
     def new_scheduler() -> Scheduler:
         return Scheduler(

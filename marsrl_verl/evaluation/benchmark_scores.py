@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -67,21 +68,29 @@ def pass_at_most(record: EvaluationRecord, benchmark: str) -> tuple[int, Estimat
     return max(passes, key=lambda pair: pair[0], default=None)
 
 
-def of_several_answers(record: EvaluationRecord) -> list[tuple[str, Estimate]]:
-    """Label and estimate of each role's pass@k with the largest k, and of the accuracy of its most frequent
-    answer; empty with one answer to each problem."""
-    found = record.estimates
-    most: dict[str, int] = {}
-    for match in filter(None, map(_PASS.fullmatch, found)):
-        most[match[1]] = max(most.get(match[1], 0), int(match[2]))
-    rows = []
-    for role, k in most.items():
-        accuracy = record.metrics.get(f"{role}_{_ACCURACY}")
-        name = role.capitalize() if accuracy is None else accuracy.label.removesuffix(f" {_ACCURACY}")
-        rows.append((f"{name} pass@{k}", found[f"{role}_pass_at_{k}"]))
-        if majority := found.get(f"{role}_majority_at_k"):
-            rows.append((f"{name} majority answer", majority))
+def of_several_answers(record: EvaluationRecord, name: str) -> list[tuple[str, Estimate]]:
+    """Label and estimate of what a role's answers to each problem give together, where `name` is the role's
+    accuracy: pass@k for the largest k, and the accuracy of the most frequent answer. Empty where a problem
+    has a single answer, or problems have different numbers of them, so that no k is that of all."""
+    role, found = name.removesuffix(f"_{_ACCURACY}"), record.estimates
+    numbers = [int(match[2]) for match in filter(None, map(_PASS.fullmatch, found)) if match[1] == role]
+    if role == name or not numbers or answers_differ(record):
+        return []
+    label = record.metrics[name].label.removesuffix(f" {_ACCURACY}")
+    k = max(numbers)
+    rows = [(f"{label} pass@{k}", found[f"{role}_pass_at_{k}"])]
+    if majority := found.get(f"{role}_majority_at_k"):
+        rows.append((f"{label} majority answer", majority))
     return rows
+
+
+def answers_differ(record: EvaluationRecord) -> bool:
+    """True if the benchmarks have different numbers of answers to a problem."""
+    observed = record.observations.get(record.headline[0]) if record.headline else None
+    if observed is None:
+        return False
+    counts = Counter(observed.problems)
+    return len({counts[name] for ids in record.sources.values() for name in ids[:1]}) > 1
 
 
 def mean_of(scores: list[Estimate]) -> Estimate:

@@ -115,8 +115,9 @@ def export(arguments: Arguments) -> None:
             name = f"{target.name}/{policy}" if several else target.name
             card = work / policy / CARD
             write_atomic(card, model_card(made, policy, name))
-            for path in card.parent.iterdir():  # safetensors writes files that only their owner may read
-                shutil.copymode(card, path)
+            for path in card.parent.rglob("*"):
+                if path.is_file():  # safetensors writes files that only their owner may read
+                    shutil.copymode(card, path)
         (work if several else work / wanted[0]).rename(target)
     print(printable(f"{', '.join(wanted)} of {checkpoint}: {target}"))
 

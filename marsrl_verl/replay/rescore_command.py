@@ -172,4 +172,4 @@ def _show(found: Found, gives_credit: bool, examples: int) -> None:
                 f"{answer}, reference {reference}{failed}"
             )
         if 0 < examples < len(one.changed):
-            print(f"  … {len(one.changed) - examples} more ({of}, {role})")
+            print(f"  … {len(one.changed) - examples} more ({of}, {printable(role)} at {printable(stage)})")

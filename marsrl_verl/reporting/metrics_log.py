@@ -40,7 +40,7 @@ class MetricsLog:
     def append(
         self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float] | None = None
     ) -> None:
-        """Writes one line. Steps must increase; after a resume call `drop_after` first."""
+        """Writes one line. Steps must increase; after a resume, `drop_after` comes first."""
         if self._file is None:
             lines = _split(self.path)[0]
             self.drop_after(None)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from marsrl_verl.core.sanitize import markdown
+from marsrl_verl.evaluation.benchmark_scores import answers_differ
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate
 from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord, EvaluationResult
@@ -19,7 +20,6 @@ from marsrl_verl.reporting.pictures import draw_pictures
 from marsrl_verl.reporting.run_folder import RunFolder, read_evaluations
 from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes, evaluation_summary
 from marsrl_verl.reporting.tables import (
-    answers_differ,
     benchmark_markdown,
     evaluation_markdown,
     markdown_table,

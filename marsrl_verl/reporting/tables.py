@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -187,15 +186,6 @@ def benchmark_markdown(record: EvaluationRecord) -> str:
     return "\n".join(lines)
 
 
-def answers_differ(record: EvaluationRecord) -> bool:
-    """True if the benchmarks have different numbers of answers to a problem."""
-    observed = record.observations.get(record.headline[0]) if record.headline else None
-    if observed is None:
-        return False
-    counts = Counter(observed.problems)
-    return len({counts[name] for ids in record.sources.values() for name in ids[:1]}) > 1
-
-
 def _mean_figure(figures: Mapping[str, float], names: Sequence[str]) -> float | None:
     known = [figures[name] for name in names if name in figures]
     return sum(known) / len(known) if len(known) == len(names) else None
@@ -223,10 +213,11 @@ def _blocks(record: EvaluationRecord) -> list[tuple[str, list[tuple[str, Estimat
     """Label and estimate of what was measured, sampled and greedily."""
     found, blocks = record.estimates, []
     for title, suffix in ((f"temperature {record.temperature:g}", ""), ("greedy", GREEDY_SUFFIX)):
-        named = [(info.label, found.get(name + suffix)) for name, info in record.metrics.items()]
-        rows = [(label, value) for label, value in named if value is not None]
-        if not suffix:
-            rows += of_several_answers(record)
+        rows = []
+        for name, info in record.metrics.items():
+            if (value := found.get(name + suffix)) is not None:
+                rows.append((info.label, value))
+                rows += [] if suffix else of_several_answers(record, name)
         if rows:
             blocks.append((title, rows))
     return blocks

@@ -283,7 +283,7 @@ class Conversation:
         self._begin_run()
 
     def append_text(self, text: str) -> None:
-        """Adds text inside the turn (a tool's result), without control tokens, masks 0; up to the role's
+        """Adds text inside the turn (a tool's result), without control tokens, with mask 0; up to the role's
         limit of a response, as `append`."""
         if self._failure is None:
             self._add_context(self._sampler.chat.raw_ids(text))

@@ -42,11 +42,11 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         parser.exit(2, f"--port {given.port}: {error.strerror}; 0 takes a free one\n")
     token = secrets.token_urlsafe(16)
-    with listening:
+    # uvicorn raises Ctrl-C again after its shutdown.
+    with listening, contextlib.suppress(KeyboardInterrupt):
         port = listening.getsockname()[1]
         print(f"http://127.0.0.1:{port}/?token={token}\n(Ctrl-C ends it)", flush=True)
         app = build_application(runs, token)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after its shutdown
-            server.run(sockets=[listening])
+        server.run(sockets=[listening])
     return 0

@@ -34,7 +34,7 @@ from marsrl_verl.settings.issues import ConfigError
 
 @pytest.fixture
 def compare(tmp_path):
-    """Run the comparison in `tmp_path/out`; returns the exit status."""
+    """Runs the comparison in `tmp_path/out`; returns the exit status."""
     suite = tmp_path / "pair.yaml"
     suite.write_text(SUITE)
 

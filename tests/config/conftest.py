@@ -82,7 +82,7 @@ READ_BY_FUNCTIONS = ("roles", "marsrl.policies", "marsrl.default_policy")
 
 
 def put(tree: dict, key: str, value: object) -> None:
-    """Set a dotted key of nested dictionaries."""
+    """Sets a dotted key of nested dictionaries."""
     *parents, last = key.split(".")
     for parent in parents:
         tree = tree.setdefault(parent, {})
@@ -104,7 +104,7 @@ def quiet_machine(tmp_path, monkeypatch):
 
 @pytest.fixture
 def checked(quiet_machine, composed):
-    """Change keys of the composed default and run the checks; returns the context that passed."""
+    """Changes keys of the composed default and runs the checks; returns the context that passed."""
     plain = OmegaConf.to_container(composed.config)
     interpolations = followed(composed.raw)
 
@@ -136,8 +136,8 @@ def typed(text: str) -> list[str]:
 
 @pytest.fixture
 def run(quiet_machine, capsys, base_overrides):
-    """Run a command line, of words or of texts of several words, in an empty folder, with the fixtures' model
-    and data unless told otherwise."""
+    """Runs a command line, of words or of texts of several words, in an empty folder, with the fixtures'
+    model and data unless told otherwise."""
 
     def call(*argv: str, program: str = TRAIN) -> Outcome:
         launched: list[DictConfig] = []

@@ -49,7 +49,7 @@ def published_pairs(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def calls(tmp_path, published_data, published_pairs):
-    """Run a script with recorders in place of the programs that it calls."""
+    """Runs a script with recorders in place of the programs that it calls."""
 
     def run_script(name: str, *argv: str, changes: dict | None = None) -> list[list[str]]:
         data = published_pairs if "judge" in name else published_data

@@ -117,7 +117,7 @@ NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
 
 
 def prepare(source: Path, output: Path, client: ScriptedClient, *more: str) -> int:
-    """Run the command; its exit status."""
+    """Runs the command; its exit status."""
     return main(["--input", str(source), "--output", str(output), *more, *MODEL], client)
 
 

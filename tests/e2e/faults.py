@@ -27,7 +27,7 @@ RECORD = "MARSRL_FAULTS"
 
 
 def note(fault: str, status: int, output: str, seconds: float) -> None:
-    """Write down what came of a fault, if a file is asked for."""
+    """Writes down what came of a fault, if a file is asked for."""
     if RECORD in os.environ:
         said = [
             line for line in output.splitlines() if line.startswith(("The run ended: ", "The run was ended"))
@@ -52,7 +52,7 @@ def engine_core(launcher: psutil.Process) -> psutil.Process:
 def interrupt(
     root: Path, name: str, after_step: int, fault: Callable[[psutil.Process], None], *overrides: str
 ) -> tuple[int, str, float]:
-    """Start or resume a run and let something happen after a step; its status, its output, and the seconds
+    """Starts or resumes a run and lets something happen after a step; its status, its output, and the seconds
     that it took to end. No process of it may be left."""
     with started(root, name, *SETTINGS, *overrides) as (process, log):
         wait_for_step(root / name, after_step, process, log)

@@ -23,7 +23,7 @@ def with_markup(_: list[dict[str, str]]) -> str:
 
 
 def run_watched(root: Path, *overrides: str) -> tuple[Seen, TrainingRun]:
-    """Start or resume the run, with an endpoint that has the key."""
+    """Starts or resumes the run, with an endpoint that has the key."""
     name = "behind_an_endpoint"
     with endpoint(with_markup) as (url, keys):
         words = command(

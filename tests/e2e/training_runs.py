@@ -126,7 +126,7 @@ def ended(root: Path, name: str, *overrides: str, program: str = TRAIN) -> tuple
 
 
 def train(root: Path, name: str, *overrides: str) -> TrainingRun:
-    """Run to the end; a failing run shows its output."""
+    """Runs to the end; a failing run shows its output."""
     status, output = ended(root, name, *overrides)
     assert status == 0, output[-6000:]
     return TrainingRun(root / name, output)
@@ -229,7 +229,7 @@ def started(
 
 
 def train_and_kill(root: Path, name: str, after_step: int, *overrides: str) -> TrainingRun:
-    """Start a run and kill it once `after_step` is checkpointed and logged."""
+    """Starts a run and kills it once `after_step` is checkpointed and logged."""
     with started(root, name, *overrides) as (process, log):
         wait_for_step(root / name, after_step, process, log)
     return TrainingRun(root / name, log.read_text())

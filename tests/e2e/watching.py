@@ -28,7 +28,7 @@ class Seen:
 
 
 def watched(words: list[str], log: Path, **environment: str) -> Seen:
-    """Run a program to its end and look at all of its processes meanwhile."""
+    """Runs a program to its end and looks at all of its processes meanwhile."""
     seen = Seen("")
     with log.open("w") as stream:
         process = psutil.Popen(

@@ -264,7 +264,7 @@ class GoldenRun:
         }
 
     def reload(self) -> None:
-        """Save everything as a checkpoint does, and go on with fresh objects."""
+        """Saves everything as a checkpoint does, and goes on with fresh objects."""
         self.trainer._fit_collect_round()
         state = pickle.loads(pickle.dumps(self.trainer.plugin_state()))
         self.trainer = GoldenTrainer(self.scenario, self.order_seed, self.trainer.rounds)

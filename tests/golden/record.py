@@ -37,13 +37,13 @@ def trace(
 
 
 def check(expected: Trace, found: Trace) -> None:
-    """Raise AssertionError with the first differences."""
+    """Raises AssertionError with the first differences."""
     lines = list(islice(differences(expected, found), DIFFERENCES_SHOWN))
     assert not lines, "\n".join(lines)
 
 
 def record(name: str) -> None:
-    """Write a scenario's trace, if neither checkpoints nor the order of completion change it."""
+    """Writes a scenario's trace, if neither checkpoints nor the order of completion change it."""
     found = trace(name)
     check(found, rounded(trace(name, checkpoints=(), order_seed=None)))
     path = write(found)

@@ -71,7 +71,7 @@ class GoldenEngine(ScriptedEngine):
         super().__init__(self._reply, scorer=self._grade, sources=sources, **options)
 
     def start(self, requests: list[RolloutRequest], sampling: Any) -> Done:
-        """Ask for a round, with the weights that the engine has now."""
+        """Asks for a round, with the weights that the engine has now."""
         step = self.open_step()
         assert step is not None
         self.requests.setdefault(step, []).append([read_request(item) for item in requests])

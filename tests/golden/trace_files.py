@@ -89,7 +89,7 @@ def read(scenario: str) -> dict[str, Any]:
 
 
 def write(trace: dict[str, Any]) -> Path:
-    """Write a trace, a line per row, and return where."""
+    """Writes a trace, a line per row, and returns where."""
     FOLDER.mkdir(exist_ok=True)
     path = path_of(trace["scenario"])
     path.write_text(dumps(trace) + "\n")

@@ -31,7 +31,7 @@ class ByChance(RoleReward):
         self.own: RoleReward = load_class(graded_by, kwargs, base)
 
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
-        """Grade a response, then toss a coin; or the other way round."""
+        """Grades a response, then tosses a coin; or the other way round."""
         if self.says:
             text = self.says[_coin(request, len(self.says))]
             ended = replace(request, text=text, final_text=text, finish_reason=FinishReason.STOP)

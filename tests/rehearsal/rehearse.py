@@ -51,7 +51,7 @@ class Result:
 
 
 def rehearse(one: Rehearsal, output: Path) -> Result:
-    """Run a script's command with small files and what a processor has otherwise."""
+    """Runs a script's command with small files and what a processor has otherwise."""
     folder = output / one.name.replace(":", "-")
     folder.mkdir(parents=True, exist_ok=True)
     model, data = make_files(one, output)
@@ -200,7 +200,7 @@ def _meant(name: str, part: str) -> bool:
 
 
 def main(wanted: Sequence[str]) -> int:
-    """Run those whose names have one of these parts, all where none is named."""
+    """Runs those whose names have one of these parts, all where none is named."""
     chosen = [one for one in REHEARSALS if not wanted or any(_meant(one.name, part) for part in wanted)]
     if not chosen:
         print(f"no rehearsal has {' or '.join(wanted)} in its name; there are:", file=sys.stderr)

@@ -94,7 +94,7 @@ MODELS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".
 
 
 def make_model(name: str, folder: Path) -> Path:
-    """Write the folder of a small model that is made like the one with this hub id."""
+    """Writes the folder of a small model that is made like the one with this hub id."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -122,7 +122,7 @@ def make_model(name: str, folder: Path) -> Path:
 
 
 def _write_now_and_then(model: PreTrainedModel, odds: Mapping[int, float]) -> None:
-    """Let each token of `odds` come about so often, the others alike.
+    """Lets each token of `odds` come about so often, the others alike.
 
     All embeddings have one direction in common, which is most of what arrives at the head; there the logits
     of these tokens are raised.

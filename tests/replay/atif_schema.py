@@ -89,7 +89,7 @@ _OF_AGENTS = ("model_name", "reasoning_effort", "reasoning_content", "tool_calls
 
 
 def check_atif(document: dict[str, Any]) -> None:
-    """Raise where a document is none of the format."""
+    """Raises where a document is none of the format."""
     jsonschema.validate(document, SCHEMA)
     for number, step in enumerate(document["steps"], 1):
         assert step["step_id"] == number

@@ -62,7 +62,7 @@ def test_a_verdict_is_graded_by_the_solutions_reward_of_now(tmp_path, capsys):
     assert "0.5000  1.0000" in out and f"{len(changed)} changed: {run / 'rescored.jsonl'}" in out
     assert "0 → 1, answer any, reference" in out
     solutions = sum(line["role"] == "solver" for line in changed)
-    assert f"… {solutions - 1} more (training, solver)" in out
+    assert f"… {solutions - 1} more (training, solver at solver)" in out
 
 
 @pytest.mark.with_presets("rema_single_turn")

@@ -39,7 +39,7 @@ class ToolLoop:
 
 
 async def loop(conversation, calls: int, fork: Fork | None = None) -> Trajectory:
-    """Sample and call until the turn ends, or the round's tokens are used."""
+    """Samples and calls until the turn ends, or the round's tokens are used."""
     while True:
         completion = await conversation.sample(stop=(STOP,), turn=calls)
         if completion.finish is FinishReason.PAUSED:

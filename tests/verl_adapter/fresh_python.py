@@ -36,7 +36,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def start_fresh(code: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start `code` as a program; `report_of` waits for it."""
+    """Starts `code` as a program; `report_of` waits for it."""
     return subprocess.Popen(
         [sys.executable, "-c", code],
         env={**clean_environment(), **(variables or {})},
@@ -69,7 +69,7 @@ _FAILED = re.compile(r"ranks, rank \[([\d, ]+)\] failed")
 
 
 def run_program(program: Path, folder: Path, *arguments: str) -> Path:
-    """Run a program, with one thread, that leaves what it found in a folder; the folder."""
+    """Runs a program, with one thread, that leaves what it found in a folder; the folder."""
     done = subprocess.run(
         [sys.executable, str(program), str(folder), *arguments],
         env=_one_thread(),
@@ -84,7 +84,7 @@ def run_program(program: Path, folder: Path, *arguments: str) -> Path:
 
 
 def run_on_ranks(name: str, folder: Path, *arguments: str) -> Path:
-    """Run a program of ranks on the processor; the folder. Where gloo lost the connection between all ranks,
+    """Runs a program of ranks on the processor; the folder. Where gloo lost the connection between all ranks,
     and none of them raised anything else or died, it is run once more."""
     text = _fork(name, folder, *arguments)
     if text is not None and lost_connection(text):

@@ -62,7 +62,7 @@ class Bench:
         self.metrics: list[dict[str, Any]] = []
 
     def step(self, roles: tuple[str, ...], *, reference: bool) -> dict[str, torch.Tensor]:
-        """Train the rows of these roles; what `log_probs` gives before it."""
+        """Trains the rows of these roles; what `log_probs` gives before it."""
         trainer = self.trainer
         batch, found = self._log_probs(roles, reference=reference)
         if reference and not trainer.use_reference_policy:

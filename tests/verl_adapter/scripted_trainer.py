@@ -374,7 +374,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
 
 
 def _append_batch(folder: Path, line: dict) -> None:
-    """Write one line as a file of its own, moved into place, so that a kill leaves all of it or nothing.
+    """Writes one line as a file of its own, moved into place, so that a kill leaves all of it or nothing.
 
     Lines at the end of one file do not do: a kill may end a `write` between two pages of the file.
     """

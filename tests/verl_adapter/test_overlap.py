@@ -129,7 +129,7 @@ def _attempt(folder, settings) -> None:
 
 
 def kill_at_random_moments(folder, settings, kills: int, seed: int, latest: float) -> tuple[int, list[int]]:
-    """Run in child processes that are killed (-9) `kills` times, then once to the end.
+    """Runs in child processes that are killed (-9) `kills` times, then once to the end.
 
     An attempt is killed at most `latest` seconds after its start. Each must go on from the newest checkpoint.
 

@@ -154,7 +154,7 @@ def test_of_an_episode_each_grade_counts_for_the_role_whose_reward_gave_it(manag
 
 @pytest.fixture
 def rounds(manager_of):
-    """Ask for 4 groups of 8; two grades of a group whose name begins with `bad` fail."""
+    """Asks for 4 groups of 8; two grades of a group whose name begins with `bad` fail."""
 
     def answer(item, k):
         fails = k < 2 and item.group_id.startswith("bad")

@@ -48,7 +48,7 @@ class Launcher:
         self.env = {**os.environ, SOCKET_VARIABLE: name, PYTHON_VARIABLE: sys.executable}
 
     def run(self, *arguments: str, program: str = STAND_IN, **options: object):
-        """Run a command line of the interpreter in a fork of the template."""
+        """Runs a command line of the interpreter in a fork of the template."""
         options |= {"env": self.env, "capture_output": True, "text": True, "timeout": 60}
         return subprocess.run([program, *arguments], **options)
 
@@ -82,7 +82,7 @@ def launcher(running: Launcher) -> Launcher:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait for a process that is not our child."""
+    """Waits for a process that is not our child."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -100,18 +100,18 @@ def test_a_folder_that_is_no_runs_is_named(tmp_path, capsys):
 
 def test_ctrl_c_ends_it(tmp_path):
     make_run(tmp_path / "shown")
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "recipe.marsrl.view", str(tmp_path / "shown")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job of a shell may ignore it
-    )
-    try:
-        address = process.stdout.readline().strip()
-        assert httpx.get(address, follow_redirects=True).status_code == 200
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-    finally:
-        process.kill()
+    ) as process:
+        try:
+            address = process.stdout.readline().strip()
+            assert httpx.get(address, follow_redirects=True).status_code == 200
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert (process.returncode, errors) == (0, "")

@@ -198,7 +198,7 @@ def test_the_original_credit_of_treerl_is_another():
 
 
 def fail(one, way):
-    """Leave the trajectory as an engine or a grader that failed does."""
+    """Leaves the trajectory as an engine or a grader that failed does."""
     if way == "request":
         one.finish = FinishReason.ERROR
     else:

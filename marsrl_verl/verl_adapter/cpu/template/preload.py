@@ -77,8 +77,8 @@ def serve(
     # Those of native libraries included. A fork could hang on a lock that another thread holds.
     if (count := len(os.listdir("/proc/self/task"))) != 1:
         raise _unsafe(f"has {count} threads after its imports, expected 1")
-    if forks_repeat_ids():
-        raise _unsafe("has used Ray's random numbers, and its forks would give their objects the same ids")
+    if _forks_repeat_ids():
+        raise _unsafe("has drawn Ray's random numbers in one of its imports, so its forks would repeat ids")
     # Out of the garbage collector's sight, so that forks keep sharing the pages of all live objects.
     gc.collect()
     gc.freeze()
@@ -92,9 +92,10 @@ def serve(
 def _own_class_ids() -> Iterator[None]:
     """Lets modules define Ray actors without Ray's native random numbers.
 
-    Upstream behaviour: `@ray.remote` on a class calls `ActorClassID.from_random`. It seeds a generator of the
-    process that a fork inherits as it is: all forks then draw the same ids for their objects and tasks, and
-    a worker that starts while another's object of that id exists ends with `Check failed: WarmupStore()`.
+    Upstream behaviour: `@ray.remote` on a class calls `ActorClassID.from_random`, and the first such call
+    seeds a generator of the process. Forks inherit its state: all of them then draw the same ids for their
+    objects and tasks, and a worker that starts while another's object of that id exists ends with
+    `Check failed: WarmupStore()`.
     """
     import ray.actor
 
@@ -112,9 +113,9 @@ def _own_class_ids() -> Iterator[None]:
         ray.actor.ActorClassID = kind
 
 
-def forks_repeat_ids() -> bool:
+def _forks_repeat_ids() -> bool:
     """Whether two forks of this process draw the same random id from Ray's native library."""
-    return "ray" in sys.modules and _id_of_a_fork() == _id_of_a_fork()
+    return _id_of_a_fork() == _id_of_a_fork()
 
 
 def _id_of_a_fork() -> bytes:
@@ -123,14 +124,17 @@ def _id_of_a_fork() -> bytes:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
+        status = 1
         try:
             os.write(writer, ObjectRef.from_random().binary())
+            status = 0
         finally:
-            os._exit(0)
+            os._exit(status)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         drawn = pipe.read()
-    os.waitpid(pid, 0)
+    if os.waitpid(pid, 0)[1]:
+        raise _unsafe("can't draw an id of Ray's in a fork")
     return drawn
 
 
