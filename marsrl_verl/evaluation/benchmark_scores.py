@@ -68,11 +68,19 @@ def pass_at_most(record: EvaluationRecord, benchmark: str) -> tuple[int, Estimat
     return max(passes, key=lambda pair: pair[0], default=None)
 
 
-def of_several_answers(record: EvaluationRecord, name: str) -> list[tuple[str, Estimate]]:
-    """Label and estimate of what a role's answers to each problem give together, where `name` is the role's
-    accuracy: pass@k for the largest k, and the accuracy of the most frequent answer. Empty where a problem
-    has a single answer, or problems have different numbers of them, so that no k is that of all."""
-    role, found = name.removesuffix(f"_{_ACCURACY}"), record.estimates
+def of_several_answers(
+    record: EvaluationRecord, found: Mapping[str, Estimate], name: str
+) -> list[tuple[str, Estimate]]:
+    """Label and estimate of what a role's answers to each problem give together: pass@k for the largest k,
+    and the accuracy of the most frequent answer. Empty where a problem has a single answer, or problems have
+    different numbers of them, so that no k is that of all.
+
+    Args:
+        record: of the evaluation.
+        found: its `estimates`.
+        name: of a metric; only a role's accuracy (`solver_accuracy`) has such rows.
+    """
+    role = name.removesuffix(f"_{_ACCURACY}")
     numbers = [int(match[2]) for match in filter(None, map(_PASS.fullmatch, found)) if match[1] == role]
     if role == name or not numbers or answers_differ(record):
         return []

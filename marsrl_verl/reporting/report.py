@@ -71,7 +71,7 @@ def finish_run(
 
 
 def finish_evaluation(folder: RunFolder, facts: RunFacts, result: EvaluationResult) -> None:
-    """Writes summary, pictures and reports of a run that is one evaluation."""
+    """Writes summary, pictures and report of a run that is one evaluation."""
     record = result.record
     pictures, example = _pictures(folder, result), pick_example(result.evaluation, result.passes[0])
     write_json_atomic(folder.summary_path, evaluation_summary(record, facts))

@@ -217,7 +217,7 @@ def _blocks(record: EvaluationRecord) -> list[tuple[str, list[tuple[str, Estimat
         for name, info in record.metrics.items():
             if (value := found.get(name + suffix)) is not None:
                 rows.append((info.label, value))
-                rows += [] if suffix else of_several_answers(record, name)
+                rows += [] if suffix else of_several_answers(record, found, name)
         if rows:
             blocks.append((title, rows))
     return blocks

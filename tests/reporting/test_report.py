@@ -195,6 +195,25 @@ def test_several_answers_have_rows_of_their_own():
     assert "pass@2" not in with_answers(4) and "pass@" not in with_answers(1)
 
 
+def test_unlike_numbers_of_answers_have_no_pass_at_k():
+    engine = ScriptedEngine(SkillModel(seed=3, solver=0.5))
+    alike = evaluate(
+        engine, PROBLEMS, system(MathPrompts()), SAMPLING, tag="alone", step=0, samples_per_problem=2
+    ).record
+    assert "pass@2" in evaluation_markdown(alike)
+    solver = alike.observations["solver_accuracy"]
+    more = Observations(
+        (*solver.outcomes, True, True), (*solver.problems, PROBLEMS[0].problem_id, PROBLEMS[0].problem_id)
+    )
+    names = {"one": [PROBLEMS[0].problem_id], "rest": [one.problem_id for one in PROBLEMS[1:]]}
+    unlike = replace(
+        alike,
+        observations={**alike.observations, alike.headline[0]: more, "solver_accuracy": more},
+        sources=names,
+    )
+    assert "pass@2" not in evaluation_markdown(unlike)
+
+
 def test_smoothing():
     assert smooth([0.0, 3.0, 6.0, 3.0], 3) == [1.5, 3.0, 4.0, 4.5]
     assert smooth([1.0, 2.0], 1) == [1.0, 2.0]

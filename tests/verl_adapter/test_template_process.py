@@ -317,11 +317,8 @@ def test_forks_draw_ids_of_their_own(tmp_path, monkeypatch):
         (tmp_path / "ids").open("w") as file,
     ):
         template.provide({})
-        for _ in range(2):
-            assert (
-                template.run(["-c", f"import os; os.dup2({file.fileno()}, 1)\n{IDS}"], b"", [file.fileno()])
-                == 0
-            )
+        code = f"import os; os.dup2({file.fileno()}, 1)\n{IDS}"
+        assert [template.run(["-c", code], descriptors=[file.fileno()]) for _ in range(2)] == [0, 0]
     ids = (tmp_path / "ids").read_text().split()
     assert len(set(ids)) == 4
 

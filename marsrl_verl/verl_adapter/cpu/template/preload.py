@@ -114,7 +114,7 @@ def _own_class_ids() -> Iterator[None]:
 
 
 def _forks_repeat_ids() -> bool:
-    """Whether two forks of this process draw the same random id from Ray's native library."""
+    """True if two forks of this process draw the same random id from Ray's native library."""
     return _id_of_a_fork() == _id_of_a_fork()
 
 
