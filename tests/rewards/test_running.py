@@ -202,15 +202,30 @@ def test_a_coroutine_that_blocks_its_loop_costs_its_neighbours_and_later_calls_n
         reward.let_go.set()
 
 
-def test_a_closed_runner_leaves_no_thread_behind():
-    runner = RewardRunner(Constant())
-    before = threading.active_count()
+class NotesItsThreads(RoleReward):
+    def __init__(self):
+        self.threads = set()
+
+    def score(self, request):
+        self.threads.add(threading.current_thread())
+        return RewardResult(1.0)
+
+
+class NotesItsLoop(NotesItsThreads):
+    async def score(self, request):
+        return super().score(request)
+
+
+@pytest.mark.parametrize("kind", [NotesItsThreads, NotesItsLoop])
+def test_a_closed_runner_leaves_no_thread_behind(kind):
+    reward = kind()
+    runner = RewardRunner(reward)
     score_all(runner, "a", "b")
+    assert reward.threads and all(one.is_alive() for one in reward.threads)
     runner.close()
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert threading.active_count() == before
+    for one in reward.threads:
+        one.join(10)
+        assert not one.is_alive(), one.name
 
 
 def test_under_load_no_good_answer_is_lost_to_the_graders_processes():
