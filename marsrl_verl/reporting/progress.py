@@ -160,10 +160,10 @@ def clock_time(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def step_line(state: ProgressState, report: StepProgress) -> str:
-    """One finished step as a line of text."""
+def step_line(state: ProgressState, report: StepProgress, *, ended: bool = False) -> str:
+    """One finished step as a line of text; the time left is absent once the run has ended."""
     rewards = "  ".join(f"{role} {value:.2f}" for role, value in report.role_rewards.items())
-    left = state.seconds_left
+    left = None if ended else state.seconds_left
     parts = [
         f"step {report.step}/{state.total_steps}",
         rewards or "no samples",
@@ -246,7 +246,7 @@ class LiveProgress(Progress):
         if state.name:
             self._phase_ended(state.name, state.phase_elapsed)
         if state.last is not None:
-            self._console.print(step_line(state, state.last), highlight=False, markup=False)
+            self._console.print(step_line(state, state.last, ended=True), highlight=False, markup=False)
 
     def _phase_ended(self, name: str, seconds: float) -> None:
         line = printable(f"{name}: {clock_time(seconds)}")

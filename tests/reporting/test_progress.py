@@ -2,6 +2,7 @@ import io
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from marsrl_verl.reporting.progress import (
     LiveProgress,
@@ -191,6 +192,17 @@ def test_live_block_fits_in_four_lines():
     assert shown.count("\n") <= 4
     for expected in ("training", "update", "step 3/12", "1,500 tokens/s", "left 0:36", "solver 0.50"):
         assert expected in shown
+
+
+def test_an_ended_run_leaves_its_last_step_without_a_time_left():
+    console = Console(file=Terminal(), force_terminal=True, width=120)
+    live = LiveProgress(ProgressState(12, clock=Clock()), console)
+    live.phase("training")
+    live.step(report(3))
+    with console.capture() as capture:
+        live.close()
+    last = Text.from_ansi(capture.get()).plain.splitlines()[-1]
+    assert last.startswith("step 3/12 | solver") and "left" not in last
 
 
 def test_display_suits_the_stream():
