@@ -41,6 +41,10 @@ def run(tmp_path_factory) -> TrainingRun:
     return train(root, "models", *SETTINGS, *resume)
 
 
+def test_a_resumed_run_says_where_it_goes_on(run):
+    assert "] resumed after step 2 of 3\n" in run.output
+
+
 def weights(run: TrainingRun, step: int, policy: str) -> dict[str, torch.Tensor]:
     """A policy's weights in the checkpoint of a step; those it began as before the first."""
     if step == 0:

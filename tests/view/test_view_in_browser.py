@@ -116,6 +116,16 @@ def test_filters_choose_and_the_address_leads_back(page, shown):
     found_rollouts(page, "3")
 
 
+def test_what_does_not_belong_to_a_chosen_response_is_pale(page, shown):
+    page.goto(f"{shown}#rollouts")
+    page.locator("article h3", has_text="p1/solver/0#0").wait_for()
+    assert page.locator(".cell.dim").count() == 0, "nothing follows the first response, and all are legible"
+    page.keyboard.press("n")
+    page.locator("article h3", has_text="p1/solver/0#1").wait_for()
+    assert page.locator(".cell").count() == 4
+    assert page.locator(".cell.dim").count() == 1, "both verifications follow the second"
+
+
 def test_keys_go_through_problems_rollouts_and_colours(page, shown):
     page.goto(f"{shown}#rollouts")
     page.locator("article h3", has_text="p1/solver/0#0").wait_for()
@@ -172,11 +182,15 @@ def test_what_a_run_writes_appears(page, tmp_path):
 
 def test_runs_side_by_side(page, tmp_path):
     make_run(tmp_path / "one", steps=2)
-    make_run(tmp_path / "two", steps=3)
+    make_run(tmp_path / "two", steps=3).metrics.append(4, {"stage/late/reward_mean": 0.5}, {"step": 2.0})
     with served(tmp_path / "one", tmp_path / "two") as address:
         page.goto(f"{address}#curves?search=reward_mean")
-        page.locator(".u-legend .u-series").nth(2).wait_for()
-        assert page.locator(".chart .u-series").count() == 3, "steps and two runs"
+        both, alone = (page.locator(".chart").nth(k).locator(".u-series") for k in range(2))
+        both.nth(2).wait_for()
+        assert both.count() == 3, "steps and two runs"
+        assert alone.count() == 2, "steps and the only run that has the metric"
+        colours = [one.nth(-1).locator(".u-marker").get_attribute("style") for one in (both, alone)]
+        assert colours[0] == colours[1] and "rgb" in colours[0]
 
 
 def test_the_same_problem_of_two_runs(page, tmp_path):

@@ -153,6 +153,8 @@ class RayMarsRLTrainer(EndingTrainer):
         # Before the metrics: a kill in between must not leave a checkpoint that is newer than they are.
         checkpoint.set_aside_after(Path(self.config.trainer.default_local_dir), self.global_steps)
         self.observer.begin(self.global_steps)
+        if self.global_steps > 0:
+            self.observer.say([f"resumed after step {self.global_steps} of {self.total_training_steps}"])
         self.tracking = start_tracking(self.config)
         self._fit_update_weights()
         if self.settings.evaluation.before and self.global_steps == 0 and not self.observer.evaluated(BEFORE):

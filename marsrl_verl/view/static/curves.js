@@ -12,9 +12,9 @@ function Chart({ title, steps, series, marks = [], height = 170 }) {
       scales: { x: { time: false } },
       axes: [{ ...axis, size: 28, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis, size: 56, values: (_, some) => some.map((one) => shown(one)) }],
       cursor: { sync: { key: "steps" } },
-      legend: { show: series.length > 1, live: true },
+      legend: { show: series.length > 1 || series.some((one) => one.colour), live: true },
       series: [{ label: "step" }, ...series.map((one, number) => ({
-        label: one.label, stroke: SERIES[number % SERIES.length], width: 1.6, spanGaps: true,
+        label: one.label, stroke: one.colour || SERIES[number % SERIES.length], width: 1.6, spanGaps: true,
         dash: one.dashed ? [5, 4] : undefined, value: (_, value) => shown(value),
         points: { show: steps.length < 40, size: 4 },
       }))],
@@ -71,7 +71,7 @@ function pick(series, ...names) {
   return names.filter((name) => series[name]).map((name) => ({ label: words(name.split("/").pop()), values: series[name] }));
 }
 
-// All metrics, by a search in their names; several runs are drawn in one picture.
+// All metrics, by a search in their names; several runs are drawn in one picture, each in its own colour.
 function Curves({ runs, chosen, version, fields }) {
   const [found, setFound] = useState({});
   const search = fields.search ?? "reward_mean";
@@ -95,7 +95,9 @@ function Curves({ runs, chosen, version, fields }) {
       onInput=${(event) => writeAddress("curves", { ...fields, search: event.target.value }, true)} />
       <span>${names.length} metrics</span></div>
     <div class="charts">${names.slice(0, 60).map((name) => html`<${Chart} key=${name} title=${name} steps=${steps}
-      series=${chosen.map((run) => ({ label: runs[run].name, values: aligned(run, name) }))} />`)}</div>
+      series=${chosen.flatMap((run, k) => (found[run]?.series[name]
+        ? [{ label: runs[run].name, values: aligned(run, name), colour: chosen.length > 1 && SERIES[k % SERIES.length] }]
+        : []))} />`)}</div>
     ${names.length > 60 && html`<${Message}>The first 60 are drawn.</${Message}>`}
   </section>`;
 }

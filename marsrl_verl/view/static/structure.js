@@ -3,7 +3,7 @@
 
 const identity = (one) => `${one.file}|${one.row}`;
 
-// Ancestors and descendants of a trajectory.
+// A trajectory with its ancestors and descendants; null where it has none, so that nothing is pale.
 function lineage(rows, chosen) {
   if (!chosen) return null;
   const before = (one) => one.fork || one.parent;
@@ -17,7 +17,8 @@ function lineage(rows, chosen) {
       if (below.has(before(one)) && !below.has(one.trajectory)) { below.add(one.trajectory); grown = true; }
     }
   }
-  return new Set([...kin, ...below]);
+  const all = new Set([...kin, ...below]);
+  return all.size > 1 ? all : null;
 }
 
 function Cell({ one, chosen, kin, onOpen }) {
